@@ -1,3 +1,4 @@
+# make setup     install into .venv, and start nothing; then .venv/bin/nccl-runbook look, hang, triage, env, plan
 # make report    run the notebooks and write outputs/latest/index.html  (ARGS="--step 03-fewer-gpus", PYTHON=/path/to/your/python)
 # make lab       open them in JupyterLab
 # make test      the default test suite
@@ -8,7 +9,7 @@
 # make lock      pin what pyproject.toml allows, with hashes, in .ci/*.txt  (ARGS=--upgrade: the newest versions)
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help report lab test newest bench look wheelhouse lock clean FORCE
+.PHONY: help setup report lab test newest bench look wheelhouse lock clean FORCE
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -19,6 +20,9 @@ PYTEST := pytest -n 2 --dist loadfile --max-worker-restart 1
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
+
+setup: .venv/.headless
+	@echo "ready: .venv/bin/nccl-runbook --help"
 
 # 0 healthy, 3 broken or degraded, 4 unknown: the report was written, and its last line says which
 report bench: ASKED = $(JOB_PYTHON)

@@ -123,8 +123,7 @@ def _gather(group: Any, mine: Any) -> List[Any]:
     size = torch.tensor([len(text)], device="cpu")
     sizes = [torch.zeros_like(size) for _ in range(dist.get_world_size())]
     dist.all_gather(sizes, size, group=group)
-    padded = text.new_zeros(max(map(int, sizes)))
-    padded[:len(text)] = text
+    padded = torch.nn.functional.pad(text, (0, max(map(int, sizes)) - len(text)))
     texts = [torch.zeros_like(padded) for _ in sizes]
     dist.all_gather(texts, padded, group=group)
     return [json.loads(bytes(t[:int(s)].tolist())) for t, s in zip(texts, sizes)]
@@ -230,15 +229,13 @@ def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) 
         return [values, {n: f"{c[0]} // {c[1]} = {values[n]}" if isinstance(c, tuple) else str(c) for n, c in counts.items()}]
 
     def words(everybody: List[Any]) -> Failed:
-        data, bad, parts = {}, set(), []
-        for name in values:
-            by_rank = {str(r): v[0].get(name) for r, v in enumerate(everybody)}
-            wrong = {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank))
-            if wrong or len(set(by_rank.values())) > 1:
-                data[name] = {r: v for r, v in list(by_rank.items())[:64]}
-                parts += [f"rank {r}: {name} = {everybody[r][1].get(name)}" for r in sorted(wrong or map(int, by_rank))[:6]]
-                bad |= wrong
-        return "; ".join(parts), data, "uneven-minibatches", bad
+        by_name = {name: {str(r): v[0].get(name) for r, v in enumerate(everybody)} for name in values}
+        wrong = {name: {int(r) for r, v in by_rank.items() if v == 0} or set(_odd_ones(by_rank)) for name, by_rank in by_name.items()}
+        uneven = {name: by_rank for name, by_rank in by_name.items() if wrong[name] or len(set(by_rank.values())) > 1}
+        parts = [f"rank {r}: {name} = {everybody[r][1].get(name)}" for name, by_rank in uneven.items()
+                 for r in sorted(wrong[name] or map(int, by_rank))[:6]]
+        data = {name: dict(list(by_rank.items())[:64]) for name, by_rank in uneven.items()}
+        return "; ".join(parts), data, "uneven-minibatches", set().union(*wrong.values())
 
     return _compared("check_minibatches", began, text, 0 in values.values(), mine, (f"all ranks have {text}", {}), words, wait)
 
@@ -346,11 +343,10 @@ def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: b
 
 def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
     """Every byte, weighted by its place, modulo 2**64."""
-    flat, total = tensor.contiguous().reshape(-1).view(torch.uint8), 0
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     weights = torch.arange(1, min(block, flat.numel()) + 1, dtype=torch.int64, device=flat.device)
-    for number, part in enumerate(flat.split(block), 1):
-        total += number * 1000003 * int((part.to(torch.int64) * weights[:len(part)]).sum())
-    return total % (1 << 64)
+    return sum(number * 1000003 * int((part.to(torch.int64) * weights[:len(part)]).sum())
+               for number, part in enumerate(flat.split(block), 1)) % (1 << 64)
 
 
 def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
@@ -390,10 +386,7 @@ def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, 
 
 def group_timeouts() -> Dict[str, float]:
     """Seconds by group and backend, of every group that is there now: a timeout given to one group is not that of another."""
-    limits = {}
-    for group, (_, _) in list(dist.distributed_c10d._world.pg_map.items()):
-        for device in group._device_types:
-            limit = getattr(getattr(group._get_backend(device), "options", None), "_timeout", None)
-            if limit is not None:
-                limits[f"{group.group_name} {device.type}"] = limit.total_seconds()
-    return limits
+    backends = {f"{group.group_name} {device.type}": group._get_backend(device)
+                for group in list(dist.distributed_c10d._world.pg_map) for device in group._device_types}
+    limits = {name: getattr(getattr(backend, "options", None), "_timeout", None) for name, backend in backends.items()}
+    return {name: limit.total_seconds() for name, limit in limits.items() if limit is not None}

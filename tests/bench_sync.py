@@ -15,8 +15,7 @@ from typing import Any
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.sync import ask as sync
-from nccl_runbook.sync import models
+from nccl_runbook.sync import ask as sync, models
 from nccl_runbook.sync.facts import SyncArm
 
 MODEL = "Qwen/Qwen2.5-7B"  # 15.2 GB

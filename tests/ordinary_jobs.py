@@ -1,4 +1,4 @@
-"""Ordinary jobs of three Gloo ranks with one mistake each, as they were seen in accelerate 1.15, transformers 5.24, Lightning 2.6 and DeepSpeed 0.19,
+"""Ordinary jobs of three ranks (Gloo, or NCCL with ORDINARY_BACKEND) with one mistake each, as they were seen in accelerate 1.15, transformers 5.24, Lightning 2.6 and DeepSpeed 0.19,
 with torch alone. A line with the mark HERE is where the look has to find the rank at fault.
 
 Run as a script it imports torch once and forks the ranks of each job that a line of its input names: FOLDER JOB.
@@ -34,13 +34,18 @@ class Job:
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
 
-        dist.init_process_group("gloo", timeout=worlds.TIMEOUT)
+        backend = os.environ.get("ORDINARY_BACKEND", "gloo")
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
+            torch.set_default_device(f"cuda:{rank}")
+        dist.init_process_group(backend, timeout=worlds.TIMEOUT)
         self.torch, self.dist, self.rank, self.folder, self.steps_done = torch, dist, rank, folder, 0
         self.net = DistributedDataParallel(torch.nn.Linear(8, 1))
 
     def backward(self) -> Any:
         loss = self.net(self.torch.ones(4, 8)).sum()
         loss.backward()
+        loss.item()  # as trainers do that print their loss
         self.steps_done += 1
         if self.steps_done == TROUBLE:
             (self.folder / f"ready-{self.rank}").touch()
@@ -137,6 +142,15 @@ class Job:
                 breakpoint()  # HERE from Python 3.13 on, before at the next line
                 print("resumed")  # HERE
 
+    def stale_lock(self) -> None:
+        """The lock of an extension whose build was killed: every rank waits for its end (torch/utils/file_baton.py)."""
+        from torch.utils.file_baton import FileBaton
+
+        for step, _ in self.steps():
+            if step == TROUBLE:
+                (self.folder / "lock").touch()
+                FileBaton(str(self.folder / "lock")).wait()  # HERE
+
     def healthy(self) -> None:
         while True:
             self.backward()
@@ -169,7 +183,7 @@ def read_row() -> None:
 
 # who is at fault
 JOBS = {"gather_on_main": 0, "barrier_on_main": 0, "early_stop": 2, "uneven": 1, "caught": 1, "accumulation": 2, "subset": 2,
-        "loader": 1, "upload": 0, "lock": 0, "download": 0, "debugger": 0, "healthy": None}
+        "loader": 1, "upload": 0, "lock": 0, "download": 0, "debugger": 0, "stale_lock": None, "healthy": None}
 MARKED = {"gather_on_main": Job.gather, "lock": acquire}  # where the mark is, if not in the job itself
 ELSEWHERE = ("loader", "upload", "lock", "download", "debugger")
 
@@ -177,9 +191,10 @@ ELSEWHERE = ("loader", "upload", "lock", "download", "debugger")
 def dump_when_asked(folder: Path, rank: int) -> None:
     from torch._C import _distributed_c10d as recorder
 
+    nccl = os.environ.get("ORDINARY_BACKEND") == "nccl"
     while not (folder / "go").exists():
         time.sleep(0.1)
-    (folder / f".fr_{rank}").write_bytes(recorder._dump_fr_trace())
+    (folder / f".fr_{rank}").write_bytes(recorder._dump_nccl_trace() if nccl else recorder._dump_fr_trace())
     (folder / f".fr_{rank}").rename(folder / f"fr_rank_{rank}")
 
 

@@ -17,11 +17,8 @@ from pathlib import Path
 import environments
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from nccl_runbook.compare import ask as compare
-from nccl_runbook.compare import judge as rules
-from nccl_runbook.compare import read as reader
+from hypothesis import given, settings, strategies as st
+from nccl_runbook.compare import ask as compare, judge as rules, read as reader
 from nccl_runbook.compare.facts import Comparison, Difference, Sample
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity

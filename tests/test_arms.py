@@ -11,8 +11,7 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.search.halving import halve
-from nccl_runbook.worlds import ask_arms as arms
-from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds import ask_arms as arms, judge_transports as transports
 from nccl_runbook.worlds.facts import Arms
 from nccl_runbook.worlds.table import arms_table
 from pydantic import TypeAdapter
@@ -27,7 +26,7 @@ def bare(monkeypatch):
 def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
     made = arms.collect(engine, [None, None], 60, halve)
     assert made.control.passed and made.control_after.passed and made["interface pinned"].passed
-    assert made.clean == Gap("not-run", "no variable here steers NCCL") and isinstance(made.guilty, Gap)
+    assert made.clean == Gap("not-run", "no variable here affects NCCL") and isinstance(made.guilty, Gap)
     assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
     assert transports.judge(made)[0].severity.value == "unknown"
     with pytest.raises(KeyError, match="P2P off.*: control, interface pinned"):

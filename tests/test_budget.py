@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import soak
+from book_samples import GOOD, make_book, run_cli
 from nccl_runbook.causes.failures import explain
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.engine import END_S, Engine, EngineError
+from nccl_runbook.launch.interpreters import InterpreterError, choose
 from processes import children
 
 SLACK_S = 6.0  # of a loaded machine
@@ -99,6 +101,31 @@ def test_an_interpreter_that_does_not_come_up_is_given_up_with_the_budget(tmp_pa
     with pytest.raises(EngineError, match="state T"):
         engine.software()
     assert time.monotonic() < engine.until + SLACK_S
+
+
+@pytest.mark.parametrize(("end", "says"), [("kill -KILL $$", r"SIGKILL.*a word"), ("exit 143", r"SIGTERM.*a word"),
+                                           ("exit 3", r"(?:ranks|here): a word$")])
+def test_an_interpreter_that_was_killed_is_said_to_be_before_its_last_line(tmp_path: Path, end: str, says: str) -> None:
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho a word >&2\n{end}\n")
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(EngineError, match=says):
+        Engine([str(tmp_path / "python")], None, Redactor({}), until=time.monotonic() + 3.0).software()
+    with pytest.raises(InterpreterError, match=says):
+        choose(str(tmp_path / "python"))
+
+
+def test_ab_gives_an_interpreter_no_longer_than_its_budget(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "python").chmod(0o755)
+    began = time.monotonic()
+    assert run_cli("ab", ".", "A=1", "--budget", "2s", "--python", tmp_path / "python").returncode == 2
+    assert time.monotonic() - began < 2.0 + SLACK_S
+
+
+def test_a_verdict_that_hangs_ends_soon_after_the_budget(tmp_path: Path) -> None:
+    book, began = make_book(tmp_path / "notebooks", n01_good=GOOD, n99_verdict="import time\ntime.sleep(600)"), time.monotonic()
+    ended = run_cli("run", "--notebooks", book, "--out", tmp_path / "out", "--budget", "12s", "--python", sys.executable)
+    assert time.monotonic() - began < 12.0 * 1.2 + SLACK_S and ended.returncode == 0
 
 
 @pytest.mark.parametrize(("what", "who"), [("stop", "rank"), ("kill", "kernel")])

@@ -13,7 +13,7 @@ from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
 
 UNKNOWN = Gap("absent", "pid 4711 is not a GPU process of this pid namespace")
-NO_MEMORY = Gap("unsupported", "NVML gives no memory per process here")
+NO_MEMORY = Gap("unsupported", "NVML reports no memory per process here")
 
 
 def users(*owners: Owner, used_mib: int = 0, percent: tuple[int, ...] = (0, 0), is_wsl: bool = False) -> GpuUsers:

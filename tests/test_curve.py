@@ -6,8 +6,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.machine.facts import GpuLinks
 from nccl_runbook.machine.link_limits import limit

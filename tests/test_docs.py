@@ -1,4 +1,4 @@
-"""README says what the tables and notebooks say. Run as a program, it rewrites README's symptom table."""
+"""README and the reference say what the code says. `python tests/reference.py` writes the pages that follow from it."""
 from __future__ import annotations
 
 import ast
@@ -6,32 +6,40 @@ import json
 import re
 from pathlib import Path
 
-from nccl_runbook.triage.start.steps import symptoms
+import pytest
+import reference
+from nccl_runbook.__main__ import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-BETWEEN = re.compile(r"(<!-- symptoms:[^\n]*-->\n).*?(<!-- /symptoms -->)", re.S)
-LONGEST_ERROR = 110
+READ = [README, *sorted(reference.FOLDER.glob("*.md"))]
 
 
-def symptom_table() -> str:
-    """One row a symptom: what people see with the message verbatim, the usual cause and first move, the notebooks that decide it."""
-    rows = ["| you see | usually, and first | notebooks |", "|---|---|---|"]
-    for s in symptoms().values():
-        error = f"<br>`{s.error[:LONGEST_ERROR].replace('|', '&#124;')}{'...' if len(s.error) > LONGEST_ERROR else ''}`" if s.error else ""
-        links = ", ".join(f"[{name[:2]}](notebooks/{name}.ipynb)" for name in s.steps)
-        rows.append(f"| **{s.words}**{error} | {s.says} | {links} |")
-    return "\n".join(rows) + "\n"
+def headings(path: Path) -> set[str]:
+    """The anchors that a page has, as GitHub and JupyterLab make them."""
+    found = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^ *```.*?^ *```", "", path.read_text()))
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
 
 
-def test_the_symptom_table_of_readme_is_that_of_the_knowledge():
-    assert BETWEEN.search(README.read_text()).group(0).count("\n") > 10
-    assert symptom_table() in README.read_text(), "run: python tests/test_docs.py"
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_written_page_is_that_of_the_code(name: str) -> None:
+    text = (reference.FOLDER / name).read_text()
+    assert text.count("\n") > 20 and text == reference.page(name), "run: python tests/reference.py"
+    assert not re.search(r"(?m)^\| --- .*\n(?!\|)", text), "a table without rows"
 
 
-def test_readme_links_exist():
-    targets = [t for t in re.findall(r"\]\(([^)#]+)\)", README.read_text()) if not t.startswith("http")]
-    assert len(targets) > 20 and [t for t in targets if not (ROOT / t).exists()] == []
+@pytest.mark.parametrize("path", READ, ids=lambda p: p.name)
+def test_links_exist(path: Path) -> None:
+    targets = [t for t in re.findall(r"\]\(([^)\s]+)\)", path.read_text()) if not t.startswith("http")]
+    lost = [t for t in targets for file, _, anchor in [t.partition("#")]
+            if not (whole := path.parent / file if file else path).exists() or anchor and anchor not in headings(whole)]
+    assert lost == [] and (path != README or len(targets) > 20)
+
+
+def test_readme_begins_with_the_command_for_a_hung_job_and_stays_short() -> None:
+    before, command, _ = README.read_text().partition("nccl-runbook look")
+    assert command and len(before.split()) <= 150 and before.count("\n") < 20
+    assert len(README.read_text().split()) <= 1500
 
 
 def test_readme_names_every_notebook_and_room():
@@ -41,6 +49,28 @@ def test_readme_names_every_notebook_and_room():
     assert [r for r in rooms if f"{r}/" not in text] == []
 
 
+def test_every_page_of_the_reference_can_be_reached_from_readme() -> None:
+    assert [p.name for p in READ[1:] if f"notebooks/reference/{p.name}" not in README.read_text()] == []
+
+
+@pytest.mark.parametrize("path", READ, ids=lambda p: p.name)
+def test_commands_and_options_that_pages_show_exist(path: Path) -> None:
+    """A program's options are those of its help; what stands behind `--` is the reader's own command."""
+    parser = reference.typer.main.get_command(reference.app())
+    known = {name: {o for p in command.params for o in p.opts} | {"--help"} for name, command in parser.commands.items()}
+    for name, rest in re.findall(r"nccl-runbook ([a-z]+)((?:[^\n`|\"'#]|\"[^\"\n]*\"|'[^'\n]*')*)", path.read_text()):
+        assert name in COMMANDS, f"nccl-runbook {name}"
+        unquoted = re.sub(r"\"[^\"]*\"|'[^']*'", "", rest).partition(" -- ")[0]
+        used = re.findall(r"(?<!\S)--?[a-z][\w-]*", unquoted)
+        assert not {*used} - known[name], f"{name}: {used}"
+
+
+def test_the_page_for_assistants_is_short_and_links_every_schema() -> None:
+    text = (reference.FOLDER / "SKILL.md").read_text()
+    assert text.count("\n") <= 100 and {"triage", "hang", "look", "env", "plan", "run"} <= set(re.findall(r"nccl-runbook (\w+)", text))
+    assert [p.name for p in reference.SCHEMAS.glob("*.json") if f"schemas/{p.name}" not in text] == []
+
+
 def test_06_has_a_line_to_paste_for_each_step_of_the_hunt_for_a_time_out() -> None:
     """Device map, minibatches, pauses of the weight sync, stacks, a verbose run, a smaller form, a soak: guards and options that there are."""
     text = "".join("".join(cell["source"]) for cell in json.loads((ROOT / "notebooks/06-timeouts.ipynb").read_text())["cells"])
@@ -48,7 +78,3 @@ def test_06_has_a_line_to_paste_for_each_step_of_the_hunt_for_a_time_out() -> No
     named = set(re.findall(r"guard\.(\w+)\(", text))
     assert named == {"enable_flight_recorder", "check_device_map", "init_process_group_checked", "check_minibatches", "pause_trace", "sync_clock"} <= guards
     assert {"look", "reduce", "sync", "env", "triage"} <= set(re.findall(r"nccl-runbook (\w+)", text)) and "NCCL_GUARD_DEVICE_ID" in text
-
-
-if __name__ == "__main__":
-    README.write_text(BETWEEN.sub(lambda m: m.group(1) + symptom_table() + m.group(2), README.read_text()))

@@ -13,11 +13,9 @@ from pathlib import Path
 import environments as made
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
-from nccl_runbook.environment import read as probe
-from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment import read as probe, read_file as environment_file
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import RESTS_ON, judge
 from nccl_runbook.environment.read_file import acs_redirects, is_kept, parse, read

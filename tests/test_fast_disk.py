@@ -14,8 +14,7 @@ from pathlib import Path
 import fast_disk
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 LIB = Path(__file__).resolve().parents[1] / "lib"
 

@@ -6,8 +6,7 @@ import re
 
 import machines as made
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from machines import bare, change, change_gpu, cuda, machine, visible
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Finding, Severity, step_status

@@ -5,8 +5,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.search import group_testing as g
 from nccl_runbook.search.group_testing import replay, wilson
 

@@ -13,14 +13,11 @@ import hang_samples
 import live_samples
 import pytest
 from hang_samples import FAULTS, START_NS, VERSIONS, Item, Job
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.hang import judge as rules
-from nccl_runbook.hang import read as reader
-from nccl_runbook.hang.dumps import columns as dump_columns
-from nccl_runbook.hang.dumps import times as dump_times
+from nccl_runbook.hang import judge as rules, read as reader
+from nccl_runbook.hang.dumps import columns as dump_columns, times as dump_times
 from nccl_runbook.hang.facts import EARLIER, Hang
 from nccl_runbook.messages import read as log_reader
 from nccl_runbook.triage import judge as triage

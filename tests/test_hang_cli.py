@@ -28,8 +28,7 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.hang import judge as rules
-from nccl_runbook.hang import read as reader
+from nccl_runbook.hang import judge as rules, read as reader
 from nccl_runbook.hang.table import matrix, ranges, ranks_table, tables
 from processes import ROOT
 

@@ -18,13 +18,9 @@ from pathlib import Path
 
 import pytest
 from hang_samples import Job
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from nccl_runbook.hang import judge as rules
-from nccl_runbook.hang import read as reader
-from nccl_runbook.hang import read_stacks as stacks
-from nccl_runbook.hang.dumps import columns as dump_columns
-from nccl_runbook.hang.dumps import file as dump_file
+from hypothesis import given, settings, strategies as st
+from nccl_runbook.hang import judge as rules, read as reader, read_stacks as stacks
+from nccl_runbook.hang.dumps import columns as dump_columns, file as dump_file
 from processes import quickest_s
 
 DATA = Path(__file__).parent / "data" / "hang"

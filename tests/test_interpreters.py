@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch import interpreters

@@ -253,14 +253,15 @@ def test_it_is_piped_into_a_container_and_its_record_out_of_it(pyz: Path) -> Non
     assert ended.returncode == 0 and [r["step"] for r in json.loads(ended.stdout)] == ["01-gpu-visibility"], ended.stderr
 
 
-def lines_of_readme(word: str) -> str:
-    """The shell block of README that holds the word."""
-    return next(b for b in re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S) if word in b)
+def lines_of_reference(word: str) -> str:
+    """The shell block of the page about bare nodes that holds the word."""
+    page = (ROOT / "notebooks" / "reference" / "bare-nodes.md").read_text()
+    return next(b for b in re.findall(r"```bash\n(.*?)```", page, re.S) if word in b)
 
 
 @pytest.mark.parametrize("failed", [3, 0])
 def test_the_lines_for_a_batch_file_look_only_after_a_failure_and_keep_its_exit_code(pyz: Path, tmp_path: Path, failed: int) -> None:
-    script = lines_of_readme("failed=").replace("srun python3 train.py", f"(exit {failed})").replace("/shared/nccl-look.pyz", shlex.quote(str(pyz)))
+    script = lines_of_reference("failed=").replace("srun python3 train.py", f"(exit {failed})").replace("/shared/nccl-look.pyz", shlex.quote(str(pyz)))
     script = re.sub(r"^(.*nccl-look\.pyz.*?)( *#.*)?$", r"\1 --step 01-gpu-visibility", script, count=1, flags=re.M)
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     ended = subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)

@@ -219,6 +219,19 @@ def test_make_report_ends_0_whenever_the_report_was_written(code: int, ends: int
     assert ended.stdout.splitlines()[:2] == ["[run --python docker exec -i it's python3 --step 03-fewer-gpus]", "last line"]
 
 
+def test_make_setup_installs_and_starts_nothing(checkout: Path) -> None:
+    """Neither the notebooks nor a look for torch; on a machine that lacks something it says so like the others."""
+    assert "Python 3.11 to 3.14 is needed" in sentence(make(checkout, "setup"), checkout)
+    assert [line for line in make(checkout, "-n", "setup").stdout.splitlines() if not line.startswith("echo")] == [".ci/setup headless "]
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / ".venv" / ".headless").write_text(f"{checkout.resolve()}\n")
+    command = checkout / ".venv" / "bin" / "nccl-runbook"
+    command.write_text("#!/bin/sh\ntouch started\n")
+    command.chmod(0o755)
+    ended = make(checkout, "setup")
+    assert (ended.returncode, ended.stderr) == (0, "") and ".venv/bin/nccl-runbook" in ended.stdout and not (checkout / "started").exists()
+
+
 def test_python_of_the_environment_is_not_the_jobs(checkout: Path) -> None:
     assert "--python" not in make(checkout, "-n", "report", PYTHON="/usr/bin/python3").stdout
     assert "--python '/usr/bin/python3'" in make(checkout, "-n", "report", "PYTHON=/usr/bin/python3").stdout
@@ -263,4 +276,4 @@ def test_the_lock_holds_each_direct_need_once_and_within_its_range(python: str, 
 
 def test_make_alone_tells_the_targets(checkout: Path) -> None:
     told = make(checkout).stdout
-    assert [line.split()[1] for line in told.splitlines()] == ["report", "lab", "test", "newest", "bench", "look", "wheelhouse", "lock", "clean"]
+    assert [line.split()[1] for line in told.splitlines()] == ["setup", "report", "lab", "test", "newest", "bench", "look", "wheelhouse", "lock", "clean"]

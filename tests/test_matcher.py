@@ -12,8 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.messages import cache, clues, matcher
 from nccl_runbook.messages.clues import catalogue
 from nccl_runbook.messages.kinds import _OWN

@@ -7,8 +7,7 @@ import math
 import os
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.sync import models
 
 # tensors and bytes in bfloat16 of the published checkpoints, from their safetensors indices
@@ -101,7 +100,7 @@ def test_files_without_a_byte_and_names_that_no_file_has_are_refused(tmp_path):
         with pytest.raises(ValueError, match=rf"m\.safetensors.*\b{len(entries)} tensors"):
             models.find(str(path))
     path.write_bytes((10**5).to_bytes(8, "little") + b"[" * 10**5)
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not the JSON"):
         models.find(str(path))
     with pytest.raises(ValueError, match="unknown model"):
         models.find("a" * 5000)

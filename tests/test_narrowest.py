@@ -8,14 +8,12 @@ import re
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.search.group_testing import of_pairs
-from nccl_runbook.worlds import ask_arms as probe
-from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds import ask_arms as probe, judge_transports as transports
 from nccl_runbook.worlds.facts import Pair, Pairs, Trial
 from nccl_runbook.worlds.table import pairs_table
 from pydantic import TypeAdapter

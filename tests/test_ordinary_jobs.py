@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import live_samples as s
@@ -17,17 +18,17 @@ import live_worlds as worlds
 import ordinary_jobs as ordinary
 import pytest
 from nccl_runbook.hang import judge as after
-from nccl_runbook.hang.live import ask as live_ask
-from nccl_runbook.hang.live import ask_processes as live_processes
-from nccl_runbook.hang.live import judge as rules
+from nccl_runbook.hang.live import ask as live_ask, ask_processes as live_processes, judge as rules
 from nccl_runbook.hang.live.facts import LEFT_OVER
 from nccl_runbook.hang.read import collect
+from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.live import text
 
 GAP_S = 1.6
 GROUPS = (("gather_on_main", "barrier_on_main", "early_stop", "uneven"), ("caught", "accumulation", "subset", "loader"),
-          ("upload", "lock", "download", "debugger"), ("healthy",))
+          ("upload", "lock", "download", "debugger"), ("stale_lock", "healthy"))
+GUILTY = [job for job, rank in ordinary.JOBS.items() if rank is not None]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def is_marked(job: str, frame: str) -> bool:
     return here is not None and "HERE" in lines[int(here[1]) - first]
 
 
-@pytest.mark.parametrize("job", [job for job in ordinary.JOBS if job != "healthy"])
+@pytest.mark.parametrize("job", GUILTY)
 def test_live_the_rank_and_the_line_of_the_mistake_and_no_innocent(seen: dict[str, Any], job: str) -> None:
     look, pictures, _ = seen[job]
     (picture,) = pictures
@@ -79,11 +80,17 @@ def test_live_the_rank_and_the_line_of_the_mistake_and_no_innocent(seen: dict[st
     assert len(picture.victims) == 2 and rules.verdict(pictures) == "broken"
 
 
+def test_live_ranks_that_all_look_for_a_lock_again_and_again_are_not_called_healthy(seen: dict[str, Any]) -> None:
+    look, pictures, _ = seen["stale_lock"]
+    (picture,) = pictures
+    assert (picture.kind, picture.culprits) == ("unknown", []) and is_marked("stale_lock", picture.sentence), text(pictures, [look])
+
+
 def test_live_a_healthy_one_is_healthy(seen: dict[str, Any]) -> None:
     assert [p.kind for p in seen["healthy"][1]] == ["healthy"]
 
 
-@pytest.mark.parametrize("job", [job for job in ordinary.JOBS if job != "healthy"])
+@pytest.mark.parametrize("job", GUILTY)
 def test_from_the_dumps_the_rank_is_named_and_no_innocent(seen: dict[str, Any], job: str) -> None:
     told = after.judge(collect([str(seen[job][2])]))
     assert told.culprits == (ordinary.JOBS[job],), told
@@ -100,6 +107,21 @@ def test_a_rank_that_waits_for_a_process_of_its_own_is_said_to_and_what_that_pro
 
 
 # --- whose ranks they are
+
+def test_a_rank_that_ends_while_it_is_looked_at_is_no_rank_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29555"}
+    rank, real = subprocess.Popen(["sleep", "60"], env=env), os.readlink
+
+    def ended_before(path: str, *rest: Any) -> str:
+        if path == f"/proc/{rank.pid}/ns/net":
+            rank.kill()
+            rank.wait()
+        return real(path, *rest)
+
+    assert rank.pid in live_processes.processes()
+    monkeypatch.setattr(os, "readlink", ended_before)
+    assert rank.pid not in live_processes.processes() and rank.poll() is not None
+
 
 def ranks_of(numbers: str, port: int) -> subprocess.Popen[bytes]:
     """A launcher of ranks that only sleep."""
@@ -176,3 +198,25 @@ def test_without_a_hung_job_strangers_are_not_described(launch: Any) -> None:
         stranger.kill()
         stranger.wait()
         stranger.stdout.close()
+
+
+# --- the same from the frameworks themselves, as they were seen
+
+SEEN = json.loads((Path(__file__).parent / "data" / "live-ordinary.json").read_text())["seen"]
+
+
+@pytest.mark.parametrize("job", SEEN)
+def test_what_was_seen_of_the_frameworks_jobs_names_the_rank_and_the_line(job: str) -> None:
+    truth, (look,) = SEEN[job]["truth"], whole_looks([SEEN[job]["live"]])
+    (picture,) = rules.judge([look])
+    assert [v.rank for v in picture.culprits] == [truth["culprit"]] and len(picture.victims) == len(look.ranks) - 1, text([picture], [look])
+    assert truth["at"] in picture.culprits[0].frame + picture.culprits[0].helper, text([picture], [look])
+
+
+def test_a_look_of_an_earlier_version_is_read_with_the_fields_that_it_had_besides() -> None:
+    old = json.loads(json.dumps(SEEN["pl_loader"]["live"]))
+    for rank in old["ranks"]:
+        rank.update(program="train.py", helpers=[rank["pid"] + 10], handled_signals=[10])
+        del rank["children"]
+    (look,) = whole_looks([old])
+    assert [v.rank for v in rules.judge([look])[0].culprits] == [1]

@@ -11,6 +11,7 @@ import pytest
 from book_samples import GOOD, make_book, run_cli, with_library
 from nccl_runbook.book.visit import Kernels
 from nccl_runbook.launch.own_folder import MARK, own_folder, sweep
+from processes import gone, start_time
 
 OWNER = """
 import sys, time
@@ -90,3 +91,31 @@ def test_kernels_know_whose_run_they_belong_to() -> None:
     with Kernels(run_dir="/somewhere") as kernels:
         assert (kernels.path / MARK).read_text() == "/somewhere"
     assert not kernels.path.exists()
+
+
+BY_HAND = """
+import sys, time
+from nccl_runbook.step import Step
+step = Step("03-fewer-gpus", {"python": sys.executable, "run_dir": sys.argv[1], "budget_s": 60})
+step.engine
+print(step.engine._link({}).process.pid, flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("whom", ["kernel", "warm process"])
+def test_the_next_start_removes_what_a_notebook_run_by_hand_left(tmp_path: Path, whom: str) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    env = {**with_library(), "TMPDIR": str(temporary)}
+    killed = subprocess.Popen([sys.executable, "-c", BY_HAND, tmp_path / "run", "600"], stdout=subprocess.PIPE, text=True, env=env)
+    warm = int(killed.stdout.readline())
+    left = list(temporary.glob(f"*/{MARK}"))
+    assert len(left) == 1 and sweep([str(temporary)]) == [] and left[0].exists()
+    os.kill(killed.pid if whom == "kernel" else warm, signal.SIGKILL)
+    assert gone({warm: start_time(warm)}, within_s=10)
+    killed.kill()
+    killed.wait()
+    assert left[0].parent.exists()
+    subprocess.run([sys.executable, "-c", BY_HAND, tmp_path / "run", "0"], env=env, check=True, capture_output=True)
+    assert not left[0].parent.exists()

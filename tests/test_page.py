@@ -12,8 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import report_samples as samples
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity

@@ -88,7 +88,7 @@ def test_paper_and_a_phone_cut_off_no_ordinary_table(browser, tmp_path: Path):
     """As 04 shows its arms: a browser shrinks a whole print, words included, to the widest table; a phone must show why without scrolling."""
     run, found = samples.duplicate_gpu()
     ways = [f"{op} GB/s" for op in ("all_reduce", "broadcast", "all_gather", "send_recv")]
-    arms = Table("arms", ["test", "setting", "outcome", "carried by (NCCL's log)", *ways],
+    arms = Table("arms", ["test", "setting", "outcome", "used (NCCL's log)", *ways],
                  [["interface pinned", "NCCL_SOCKET_IFNAME=lo", "no proof", "NCCL logged nothing at NCCL_DEBUG=INFO", *["355.6"] * 4]])
     found[0].tables.append(to_json(arms))
     path = tmp_path / "index.html"

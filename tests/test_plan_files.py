@@ -13,12 +13,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 from fake_nvml import fake_nvml
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.cli import plan as plan_command
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes, normal_bus
-from nccl_runbook.plan import judge as rules
-from nccl_runbook.plan import read_training_file as training_file
+from nccl_runbook.plan import judge as rules, read_training_file as training_file
 from nccl_runbook.plan.groups import Group, RankAt
 from nccl_runbook.scripts.read import read as read_script
 from processes import quickest_s
@@ -65,8 +63,8 @@ def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it
 
 
 @pytest.mark.parametrize("arguments, sentence", [
-    (["sglang:d1+fsdp:d1"], "--gpus N"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher is one of"),
-    (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no allocation that is known"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
+    (["sglang:d1+fsdp:d1"], "--gpus N"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher must be one of"),
+    (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no known allocation"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
     (["sglang:d1", "--gpus", "99999999"], "at most 1024"),
     (["accelerate launch --num_processes $N t.py --use_vllm true", "--gpus", "1"], "num_processes is '$N t.py'")])
 def test_wrong_usage_is_one_sentence(arguments, sentence):
@@ -158,10 +156,10 @@ def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_pat
     (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
     done = run(str(tmp_path), "--areal", "v1.0.0")
     assert done.returncode == 3 and "clean, 1 not read" in done.stdout and "not read: c.yaml" in done.stdout
-    assert "passed over: b.yaml: no allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
+    assert "passed over: b.yaml: no known allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
     os.mkfifo(tmp_path / "p.yaml")
-    assert run(str(tmp_path / "p.yaml")).stderr == "nccl-runbook: p.yaml: it is no regular file\n", "named once"
-    assert "not read: p.yaml: it is no regular file" in run(str(tmp_path), "--areal", "v1.0.0").stdout
+    assert run(str(tmp_path / "p.yaml")).stderr == "nccl-runbook: p.yaml: it is not a regular file\n", "named once"
+    assert "not read: p.yaml: it is not a regular file" in run(str(tmp_path), "--areal", "v1.0.0").stdout
 
 
 def test_a_folder_that_may_not_be_entered_is_named_and_is_not_clean(tmp_path, capsys):
@@ -250,7 +248,7 @@ def test_a_file_nested_without_end_is_named_and_costs_its_folder_nothing(nested,
 def test_an_allocation_that_is_a_reference_to_elsewhere_is_not_said_to_be_refused(tmp_path):
     (tmp_path / "t.yaml").write_text("allocation_mode: ${oc.env:MODE,sglang:d1+fsdp:d1}\ncluster: {n_gpus_per_node: 2}\n")
     done = run(str(tmp_path / "t.yaml"))
-    assert done.returncode == 2 and "not told in this file" in done.stderr and done.stdout == ""
+    assert done.returncode == 2 and "not resolved in this file" in done.stderr and done.stdout == ""
 
 
 def test_a_bomb_of_merges_is_read_in_no_time():
@@ -333,6 +331,8 @@ DOTS = "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator reinfor
     ("python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1 --single_gpu_mode", 1, "open-instruct", "clean", []),
     ("python open_instruct/grpo_fast.py --num_learners_per_node 6 2 --vllm_num_engines 4", 12, "open-instruct", "clean", [0, 8, 9, 10, 11]),
     ("python open_instruct/grpo_fast.py --num_learners_per_node 1 --vllm_num_engines 1", 1, "open-instruct", "oversubscribed", [0, None]),
+    ("python3 -m verl_tool.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2", 4, "verl", "clean", []),
+    ("python3 -m verl.trainer.main config=a.yaml worker.rollout.tensor_parallel_size=4 trainer.n_gpus_per_node=4", 4, "verl", "clean", []),
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=4 actor_rollout_ref.rollout.tensor_model_parallel_size=2", 4, "verl", "clean", []),
     ("python3 -m recipe.one_step_off_policy.main_ppo trainer.n_gpus_per_node=2 rollout.n_gpus_per_node=2", 4, "verl", "clean", [0, 2, 3]),
 ])
@@ -351,7 +351,7 @@ def test_a_kl_coefficient_decides_on_the_reference_model_and_one_that_is_no_numb
         assert plan(line, "--gpus", "12")["total_gpus"] == ranks
     else:
         done = run(line, "--gpus", "12")
-        assert done.returncode == 2 and done.stderr.splitlines() == [f"nccl-runbook: init_kl_coef is '{value}': not a number that can be read here"]
+        assert done.returncode == 2 and done.stderr.splitlines() == [f"nccl-runbook: init_kl_coef is '{value}': not a number that can be resolved here"]
 
 
 def test_sizes_that_openrlhf_refuses_are_said_so():
@@ -367,6 +367,7 @@ def test_sizes_that_openrlhf_refuses_are_said_so():
     (RAY + "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 1", "critic and reward"),
     ("accelerate launch --num_processes 4 t.py --use_vllm true --vllm_mode colocate --vllm_tensor_parallel_size 3", "does not divide 4"),
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.data_parallel_size=3", "multiple of 6"),
+    ("python3 -m verl.trainer.main trainer.n_gpus_per_node=8 worker.rollout.tensor_parallel_size=3", "multiple of 3"),
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.pipeline_model_parallel_size=3", "multiple of 6")])
 def test_what_a_framework_asserts_before_it_starts_is_refused(text, said):
     refused = plan(text, "--gpus", "16")
@@ -511,7 +512,7 @@ def test_the_planned_gpus_are_compared_by_uuid_before_nccl_starts(scenario, stri
 
 def test_where_nvml_says_nothing_the_check_is_no_health():
     done = run("sglang:d1+fsdp:d1", "--check-devices", LD_LIBRARY_PATH="/nonexistent")
-    assert done.returncode == 2 and "names no GPU here" in done.stderr
+    assert done.returncode == 2 and "reports no GPU here" in done.stderr
 
 
 def test_a_launch_of_verl_tells_its_own_number_of_nodes():

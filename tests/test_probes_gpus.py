@@ -15,11 +15,9 @@ import pytest
 from fake_nvml import fake_nvml
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.gpus import ask as gpus
-from nccl_runbook.gpus import judge_health as gpu_health
+from nccl_runbook.gpus import ask as gpus, judge_health as gpu_health
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.machine import ask_users as users
+from nccl_runbook.machine import ask_nvml as nvml, ask_users as users
 from nccl_runbook.machine.facts import CudaView, Fabric, GpuUse, GpuUsers, Machine, NvmlView, Owner, Surroundings, from_json
 from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
@@ -76,7 +74,7 @@ def test_a_hanging_call_ends_at_the_deadline_and_keeps_what_was_told():
 
 def test_a_crashing_library_costs_only_the_child():
     view = seen("crash")
-    assert len(view.reached) == 1 and view.gpus[3] == Gap("failed", "the process that asked NVML ended with -6")
+    assert len(view.reached) == 1 and view.gpus[3] == Gap("failed", "the process that queried NVML ended with -6")
 
 
 def test_without_the_library_nvml_is_absent():

@@ -9,8 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.core import redact
 from nccl_runbook.core.redact import MASK, Redactor, clipped, escaped, masked, plain, sounds_secret
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from book_samples import run_cli, start_cli, with_library
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.compare import reduction
 from processes import ROOT, children, gone, start_time
 

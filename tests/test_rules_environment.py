@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 from environments import NCCL, NOT_RUN, environment, host, library, role, with_set
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.environment import judge as rules
-from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment import judge as rules, read_file as environment_file
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import judge
 from nccl_runbook.environment.table import variables_table
@@ -45,6 +43,8 @@ def loud(env):
     ("TORCH_NCCL_TRACE_BUFFER_SIZE=2000", "renamed-variable", "TORCH_FR_BUFFER_SIZE=2000"),
     ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE=/tmp/x_", "renamed-variable", "TORCH_FR_DUMP_TEMP_FILE=/tmp/x_"),
     ("NCCL_MULTI_RANK_GPU_ENABLE=1", "not-yet-read", "unset NCCL_MULTI_RANK_GPU_ENABLE"),
+    ("NCCL_THREAD_THRESHOLD=16384", "dead-variable", "unset NCCL_THREAD_THRESHOLD"), ("NCCL_RINGS=0 1 2 3", "dead-variable", "unset NCCL_RINGS"),
+    ("NCCL_WORK_FIFO_DEPTH=65536", "dead-variable", "unset NCCL_WORK_FIFO_DEPTH"), ("NCCL_PROXY_PROFILE=/tmp/p", "dead-variable", "unset NCCL_PROXY_PROFILE"),
     ("NCCL_CUMEM_ENABLE=0", "cumem-must-agree", "unset NCCL_CUMEM_ENABLE"), ("NCCL_DEBUG=INFO", "debugging-left-on", "NCCL_DEBUG=WARN")])
 def test_advice_that_is_wrong_is_found_with_what_to_do_instead(setting, rule, instead):
     name, _, value = setting.partition("=")

@@ -6,8 +6,7 @@ import re
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.placement import placement

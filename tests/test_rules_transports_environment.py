@@ -37,7 +37,7 @@ def test_variable_at_fault_is_only_likely_when_the_halving_did_not_end():
 
 
 def test_variable_at_fault_names_what_is_left_where_the_budget_cut_the_halving():
-    left = Guilty({"NCCL_A": "1", "NCCL_B": "2"}, 12, 5, "cut by the time budget")
+    left = Guilty({"NCCL_A": "1", "NCCL_B": "2"}, 12, 5, "cut off by the time budget")
     found, = transports.judge(with_clean(failing(), world(), left))
     assert found.status == "likely" and re.search(r"\(.*budget, 2 .*: NCCL_A, NCCL_B\)$", found.title)
     assert re.search(r": 2 of 12 .*\b5 tests: .*budget", found.evidence[0].text)

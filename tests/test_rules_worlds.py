@@ -9,8 +9,7 @@ from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.causes.failures import explain, rank_line
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.worlds import judge as fewer_gpus
-from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds import judge as fewer_gpus, judge_transports as transports
 from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Singles
 from world_samples import NET, P2P, SHM, arms, hung, rank, trial, world
 

@@ -11,8 +11,7 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.search.group_testing import identify, most_runs
-from nccl_runbook.worlds import ask as worlds
-from nccl_runbook.worlds import judge as fewer_gpus
+from nccl_runbook.worlds import ask as worlds, judge as fewer_gpus
 from nccl_runbook.worlds.facts import Ladder, Search, SearchRound, Singles
 from pydantic import TypeAdapter
 from world_samples import hung, rank, trial, world
@@ -73,7 +72,7 @@ def test_what_is_planted_among_four_is_named_and_comes_first(tmp_path, name):
     unkept = fewer_gpus._search(dataclasses.replace(search, example=Gap("absent", "not kept")))[0]
     assert (unkept.id, unkept.cause, unkept.status) == (rule, found[0].cause, found[0].status) and unkept.remedy
     assert (unkept.remedy != found[0].remedy) == (rule == "located"), "where to look is read off the failed world"
-    assert re.match(rf"{asked} worlds .*\b{most_runs(4)}\b", found[0].evidence[0].text) and asked <= most_runs(4)
+    assert re.match(rf"{asked} runs .*\b{most_runs(4)}\b", found[0].evidence[0].text) and asked <= most_runs(4)
 
 
 @pytest.mark.parametrize("fails", [lambda g: len(g) > 1, lambda g: len(g) > 1 and not g <= {2, 3}])
@@ -82,7 +81,7 @@ def test_that_no_two_of_eleven_work_together_is_an_answer_of_its_own_and_comes_e
     asked = [tuple(group) for r in facts[3].rounds for group in r.groups]
     if fails({2, 3}):
         assert found[0].id == "every-pair-fails" and found[0].severity.value == "broken"
-        assert "(25 pairs " in found[0].title and not re.search(r"GPUs? \d", found[0].title), "neither a GPU nor a pair is named"
+        assert "(25 tried)" in found[0].title and not re.search(r"GPUs? \d", found[0].title), "neither a GPU nor a pair is named"
         assert found[0].remedy == (fewer_gpus.SHARED,) and len(asked) == 2 + 11 + 25
         assert {f.id for f in found[1:]} == {"first-failing-world-size"}
     else:
@@ -133,7 +132,7 @@ def test_a_search_that_the_budget_ends_is_unknown_and_names_the_smallest_group(t
 
 
 @pytest.mark.parametrize(("n", "fails", "why"), [(2, lambda g: len(g) == 2, "fewer than three"), (3, lambda g: len(g) > 1, "every pair"),
-                                                 (3, lambda g: False, "no world")])
+                                                 (3, lambda g: False, "no run with several GPUs")])
 def test_there_is_no_search_where_it_would_tell_nothing(tmp_path, n, fails, why):
     facts, _ = judged(tmp_path, n, fails)
     assert isinstance(facts[3], Gap) and why in facts[3].detail

@@ -14,8 +14,7 @@ import click
 import papermill
 import pytest
 import typer
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
@@ -26,8 +25,7 @@ from nccl_runbook.messages import read
 from nccl_runbook.report.cells import Line
 from nccl_runbook.triage.answer import answer
 from nccl_runbook.triage.facts import Start
-from nccl_runbook.triage.start import judge as rules
-from nccl_runbook.triage.start import read as start_files
+from nccl_runbook.triage.start import judge as rules, read as start_files
 from nccl_runbook.triage.start.read import collect
 from nccl_runbook.triage.start.steps import WITHOUT_REASON, matching, plan, step_texts, symptoms
 from nccl_runbook.triage.start.table import brought_table
@@ -142,7 +140,7 @@ def test_the_first_sentence_says_what_this_host_shows(tmp_path):
     version.write_text("GCC version:  gcc version 12.2.0\n")
     assert isinstance(start_files.driver(version), Gap) and isinstance(start_files.driver(tmp_path / "none"), Gap)
     seen = Start("", "", None, ["/dev/nvidia0", "/dev/nvidia1"], "580.159.04")
-    assert rules.judge(seen)[0].title == "this host has 2 NVIDIA device files and driver 580.159.04; nothing was brought: all steps run"
+    assert rules.judge(seen)[0].title == "this host has 2 NVIDIA device files and driver 580.159.04; no log and no symptom: all steps run"
     assert rules.judge(Start("", "", None))[0].title.startswith("this host has no NVIDIA device file; ")
 
 
@@ -245,10 +243,10 @@ def test_fields_write_plain_variables_and_a_second_run_is_refused(tmp_path, monk
     fields.boxes["04-transports"].value = False
     assert (variables["gpus"], variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
     assert variables["steps"] == [name for name in step_texts() if name != "04-transports"]
-    assert "--budget 90s --allow-busy" in fields.line.value and fields.cancel() == "Nothing is at work."
+    assert "--budget 90s --allow-busy" in fields.line.value and fields.cancel() == "No run is in progress."
     at_work = RunProcess(["--step", "none"], tmp_path)  # not watched yet: at work as far as anybody knows
     monkeypatch.setattr(cockpit, "_latest", at_work)
-    assert "cancel it first" in fields.run() and cockpit._latest is at_work
+    assert "Cancel it" in fields.run() and cockpit._latest is at_work
     assert at_work.start().wait(30)
 
 

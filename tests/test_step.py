@@ -15,8 +15,7 @@ from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.step import Step, open_step
-from nccl_runbook.worlds import ask as worlds
-from nccl_runbook.worlds import judge as fewer_gpus
+from nccl_runbook.worlds import ask as worlds, judge as fewer_gpus
 from nccl_runbook.worlds.facts import Ladder
 from processes import ROOT
 

@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 from book_samples import run_cli, with_library
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.causes.toml import table as tables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record, read
 from nccl_runbook.look import own_sync
 from nccl_runbook.plan.areal import tags as allocation
-from nccl_runbook.sync import judge as weight_sync
-from nccl_runbook.sync import read_trace as sync_trace
+from nccl_runbook.sync import judge as weight_sync, read_trace as sync_trace
 from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, OwnSyncTime, SyncVariant
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table
 from pydantic import TypeAdapter
@@ -230,7 +228,7 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
                     "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
     said = ended.stderr.splitlines()
-    assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all right" in said[1], ended.stderr
+    assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all correct" in said[1], ended.stderr
     jsonschema.validate(json.loads(ended.stdout), TypeAdapter(Record).json_schema())
     record = read(Record, ended.stdout.encode())
     assert {f.id for f in record.findings} == {"allocation-duplicate", "gpus-not-here", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.worlds import judge_decision as d
 from nccl_runbook.worlds.ask_arms import ARMS

@@ -21,10 +21,8 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity, verdict_of
 from nccl_runbook.core.parameters import read_cell
-from nccl_runbook.hang import judge as hang
-from nccl_runbook.hang import read as hang_files
-from nccl_runbook.messages import kinds
-from nccl_runbook.messages import read as reader
+from nccl_runbook.hang import judge as hang, read as hang_files
+from nccl_runbook.messages import kinds, read as reader
 from nccl_runbook.messages.clues import catalogue, clues, compiled
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read_ranks import EXPRESSIONS
@@ -81,10 +79,10 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
     page = tmp_path / "page.html"
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
-    assert "If so: CUDA finds no device at all" in text and "your launcher: If so: Start the container" in text
+    assert f"If so: {causes()['container-gpu-access'].says}" in text and "your launcher: If so: Start the container" in text
     steps = page.read_text().partition('id="steps"')[2]
     assert "If so: Start the container" in steps and "If so: What decides it" not in steps, "the finding's card says it as the text does"
-    assert "If so: CUDA finds no device at all" in page.read_text() and "Only possible: the process has no access" in page.read_text()
+    assert f"If so: {causes()['container-gpu-access'].says}" in page.read_text() and "Only possible: the process has no access" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert "If so" not in text.split("\n2. ")[0] and "Only possible" not in page.read_text()
@@ -229,7 +227,7 @@ def test_a_recorded_fact_is_read_back(tmp_path):
     ("srun", "#SBATCH --export=ALL,NCCL_IB_GID_INDEX=3"), ("deepspeed", "echo 'NCCL_IB_GID_INDEX=3' >> ~/.deepspeed_env"),
     ("ray", 'ray.init(runtime_env={"env_vars": {"NCCL_IB_GID_INDEX": "3"}})'), ("docker", "docker run -e NCCL_IB_GID_INDEX=3 ..."),
     ("kubernetes", '- {name: NCCL_IB_GID_INDEX, value: "3"}  # under env: of the container'), ("torchrun", "export NCCL_IB_GID_INDEX=3"), ("beaker", "gantry run --env NCCL_IB_GID_INDEX=3 ..."),
-    ("accelerate", "NCCL_IB_GID_INDEX=3 accelerate launch ...  # on every machine: accelerate hands on its own environment")])
+    ("accelerate", "NCCL_IB_GID_INDEX=3 accelerate launch ...  # on every machine: accelerate passes on its own environment")])
 def test_a_remedy_speaks_the_launchers_language(launcher, expected):
     assert for_launcher("export NCCL_IB_GID_INDEX=3", launcher) == (expected,)
     assert for_launcher("show_gids", launcher) == ("show_gids",)
@@ -247,10 +245,10 @@ def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     ("ulimit -l unlimited", "docker", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ..."), ("ulimit -n 65536", "srun", "ulimit -n 65536 && srun --propagate=NOFILE,MEMLOCK ..."),
     ("unset NCCL_TOPO_FILE", "docker", "docker run ... IMAGE sh -c 'unset NCCL_TOPO_FILE; exec python train.py'"),
     ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "sed -i -E '/^(NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME)=/d' ~/.deepspeed_env"),
-    ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit what the raylet had"),
+    ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit the environment of the raylet"),
     ("torchrun --nproc-per-node $(x) train.py", "srun",
      "srun --ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID exec python train.py'  # as many tasks as GPUs"),
-    ("torchrun --nproc-per-node $(x) train.py", "ray", "ray status  # no more workers with num_gpus=1 than it lists GPUs"),
+    ("torchrun --nproc-per-node $(x) train.py", "ray", "ray status  # at most as many workers with num_gpus=1 as it lists GPUs"),
     ("unset CUDA_LAUNCH_BLOCKING", "accelerate", "unset CUDA_LAUNCH_BLOCKING  # on every machine, then: accelerate launch ...")])
 def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, expected):
     assert for_launcher(line, launcher)[0] == expected and for_launcher(line, "torchrun") == (line,)
@@ -325,9 +323,9 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
         (tmp_path / f"{name}.log").write_text(text)
         ended = run_cli("triage", tmp_path / f"{name}.log", "--html", tmp_path / f"{name}.html")
         page = (tmp_path / f"{name}.html").read_text()
-        assert ("To run where the job ran" in ended.stdout, "To run where the job ran" in page) == (name == "there",) * 2, name
+        assert ("Run on the hosts of the job" in ended.stdout, "Run on the hosts of the job" in page) == (name == "there",) * 2, name
         if name == "there":
-            assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("To run where the job ran")[2]
+            assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run on the hosts of the job")[2]
             assert f"The log is of node0, and this is {socket.gethostname()}: no test is run here." in ended.stdout
     hosts, rows = triage.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
     assert (hosts, rows) == ([], []), "a domain makes no other host"

@@ -6,13 +6,11 @@ import json
 import jsonschema
 import pytest
 from book_samples import run_cli
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.messages import read as logs
-from nccl_runbook.triage import judge_against as against
-from nccl_runbook.triage import read_profile as log_profile
+from nccl_runbook.triage import judge_against as against, read_profile as log_profile
 from nccl_runbook.triage.answer import answer
 from nccl_runbook.triage.facts import RunProfile
 from processes import ROOT
@@ -80,7 +78,7 @@ def test_several_changes_at_once_prove_none(tmp_path):
     assert "proves none" not in compared(tmp_path, run_log(), run_log(SLOW, nccl="2.28.9")).sentence
 
 
-@pytest.mark.parametrize("times, says", [((22.2, 21.6, 22.9, 22.5), "as before"), ((49.0, 48.0), "too few samples to say"), ((21.0, 21.0, 49.0, 22.0), "as before"), ((11.0, 10.0, 11.5, 10.2), "2.1 times faster")])
+@pytest.mark.parametrize("times, says", [((22.2, 21.6, 22.9, 22.5), "as before"), ((49.0, 48.0), "too few samples"), ((21.0, 21.0, 49.0, 22.0), "as before"), ((11.0, 10.0, 11.5, 10.2), "2.1 times faster")])
 def test_what_is_no_slower_is_not_called_so(tmp_path, times, says):
     told = compared(tmp_path, run_log(), run_log(times))
     assert next(t.says for t in told.times if t.kind == "sync") == says and not told.slower
@@ -88,13 +86,13 @@ def test_what_is_no_slower_is_not_called_so(tmp_path, times, says):
 
 @pytest.mark.parametrize("good, bad", [("loss 0.5\n", run_log()), (run_log(SLOW[:1]), run_log()), (run_log(), "loss 0.5\n")])
 def test_where_times_cannot_be_compared_nothing_is_called_no_slower(tmp_path, good, bad):
-    assert compared(tmp_path, good, bad).sentence.startswith("Too few times in both to compare.")
-    assert compared(tmp_path, run_log(), run_log()).sentence.startswith("No time that both print became slower.")
+    assert compared(tmp_path, good, bad).sentence.startswith("Too few times are in both runs.")
+    assert compared(tmp_path, run_log(), run_log()).sentence.startswith("No time that both runs print became slower.")
 
 
 def test_silence_of_one_log_is_no_difference(tmp_path):
     assert compared(tmp_path, run_log(), "weight sync took 50 s\n" * 4).differences == ()
-    assert compared(tmp_path, run_log(), "").sentence == "Unknown: nothing could be read of the bad run."
+    assert compared(tmp_path, run_log(), "").sentence == "Unknown: the log of the bad run could not be read."
     assert against.finding(compared(tmp_path, run_log(), ""), "a", "b").severity is Severity.UNKNOWN
 
 
@@ -129,7 +127,7 @@ def test_the_command_shows_both_runs_and_ends_3(tmp_path):
     document = json.loads(ended.stdout)
     jsonschema.validate(document, SCHEMA)
     assert (ended.returncode, document["verdict"]) == (3, "degraded") and document["against"]["sentence"] == document["sentence"]
-    assert "The good run beside the bad one" in (tmp_path / "page.html").read_text()
+    assert "The good run and the bad run" in (tmp_path / "page.html").read_text()
     assert run_cli("triage", tmp_path / "bad.log", "--against", tmp_path / "none.log").returncode == 2
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.logs.clock import Clocks
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader
@@ -46,7 +45,7 @@ def test_the_first_is_named_whatever_the_clocks_say(tmp_path, ahead):
 def test_nobody_is_the_first_within_the_error(tmp_path):
     logs = job(tmp_path, 5.0, {0: 90.0, 1: 90.4}, jitter=0.9)
     told = crash(logs)
-    assert {e.rank for e in told.evidence[:2]} == {0, 1} and told.against == (f"ranks {told.evidence[0].rank}, {told.evidence[1].rank} raised too close together to say which was first",)
+    assert {e.rank for e in told.evidence[:2]} == {0, 1} and told.against == (f"ranks {told.evidence[0].rank}, {told.evidence[1].rank} raised too close together to show which was first",)
 
 
 def test_nobody_is_the_first_where_nothing_ties_the_clocks_together(tmp_path):

@@ -9,8 +9,7 @@ import sys
 
 import pytest
 from book_samples import run_cli
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from nccl_runbook.logs import sources as log_sources
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
@@ -91,8 +90,8 @@ def test_the_command_says_what_each_file_is(tmp_path):
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(json.loads(DUMP), protocol=2))
     (tmp_path / "weights.pt").write_bytes(pickle.dumps([1.0], protocol=4))
     told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
-    assert "job.env is variables: `nccl-runbook env` judges them" in told and "weights.pt: is no text" in told
-    assert "The dumps and stacks among these files" in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
+    assert "job.env is variables: `nccl-runbook env` judges them" in told and "weights.pt: is a binary file" in told
+    assert "Dumps and stacks among these files" in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
 
 
 @pytest.mark.parametrize(("folder", "verdict", "code", "rank"), [
@@ -116,14 +115,14 @@ def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tm
     told = json.loads(asked("<(cat a.log) <(cat b.log) --json").stdout)
     assert [f["lines"] > 0 and not f["problem"] for f in told["files"]] == [True, True] and "Duplicate GPU" in told["hypotheses"][0]["evidence"][0]["text"]
     twice = asked("<(cat a.log) --against b.log")
-    assert twice.returncode == 2 and "is no regular file but a pipe" in twice.stderr, "the two profiles need it a second time"
+    assert twice.returncode == 2 and "is a pipe, a socket or a device" in twice.stderr, "the two profiles need it a second time"
 
 
 def test_a_folder_without_a_file_was_named_and_is_not_taken_for_no_log(tmp_path):
     (tmp_path / "run" / "rank0").mkdir(parents=True)
     (tmp_path / "run" / "rank0" / ".hidden").write_text("x")
     empty, *_ = answer(reader.collect([str(tmp_path / "run")])).findings
-    assert empty.id == "log-not-read" and "run: holds no file to read" in empty.title
+    assert empty.id == "log-not-read" and "run: contains no readable file" in empty.title
     (tmp_path / "run" / "out.log").write_text("KeyError: 'labels'\n")
     assert not [f for f in answer(reader.collect([str(tmp_path / "run")])).findings if f.id == "log-not-read"]
 

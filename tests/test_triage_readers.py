@@ -16,12 +16,9 @@ from pathlib import Path
 
 import pytest
 from book_samples import Running
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from nccl_runbook.logs import sources as log_sources
-from nccl_runbook.logs import text as log_text
-from nccl_runbook.messages import kinds, read_ranks
-from nccl_runbook.messages import read as reader
+from hypothesis import given, settings, strategies as st
+from nccl_runbook.logs import sources as log_sources, text as log_text
+from nccl_runbook.messages import kinds, read as reader, read_ranks
 from nccl_runbook.messages.clues import catalogue, compiled
 from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage
@@ -178,7 +175,7 @@ def test_bounds_end_with_a_sentence(tmp_path, monkeypatch):
     (tmp_path / "bomb.log.gz").write_bytes(gzip.compress(b"0" * (32 << 20)))
     (tmp_path / "dump").write_bytes(b"\x80\x02}q\x00.")
     told = {f.name.rpartition("/")[2]: f.left_out or f.problem for f in reader.collect([str(tmp_path)]).files}
-    assert told["bomb.log.gz"].startswith("read up to 6.5 MiB and no further") and told["dump"].startswith("is no text")
+    assert told["bomb.log.gz"].startswith("read up to 6.5 MiB and no further") and told["dump"].startswith("is a binary file")
 
 
 def test_time_is_bounded(tmp_path):
@@ -208,7 +205,7 @@ def test_a_zip_is_read_as_an_attachment_of_an_issue_is(tmp_path):
     (tmp_path / "logs.ZIP").write_bytes(packed)
     logs = reader.collect([str(tmp_path)])
     told = {f.name.rpartition("/")[2]: f.problem for f in logs.files}
-    assert [r.rank for r in logs.ranks] == [0] and told.pop("rank0.log") == "" and told.pop("dump").startswith("is no text")
+    assert [r.rank for r in logs.ranks] == [0] and told.pop("rank0.log") == "" and told.pop("dump").startswith("is a binary file")
     assert told.keys() == {"locked.log", "odd.log"} and "password" in told["locked.log"] and "compression" in told["odd.log"]
 
 
@@ -283,14 +280,14 @@ def test_hidden_files_of_an_archive_are_read_and_those_of_macos_are_not(tmp_path
 def test_an_empty_zip_is_no_text(tmp_path):
     with zipfile.ZipFile(tmp_path / "empty.dat", "w"):
         pass
-    assert reader.collect([str(tmp_path)]).files[0].problem.startswith("is no text")
+    assert reader.collect([str(tmp_path)]).files[0].problem.startswith("is a binary file")
 
 
 def test_a_zip_under_another_name_is_a_checkpoint_and_not_unpacked(tmp_path):
     with zipfile.ZipFile(tmp_path / "step100.pt", "w") as zipped:
         zipped.writestr("step100/data/0", hung(0))
     read, = reader.collect([str(tmp_path)]).files
-    assert read.problem.startswith("is no text") and not read.lines
+    assert read.problem.startswith("is a binary file") and not read.lines
 
 
 @pytest.mark.parametrize("bars", [("",), tuple("=" * n for n in range(40))], ids=["one kind", "many kinds"])

@@ -2,13 +2,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader
 from nccl_runbook.messages.facts import Logs, Seen
-from nccl_runbook.triage import judge as triage
-from nccl_runbook.triage import judge_ranks
+from nccl_runbook.triage import judge as triage, judge_ranks
 
 LOG = "NCCL INFO NCCL version 2.28.9+cuda13.0\n"
 
@@ -89,6 +87,7 @@ NOISE = "n1:10:21 [2] proxy.cc:1497 NCCL WARN [Service thread] Could not receive
                                  NOISE + "RESULT,OBJECT_DETECTION,,5805,nvidia,2026-05-01 10:00:00\n",
                                  NOISE + "3: RESULT,LANGUAGE_MODEL,,5805,nvidia,2026-05-01 10:00:00\n",
                                  NOISE + "0: " + WELL + "1: step 7 loss 2.5\n" + "1: ValueError: bad\n",
+                                 WELL + ':::MLLOG {"key": "tracked_stats", "value": {"throughput": 9.5}, "metadata": {"step": 5}}\nsrun: error: n5: task 0: Exited with exit code 143\n',
                                  WELL + "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO TIME LIMIT ***\n"])
 def test_a_job_that_said_that_it_ended_well_has_no_fault(tmp_path, log):
     (tmp_path / "job.log").write_text(log)
@@ -98,6 +97,19 @@ def test_a_job_that_said_that_it_ended_well_has_no_fault(tmp_path, log):
 def test_after_the_end_another_run_in_the_same_file_is_judged(tmp_path):
     (tmp_path / "job.log").write_text(WELL + "[rank1]: step 1 loss 2.0\n[rank1]: ValueError: bad\n")
     assert [h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))] == ["peer-crashed"]
+
+
+def test_wrong_values_lead_before_the_exit_code_that_they_cause(tmp_path):
+    (tmp_path / "job.log").write_text("# Out of bounds values : 3 FAILED\n# Avg bus bandwidth    : 20.1\nsrun: error: n5: tasks 0-3: Exited with exit code 1\n")
+    found = [h.cause for h in triage.judge(reader.collect([str(tmp_path / "job.log")]))]
+    assert found[:3] == ["p2p-broken-acs-iommu", "gpu-or-link-fault", "nccl-bug"] and "peer-crashed" in found
+
+
+def test_a_step_that_slurm_cancels_after_a_task_failed_stands_behind_the_failure(tmp_path):
+    failed, cancelled = "srun: error: n5: tasks 0-3: Exited with exit code 1\n", "slurmstepd: error: *** STEP 7.0 ON n5 CANCELLED AT 2026-05-27T21:52:36 ***\n"
+    for log, first in ((failed + cancelled, "peer-crashed"), (cancelled + failed, "scheduler-cancelled")):
+        (tmp_path / "job.log").write_text("step 4 loss 2.0\n" + log)
+        assert triage.judge(reader.collect([str(tmp_path / "job.log")]))[0].cause == first
 
 
 def test_what_cancels_a_job_that_had_failed_is_no_cause(tmp_path):

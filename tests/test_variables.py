@@ -6,8 +6,7 @@ import tomllib
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.causes import variables as table
 from nccl_runbook.causes.toml import table as load
 from refresh_variables import TABLE, in_guide, in_sources, missing

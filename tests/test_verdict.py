@@ -12,8 +12,7 @@ import jsonschema
 import nccl_runbook
 import pytest
 import report_samples as samples
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import EXIT_CODES, NOTHING_KNOWN, Evidence, Finding, Remedy, Severity, exit_code
@@ -22,7 +21,7 @@ from nccl_runbook.report import run as rules
 from nccl_runbook.report.cells import not_looked_at_table
 from nccl_runbook.report.run import RunFolder, info_of, write_run
 from nccl_runbook.report.tables import Cell
-from nccl_runbook.report.verdict import RunInfo, VerdictDocument, fixes, merge_causes, verdict_document
+from nccl_runbook.report.verdict import RunInfo, VerdictDocument, fixes, leading, merge_causes, verdict_document
 from pydantic import TypeAdapter
 
 SCHEMAS = Path(nccl_runbook.__file__).parent / "schemas"
@@ -44,7 +43,7 @@ def test_sentence_and_exit_code(sample, data, code):
 
 def test_a_rehearsal_is_told_once_and_never_as_health():
     run, found = samples.cpu_only()
-    told = Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: rehearsed on Gloo with 1 and 2 ranks, all right")
+    told = Finding("rehearsed", Severity.UNKNOWN, "no GPU was used: rehearsal on Gloo with 1 and 2 ranks, all right")
     rehearsals = [samples.record(step, [told]) for step in ("03-fewer-gpus", "04-transports", "05-weight-sync")]
     assert verdict_document(run, [found[0], *rehearsals[:1]]).sentence.startswith("Running: 2 of 4 ")
     without = dataclasses.replace(run, **{"planned": ["01-gpu-visibility", "03-fewer-gpus"]})
@@ -82,6 +81,39 @@ def test_a_page_that_does_not_fit_on_the_disk_leaves_the_verdict_that_belongs_to
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert verdict < page // 2, "else the limit stops verdict.json already"
     assert {path: path.read_text() for path in tmp_path.iterdir()} == old
+
+
+STEPS = ["06-timeouts", "07-logs", "03-fewer-gpus", "02-environment"]  # the strongest proof first
+
+
+def told(step: str, cause: str, status: str, severity: Severity = Severity.BROKEN) -> records.Record:
+    finding = Finding("f", severity, f"{step} {cause}", (), (Remedy("you", "do it"),), cause, status)
+    return records.Record(step=step, status="broken", started="2026-11-28T00:00:00Z", findings=[finding])
+
+
+@pytest.mark.parametrize(("rows", "first"), [
+    ([("02-environment", "ulimit-too-low", "established"), ("07-logs", "nvml-call-failed", "established")], "07-logs"),
+    ([("07-logs", "nvml-call-failed", "established"), ("06-timeouts", "collective-mismatch", "established")], "06-timeouts"),
+    ([("07-logs", "nvml-call-failed", "established"), ("06-timeouts", "collective-on-some-ranks-only", "likely")], "06-timeouts"),
+    ([("06-timeouts", "peer-crashed", "likely"), ("07-logs", "gpu-memory-exhausted", "established")], "07-logs"),
+    ([("06-timeouts", "collective-mismatch", "possible"), ("02-environment", "ulimit-too-low", "established")], "02-environment"),
+    ([("03-fewer-gpus", "shm-too-small", "likely"), ("02-environment", "ulimit-too-low", "possible")], "03-fewer-gpus")])
+def test_the_strongest_proof_leads_whatever_the_order_of_the_steps(rows, first):
+    for order in (rows, rows[::-1]):
+        found = [told(*row) for row in order]
+        document = verdict_document(samples.run_info(planned=[r.step for r in found], command=""), found)
+        lead = leading(document.steps, document.causes)
+        assert lead is not None and lead.title.startswith(first) and lead.title in document.sentence
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from(["shm-too-small", "peer-crashed", "straggler", "nvml-call-failed"]),
+                          st.sampled_from(["established", "likely", "possible"]), st.sampled_from([Severity.BROKEN, Severity.WARN])),
+                min_size=1, max_size=4, unique_by=lambda row: row[0]))
+def test_nothing_leads_before_what_is_proven(rows):
+    document = verdict_document(samples.run_info(planned=[], command=""), [told(*row) for row in rows])
+    lead, status = leading(document.steps, document.causes), {c.id: c.status for c in document.causes}
+    proven = [row for row in rows if status[row[1]] == "established"]
+    assert lead and (not proven or status[lead.cause] == "established" or lead.title.startswith("06-timeouts"))
 
 
 def test_a_running_run_tells_trouble_at_once():

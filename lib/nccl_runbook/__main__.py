@@ -47,7 +47,7 @@ def _version(wanted: bool) -> None:
 
 
 def nccl_runbook(
-    version: Annotated[bool, answer.typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")] = False,
+    version: Annotated[bool, answer.typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """From a failed multi-GPU job to a proven cause and the fix.
 

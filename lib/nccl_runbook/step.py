@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shlex
+import tempfile
 import time
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.engine import Engine, shell_line
 from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.launch.own_folder import sweep
 from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
@@ -99,9 +101,10 @@ class Step:
     def engine(self) -> Engine:
         """The engine under the interpreter to be judged; started at the first use."""
         if self.replayed:
-            raise RuntimeError("a record is being judged: no machine is touched")
+            raise RuntimeError("a record is judged, no machine is touched")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self._until - time.monotonic())
+            sweep({tempfile.gettempdir(), "/dev/shm"})
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
                                   stopped=self._stopped, until=self._until)
@@ -117,7 +120,7 @@ class Step:
         if self.replayed:
             recorded = self.record.facts
             self.facts[fact] = records.read(typing.get_type_hints(probe)["return"] | Gap, recorded[fact]) if fact in recorded \
-                else Gap("absent", f"the record holds no {fact}")
+                else Gap("absent", f"the record contains no {fact}")
         elif unless is not None:
             self.facts[fact] = Gap("not-run", unless.title)
         else:
@@ -181,7 +184,7 @@ class Step:
         asked = world.request
         shown = dataclasses.replace(asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()})
         line, longest = world.shell_line if shown == asked else shell_line(self.engine.prefix, shown), max(map(len, asked.args), default=0)
-        return line if longest < _LONGEST_WORD else f"{line[:300]} ... (not to be pasted: one argument has {longest} characters)"
+        return line if longest < _LONGEST_WORD else f"{line[:300]} ... (too long to paste: one argument has {longest} characters)"
 
     def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | str | None = None, repeats: int = 5,
               sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] | str = ("all_reduce",), deadline_s: float = 30.0) -> World:

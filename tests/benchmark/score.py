@@ -55,7 +55,7 @@ def score(kind: str, folder: Path, tool: str, everything: bool) -> None:
         there, accused, planned, new = 0, 0, 0, 0
         for row in (r for r in rows if r["sample"] == sample):
             path = folder / kind / row["number"] / Path(row["path"]).name
-            if not path.is_file():
+            if not path.is_file() or row["kind"] == "failed":  # a log that turned out to be of a failed run
                 continue
             there += 1
             given = {command: answer(tool, command, path) for command in COMMANDS[kind]}

@@ -8,13 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from nccl_runbook.compare import ask as compare
-from nccl_runbook.compare import judge as comparison
-from nccl_runbook.compare import read as arms
+from nccl_runbook.compare import ask as compare, judge as comparison, read as arms
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.environment import judge as environment
-from nccl_runbook.environment import judge_libnccl as libnccl
-from nccl_runbook.environment import read as environment_probe
+from nccl_runbook.environment import judge as environment, judge_libnccl as libnccl, read as environment_probe
 from nccl_runbook.sync import models
 
 pytestmark = pytest.mark.gpu
@@ -52,8 +48,8 @@ def test_ab_names_a_libnccl_that_only_the_trainer_of_b_preloads(on_a_gpu, tmp_pa
     ranks = environment_probe.of_arms(on_a_gpu, arms.read(".", f"@trainer preload:{copy}"))
     found = {f.id: f for f in libnccl.judge(ranks)}
     assert [r.name for r in ranks.roles] == ["A", "A trainer", "B", "B trainer"] and [bool(r.preloaded) for r in ranks.roles] == [False, False, False, True]
-    assert f"B trainer: LD_PRELOAD is at work: {copy}" == found["preload"].title
-    assert "one version number, but different files" in found["roles-libraries-differ"].title
+    assert f"B trainer: LD_PRELOAD is in effect: {copy}" == found["preload"].title
+    assert "same version number, but different files" in found["roles-libraries-differ"].title
 
 
 def test_a_copy_of_libnccl_in_the_trainer_only_is_seen(on_a_gpu, tmp_path):
@@ -68,4 +64,4 @@ def test_a_copy_of_libnccl_in_the_trainer_only_is_seen(on_a_gpu, tmp_path):
         for process in started:
             process.kill()
             process.wait()
-    assert "one version number, but different files" in found["roles-libraries-differ"].title and str(copy) in found["preload"].title
+    assert "same version number, but different files" in found["roles-libraries-differ"].title and str(copy) in found["preload"].title

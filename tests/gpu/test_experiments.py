@@ -9,8 +9,7 @@ from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine.link_limits import limit
 from nccl_runbook.search.halving import halve
-from nccl_runbook.worlds import ask_arms as arms
-from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds import ask_arms as arms, judge_transports as transports
 
 pytestmark = pytest.mark.gpu
 HARMLESS = {"NCCL_IB_TIMEOUT": "22", "NCCL_IB_RETRY_CNT": "7", "NCCL_SOCKET_NTHREADS": "2", "NCCL_CROSS_NIC": "1", "NCCL_IB_TC": "106",

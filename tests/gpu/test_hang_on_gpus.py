@@ -8,8 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from nccl_runbook.hang import judge as rules
-from nccl_runbook.hang import read as reader
+from nccl_runbook.hang import judge as rules, read as reader
 from nccl_runbook.launch.interpreters import choose
 
 pytestmark = pytest.mark.gpu

@@ -11,21 +11,13 @@ from nccl_runbook.causes.failures import explain
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.world import WorldRequest
-from nccl_runbook.environment import judge as environment
-from nccl_runbook.environment import read as environment_probe
-from nccl_runbook.gpus import ask as gpus
-from nccl_runbook.gpus import judge as gpu_visibility
-from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine import judge_busy as busy
+from nccl_runbook.environment import judge as environment, read as environment_probe
+from nccl_runbook.gpus import ask as gpus, judge as gpu_visibility
+from nccl_runbook.machine import ask_users as users, judge_busy as busy
 from nccl_runbook.placement import placement
 from nccl_runbook.search.halving import halve
-from nccl_runbook.sync import ask as sync
-from nccl_runbook.sync import judge as weight_sync
-from nccl_runbook.sync import models
-from nccl_runbook.worlds import ask as worlds
-from nccl_runbook.worlds import ask_arms as arms_probe
-from nccl_runbook.worlds import judge as fewer_gpus
-from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.sync import ask as sync, judge as weight_sync, models
+from nccl_runbook.worlds import ask as worlds, ask_arms as arms_probe, judge as fewer_gpus, judge_transports as transports
 
 pytestmark = pytest.mark.gpu
 FINE = {Severity.OK, Severity.NOTE}

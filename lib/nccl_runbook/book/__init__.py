@@ -22,7 +22,7 @@ from nccl_runbook.report.verdict import RunInfo, VerdictDocument
 __all__ = ["Book", "Options", "Planned", "UsageError", "duration_s", "from_here", "make_plan"]
 
 LINE_CHARACTERS = 160
-VERDICT_S = 60  # 99-verdict runs whatever is left
+VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,8 +117,10 @@ class Book:
             signal=self.stop.received))
 
     def _step(self, number: int, planned: Planned, kernels: Kernels) -> None:
-        clock, left_s = time.monotonic(), VERDICT_S if planned.name == LAST else self.options.left_s
-        if why := self._why_not(planned, left_s):
+        clock, left_s = time.monotonic(), self.options.left_s
+        if planned.name == LAST:  # also after a step that took the whole budget
+            left_s = max(VERDICT_S, left_s + 2 * self.options.reserve_s)
+        if why := self._why_not(left_s):
             self.not_run[planned.name], status, reason = why, "unknown", why
         else:
             record = self._visit(planned, kernels, left_s)
@@ -130,12 +132,9 @@ class Book:
         if refused := planned.refused(self.not_run.get(planned.name, "")):
             raise UsageError(self.redactor.text(refused))
 
-    def _why_not(self, planned: Planned, left_s: float) -> str:
-        if self.stop():
-            return "not run: interrupted"
-        if left_s < 1 and planned.name != LAST:
-            return f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
-        return ""
+    def _why_not(self, left_s: float) -> str:
+        used_up = f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
+        return next((why for holds, why in ((self.stop(), "not run: interrupted"), (left_s < 1, used_up)) if holds), "")
 
     def _visit(self, planned: Planned, kernels: Kernels, left_s: float) -> records.Record:
         """Run one notebook, leave its record and its pages, and give the record back."""
@@ -146,7 +145,7 @@ class Book:
         records.save(stub, path, self.redactor)
         self._write()
         visit = Visit(planned.source, parameters, kernels)
-        ended = visit.watch(planned.budget_s(left_s - reserve_s) + reserve_s, self.stop)
+        ended = visit.watch(planned.budget_s(left_s - reserve_s) + reserve_s, self.stop, reserve_s / 2)
         record, why = self._settle(path, stub, ended, time.monotonic() - clock)
         if why:
             self.not_run[planned.name] = why
@@ -169,7 +168,7 @@ class Book:
             record = records.load(path)
             if record.status != "running" and record.step == stub.step:
                 return record, ""
-            why = ended or "the notebook ran to its end without finishing its step"
+            why = ended or "the notebook ended without finishing its step"
         except records.RecordError as error:
             record, why = stub, ended or str(error)
         record = dataclasses.replace(
@@ -193,7 +192,7 @@ def _one_line(text: str) -> str:
 
 
 def from_here(path: Path) -> str:
-    """Relative where it can be: a page that is passed on need not tell the reader's home folder."""
+    """Relative where it can be: a page that is passed on need not show the reader's home folder."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 

@@ -55,7 +55,7 @@ def duration_s(text: str) -> float:
 def notebooks_in(folder: Path) -> dict[str, Path]:
     """The notebooks of a book by step name, in the order in which they run."""
     if not (found := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
-        raise UsageError(f"there are no notebooks in {folder}: run from a checkout, or name their folder with --notebooks")
+        raise UsageError(f"no notebooks in {folder}: run from a checkout, or name the folder with --notebooks")
     return found
 
 
@@ -69,7 +69,7 @@ def make_plan(folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str
     wanted = set(steps) | set(by_step) or {name for name, path in book.items() if not only_by_name(path)}
     names = [n for n in book if n in wanted and n != LAST] + [n for n in book if n == LAST]
     if by_step and (missing := [n for n in steps if n != LAST and n not in by_step]):
-        raise UsageError(f"there is no record of {', '.join(missing)} among those given with --record")
+        raise UsageError(f"--record has no record of {', '.join(missing)}")
     for name, _ in given:
         if name in _SET_BY_OPTION:
             raise ParameterError(f"parameter {name} is set by {_SET_BY_OPTION[name]}")

@@ -20,7 +20,7 @@ from typing import Any
 
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.launch.interpreters import is_stopped
+from nccl_runbook.launch.interpreters import is_stopped, killed_by
 from nccl_runbook.launch.own_folder import own_folder, sweep
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.launch.supervised import below
@@ -47,7 +47,7 @@ def load() -> None:
         import papermill.execute  # noqa: F401
 
 
-class Kernels:
+class Kernels(contextlib.ExitStack):
     """Where kernels get their sockets: unix sockets in a private folder, else TCP. Use as a context manager; the folder goes with it.
 
     Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and cross-talk (jupyter_client 8.10).
@@ -55,17 +55,11 @@ class Kernels:
 
     def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
         """``base``: a short path, as a unix socket's may not be longer than 107 bytes; ``run_dir``: where this run writes."""
-        self._own = own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)
+        super().__init__()
         self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
-
-    def __enter__(self) -> Kernels:
-        self.path = Path(self._own.__enter__())
+        self.path = Path(self.enter_context(own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)))
         self.note = self._why_not_ipc()
         self._count = 0
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._own.__exit__(None, None, None)
 
     def unfinished(self) -> list[Path]:
         """Files that runs which were killed had not finished to write."""
@@ -121,13 +115,21 @@ class Visit:
 
     def _work(self) -> None:
         try:
-            _execute(self)
+            load()
+            import papermill
+            from papermill.engines import papermill_engines
+
+            papermill_engines.register("nccl-runbook", _engine())
+            braced = str(self.source).replace("{", "{{").replace("}", "}}")  # papermill formats paths
+            papermill.execute_notebook(
+                braced, None, parameters=self.parameters, engine_name="nccl-runbook", kernel_name="python3", progress_bar=False,
+                start_timeout=START_S, config=self.kernels.config(), iopub_timeout=IOPUB_S, visit=self)
         except BaseException as error:  # noqa: BLE001 the main thread asks for it, whatever it was
             self.error = error
         finally:
             self._done.set()
 
-    def watch(self, limit_s: float, stop: Stop) -> str:
+    def watch(self, limit_s: float, stop: Stop, grace_s: float = INTERRUPT_GRACE_S) -> str:
         """Wait for the end; at the limit interrupt, then kill; kill at once when stopped. How it ended; "" at its end."""
         self._thread.start()
         self._wait(limit_s, stop)
@@ -139,7 +141,7 @@ class Visit:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             self._signal(signal.SIGINT)
-            self._wait(INTERRUPT_GRACE_S, stop)
+            self._wait(min(grace_s, INTERRUPT_GRACE_S), stop)
         self._kill(STOPPED_S if stop() else DEAD_S)
         return why or self._why()
 
@@ -173,8 +175,7 @@ class Visit:
         if self.error is None:
             return ""
         if type(self.error).__name__ == "DeadKernelError":
-            code = self.client.died_with or 0
-            return "its kernel died" + (f" ({signal.Signals(-code).name})" if code < 0 else "")
+            return ": ".join(filter(None, ("its kernel died", killed_by(self.client.died_with))))
         said = f"; the kernel said: {self._last_words}" if self._last_words else ""
         return f"the notebook could not be run: {type(self.error).__name__}: {_first_line(str(self.error))}{said}"
 
@@ -192,18 +193,6 @@ def error_in(notebook: Any) -> str:
     """Name and first line of the last error that a cell shows, "" if none does."""
     shown = [o for cell in (notebook.cells if notebook else []) for o in cell.get("outputs", []) if o.output_type == "error"]
     return f"{shown[-1].ename}: {_first_line(shown[-1].evalue)}".rstrip(": ") if shown else ""
-
-
-def _execute(visit: Visit) -> None:
-    load()
-    import papermill
-    from papermill.engines import papermill_engines
-
-    papermill_engines.register("nccl-runbook", _engine())
-    braced = str(visit.source).replace("{", "{{").replace("}", "}}")  # papermill formats paths
-    papermill.execute_notebook(
-        braced, None, parameters=visit.parameters, engine_name="nccl-runbook", kernel_name="python3", progress_bar=False,
-        start_timeout=START_S, config=visit.kernels.config(), iopub_timeout=IOPUB_S, visit=visit)
 
 
 def _engine() -> type:
@@ -243,7 +232,7 @@ def _engine() -> type:
 
 
 def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
-    """Write the notebook, mended, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
+    """Write the notebook, repaired, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
     import nbformat
 
     given = redactor.json(notebook.metadata.get("papermill", {}).get("parameters", {}))
@@ -254,7 +243,7 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
 
 
 def mend(notebook: Any, why: str) -> Any:
-    """papermill calls cells completed that never ran (2.7.0); only their missing start time tells."""
+    """papermill calls cells completed that never ran (2.7.0); only their missing start time shows it."""
     notebook.cells = [c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
     paths = notebook.metadata.get("papermill", {})
     paths.update({key: Path(paths[key]).name for key in ("input_path", "output_path") if paths.get(key)})

@@ -1,21 +1,20 @@
-"""From what was brought to one record for each subject that has something to say of it; reads only, without torch."""
+"""From the given evidence to one record for each subject that has something to say of it; reads only, without torch."""
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from nccl_runbook.case.read import Brought
-from nccl_runbook.core.facts import Gap, to_json, utc_now
-from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
-from nccl_runbook.core.records import Record, clean, load_all
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.core.records import Record, load_all, of_findings
+from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage.answer import HANG_READS, Dumps
 
-LOOK, DUMPS, LOGS, SETTINGS, PLAN = "live", "06-timeouts", "07-logs", "02-environment", "plan"
+DUMPS, LOGS, SETTINGS, PLAN = "06-timeouts", "07-logs", "02-environment", "plan"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,29 +26,21 @@ class Gathered:
     steps: tuple[str, ...] = ()
 
 
-def gather(brought: Brought, stdin: BinaryIO | None, gap_s: float, gpus: int, say: Callable[[str], None]) -> Gathered:
-    """The judgement of each subject. ``gap_s``: between two looks at processes; ``gpus``: of a node, 0 where nobody said.
+def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live]) -> Gathered:
+    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank.
 
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
     found = _logs(brought, stdin)
     found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])
     if brought.pids or brought == Brought():
-        found.records.extend(_look([int(p) for p in brought.pids], gap_s, say))
+        found.records.extend(_live(look([int(p) for p in brought.pids])))
     found.records.extend(r for path in brought.records for r in load_all(Path(path)))
     return found
 
 
-def _record(step: str, findings: list[Finding], tables: Iterable[object] = (), began: float = 0.0) -> Record:
-    found = worst_first(findings)
-    status, reason = step_status(found)
-    record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, tables=to_json(list(tables)),
-                    wall_s=round(time.monotonic() - began, 2) if began else 0.0)
-    return clean(record, Redactor(os.environ))
-
-
 def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
-    """Of dumps and stacks, then of what was printed and told: each under its own step, so that neither repeats the other."""
+    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other."""
     if not (brought.logs or brought.words):
         return Gathered([])
     from nccl_runbook.messages.read import collect
@@ -57,13 +48,13 @@ def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
     from nccl_runbook.triage.start.steps import deciding
     from nccl_runbook.triage.table import fits_tables, tables
 
-    began, paths = time.monotonic(), list(brought.logs)
+    paths = list(brought.logs)
     logs = collect(paths, "\n".join(brought.words), stdin)
     dumps, shown = dumps_of(logs, paths)
     given = answer(logs, dumps=dumps)
     findings = [f for f in given.findings if not dumps or f is not dumps.finding]
-    records = [_record(DUMPS, [dumps.finding], shown, began)] if dumps else []
-    records += [_record(LOGS, findings, [*fits_tables(given.fits), *tables(logs)], began)] if findings else []
+    records = [of_findings(DUMPS, [dumps.finding], shown)] if dumps else []
+    records += [of_findings(LOGS, findings, [*fits_tables(given.fits), *tables(logs)])] if findings else []
     return Gathered(records, () if dumps else tuple(c.id for c in given.fits), tuple(deciding(brought.words)))
 
 
@@ -94,7 +85,7 @@ def _settings(scripts: Iterable[str], configurations: Iterable[str]) -> Iterator
         elif path in scripts or role.variables:  # a configuration need not set any
             found += judge(Environment([role], Gap("not-run", "only a file was read")))
     if found:
-        yield _record(SETTINGS, found)
+        yield of_findings(SETTINGS, found)
 
 
 def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
@@ -119,16 +110,12 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
                 findings.append(Finding("not-planned", Severity.UNKNOWN, str(error), (Evidence(str(error), target),)))
     findings += [dataclasses.replace(p.finding, title=f"{p.where}: {p.finding.title}" if p.where else p.finding.title) for p in plans]
     if findings:
-        yield _record(PLAN, findings, groups_tables(plans))
+        yield of_findings(PLAN, findings, groups_tables(plans))
 
 
-def _look(pids: list[int], gap_s: float, say: Callable[[str], None]) -> Iterator[Record]:
-    """A live look at these processes, or at every rank of this user."""
+def _live(seen: Live) -> Iterator[Record]:
     from nccl_runbook.hang.judge import hang_told, judge
     from nccl_runbook.hang.read import collect
-    from nccl_runbook.look.live import checked_pids, look
 
-    began = time.monotonic()
-    live = look(checked_pids(pids), gap_s, say)
-    if live.ranks:
-        yield _record(DUMPS, [hang_told(judge(dataclasses.replace(collect([]), looks=[live])))], (), began)
+    if seen.ranks:
+        yield of_findings(DUMPS, [hang_told(judge(dataclasses.replace(collect([]), looks=[seen])))])

@@ -1,4 +1,4 @@
-"""What is left to tell apart after reading, and the cheapest test that does it."""
+"""What is left to separate after reading, and the cheapest test that does it."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ from nccl_runbook.triage.start.steps import StepText, step_texts
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """What to do next. ``separates``: the causes that its outcome tells apart; ``about_s``: seconds on four GPUs, 0 for what only reads."""
+    """What to do next. ``separates``: the causes that its outcome separates; ``about_s``: seconds on four GPUs, 0 for what only reads."""
 
     line: str
     why: str
@@ -49,7 +49,7 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else what decides the leading
     cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it."""
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
-        return Test(asked.removeprefix("decides: "), "what the dumps leave open")
+        return Test(asked.removeprefix("decides: "), "what the dumps do not show")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     if test := cheapest(open_causes, done):
         return test

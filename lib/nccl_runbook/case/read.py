@@ -1,4 +1,4 @@
-"""What somebody brought, each thing recognised by its content: paths, process ids, allocations, error texts."""
+"""What somebody gave, each thing recognised by its content: paths, process ids, allocations, error texts."""
 
 import dataclasses
 import os

@@ -10,7 +10,7 @@ from typing import Any
 
 from nccl_runbook.causes.toml import table
 
-_PAIR = re.compile(r"(\w+)=(\S+)")
+_PAIR = re.compile(r"\b(\w+)=(\S+)")
 
 
 @dataclasses.dataclass(frozen=True)

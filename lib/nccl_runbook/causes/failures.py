@@ -9,7 +9,7 @@ from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy,
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
 from nccl_runbook.core.world import WRONG_VALUES, RankResult, World
 
-NOT_SEEN = Evidence("this conclusion was not seen on hardware yet: its tests plant the fault in ranks without GPUs", "the rule")
+NOT_SEEN = Evidence("not yet seen on hardware: the tests of this conclusion plant the fault in ranks without GPUs", "the rule")
 
 
 def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "") -> tuple[Remedy, ...]:
@@ -41,7 +41,7 @@ def last_begun(rank: RankResult) -> str:
 def rank_line(rank: RankResult) -> str:
     """One line: what became of the rank, and where it was."""
     ended = {"exited": f"exit code {rank.code}", "signalled": f"killed by signal {rank.code}", "timed-out": "still running at the deadline",
-             "lost": "lost with the runbook's own process", "late": "its end was not reported"}[rank.outcome]
+             "lost": "lost together with the runbook's own process", "late": "end not reported"}[rank.outcome]
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
 
 
@@ -104,7 +104,7 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
 
 
 def _ending(rank: RankResult) -> tuple[bool, bool, int]:
-    """Sorts those that tell most to the front: stopped or killed, then those that raised, then those that only waited."""
+    """Sorts those that show most to the front: stopped or killed, then those that raised, then those that only waited."""
     return not (rank.state.startswith("T") or rank.outcome == "signalled"), rank.outcome == "timed-out", rank.rank
 
 
@@ -115,7 +115,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         is_stopped = any(r.state.startswith("T") for r in world.ranks)
         is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)
         ended = f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} under the ranks"
-        why = ended if is_gone else "the ranks had not ended when the time was up"
+        why = ended if is_gone else "the ranks had not ended at the deadline"
         return Finding(rule, Severity.UNKNOWN, f"{what}: {why}", (
             *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")), Evidence(world.log)))
     again = None if again is not None and again.ended == "lost" else again
@@ -129,15 +129,15 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
-        told = "It was not repeated" if again is None else "It passed the other time"
-        repeat = Remedy("you", f"{told}: repeat it more often before you change anything.", (world.shell_line,))
+        repeated = "It was not repeated" if again is None else "It passed the other time"
+        repeat = Remedy("you", f"{repeated}. Repeat the test more often before you change anything.", (world.shell_line,))
         status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
         return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
     return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), remedies(cause, status), cause and cause.id, cause and status)
 
 
 def _only_sender(world: World) -> int | None:
-    """The rank whose data arrived wrong wherever a sender can be told: not in an all_reduce, which adds all up. None: none, or several."""
+    """The rank whose data arrived wrong wherever a sender is known: not in an all_reduce, which adds all up. None: none, or several."""
     senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
     return next(iter(senders)) if len(senders) == 1 else None
 

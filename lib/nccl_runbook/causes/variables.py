@@ -64,7 +64,7 @@ class Variable:
         kind, _, rest = self.values.partition(":")
         low, _, high = rest.partition("..")
         if kind == "int" and rest:
-            return f"a whole number from {low} to {high}" if high else f"a whole number from {low} on"
+            return f"a whole number from {low} to {high}" if high else f"a whole number of at least {low}"
         if kind in ("words", "list"):
             return ("one of " if kind == "words" else "some of ") + ", ".join(rest.split(","))
         return table("causes/variables")["form"].get(kind, {}).get("words", "another form")

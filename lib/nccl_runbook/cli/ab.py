@@ -3,6 +3,7 @@ import contextlib
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -11,9 +12,7 @@ import typer
 
 from nccl_runbook.book.plan import UsageError, duration_s
 from nccl_runbook.cli import answer
-from nccl_runbook.compare import ask as compare
-from nccl_runbook.compare import judge as comparison
-from nccl_runbook.compare import read as reader
+from nccl_runbook.compare import ask as compare, judge as comparison, read as reader
 from nccl_runbook.compare.facts import Comparison
 from nccl_runbook.compare.table import tables as tables_of
 from nccl_runbook.core.facts import Gap
@@ -25,52 +24,56 @@ from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine import judge_busy as busy
+from nccl_runbook.machine import ask_users as users, judge_busy as busy
 from nccl_runbook.sync import models
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
-          "nccl-runbook ab . NCCL_DEBUG=INFO   or, for one role,   "
-          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or -- {trainer} python3 t.py")
+          "nccl-runbook ab . NCCL_DEBUG=INFO   or   "
+          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or   "
+          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py")
 SCHEMA = "nccl-runbook/ab/1"
-_ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . as it is; several within quotes, "
-        "@trainer before those of a role.")
+_ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
+        "Put several in quotes. Write @trainer before those of one role.")
 
 
 def ab(
     a: Annotated[str, typer.Argument(metavar="A", help=_ARM)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The same for the other one.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other set-up, in the same form.")],
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False)] = None,
-    figure: Annotated[str, typer.Option(metavar="REGEX", help="Its group is the number that it prints; named groups for several.")] = "",
-    more_is_better: Annotated[bool, typer.Option("--more-is-better", help="Of your figure, such as tokens a second.")] = False,
-    collective: Annotated[str, typer.Option(metavar="OP", help="Without a command; its roles: rank0, rank1, ...")] = "all_reduce",
-    size: Annotated[int, typer.Option(metavar="BYTES", help="Of the collective; 0: 256 MiB, 1 MiB without a GPU.")] = 0,
-    sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model; roles: trainer, engine.")] = "",
-    method: Annotated[str, typer.Option(help="How its weights travel; empty: nccl-per-tensor, gloo-per-tensor without a GPU.")] = "",
-    layers: Annotated[int, typer.Option(help="Only so many of its layers; 0: all.")] = 0,
-    rounds: Annotated[int, typer.Option(max=1000, help="How often A B B A is run.")] = 3,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="For all runs together: 90s, 5m, 1h30m.")] = "10m",
-    python: Annotated[str, typer.Option(metavar="PREFIX", help="The job's interpreter.")] = "",
-    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Run beside foreign jobs on the GPUs.")] = False,
+    figure: Annotated[str, typer.Option(
+        metavar="REGEX", help="Expression for the number that your command prints; named groups for several.")] = "",
+    more_is_better: Annotated[bool, typer.Option("--more-is-better", help="A larger figure is better, such as tokens per second.")] = False,
+    collective: Annotated[str, typer.Option(
+        metavar="OP", help="Collective to run without a command. Roles: rank0, rank1, ...")] = "all_reduce",
+    size: Annotated[int, typer.Option(metavar="BYTES", help="Size of the collective. 0: 256 MiB, or 1 MiB without a GPU.")] = 0,
+    sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model. Roles: trainer, engine.")] = "",
+    method: Annotated[str, typer.Option(help="Method of the weight sync. Default: nccl-per-tensor; without a GPU gloo-per-tensor.")] = "",
+    layers: Annotated[int, typer.Option(help="Number of layers of the model. 0: all.")] = 0,
+    rounds: Annotated[int, typer.Option(max=1000, help="How often to run A B B A.")] = 3,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit of all runs together: 90s, 5m, 1h30m.")] = "10m",
+    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")] = "",
+    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1. Default: all.")] = "",
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Run A and B in turn, say how much they differ and how sure that is, and walk from A to B until what carries it is named."""
+    """Run A and B in turn: how much do they differ, how sure is that, and which setting makes the difference?"""
     stop.end()  # until something is measured
-    stopped = stop.Stop()
+    stopped, began = stop.Stop(), time.monotonic()
     with contextlib.ExitStack() as stack:
-        engine = functools.cache(lambda: stack.enter_context(Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)))
         try:
+            until = began + duration_s(budget)
+            engine = functools.cache(lambda: stack.enter_context(Engine(
+                choose(python, until - time.monotonic()).prefix, None, Redactor(os.environ), stopped=stopped, until=until)))
             if min(rounds - 1, size, layers) < 0:
-                raise ValueError("--rounds is at least 1, --size and --layers at least 0")
+                raise ValueError("--rounds must be at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
                                         models.spec_of(sync, layers), method, stopped)
-            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, duration_s(budget), allow_busy, stopped)
+            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, until, allow_busy, stopped)
             if gpus and devices.cache_info().currsize and None in devices():
                 answer.say(NOT_HERE % gpus)
         except (ValueError, UsageError) as error:
@@ -80,19 +83,19 @@ def ab(
     _tell(seen, libraries, json, html, fail_on, stopped.received)
 
 
-def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, budget_s: float,
+def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, until: float,
               allow_busy: bool, stopped: stop.Stop) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     arms = reader.read(a, b)
     if somebody := busy.gpus_busy(users.collect(), allow_busy):
-        raise ValueError(f"{somebody.title}; --allow-busy tests beside them")
+        raise ValueError(f"{somebody.title}; --allow-busy tests all the same")
     if not arms.named:
-        raise ValueError("A and B are both the environment as it is: name what to compare")
+        raise ValueError("A and B are both the unchanged environment: name what to compare")
     made = subject()
     stopped.remember()
-    seen = compare.collect(arms, budget_s, lambda: made, comparison.walk, rounds, stopped)
+    seen = compare.collect(arms, until - time.monotonic(), lambda: made, comparison.walk, rounds, stopped)
     if engine is None or seen.stopped:
-        return seen, Gap("not-run", seen.stopped or "your own command is not looked into")
+        return seen, Gap("not-run", seen.stopped or "your own command is not inspected")
     return seen, environment.of_arms(engine(), arms)
 
 

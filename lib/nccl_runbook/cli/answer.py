@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
-from nccl_runbook.core.facts import Gap, to_json, utc_now
-from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding, step_status, worst_first
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
 from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
@@ -27,7 +27,7 @@ _NEXT = re.compile(r"(?m)^( {7,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-ru
 
 def _known(word: str) -> str:
     if word not in FAIL_ON:
-        leave(f"--fail-on is one of {', '.join(FAIL_ON)}")
+        leave(f"--fail-on must be one of {', '.join(FAIL_ON)}")
     return word
 
 
@@ -53,14 +53,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
-    words = f"From which verdict on the exit code is not 0: {', '.join(FAIL_ON)}."
+    words = f"The exit code is not 0 from this verdict on: {', '.join(FAIL_ON)}."
     return {"typer": typer, "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known, help=words)],
-            "JsonOption": Annotated[bool, typer.Option("--json", help="The answer alone, as JSON, on standard output.")],
+            "JsonOption": Annotated[bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")],
             "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
-                                                        help="Mask what these expressions match, too.")],
+                                                        help="Also mask text that matches the expressions in this file.")],
             "ShareOption": Annotated[bool, typer.Option("--share", callback=_share, help="Replace names of hosts and users, IP and MAC "
                                                         "addresses and GPU UUIDs; look at the page before you pass it on.")],
-            "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Write one page to pass on, too.")]}[name]
+            "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as one page to pass on.")]}[name]
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
@@ -81,7 +81,7 @@ def _never_read(path: str) -> str:
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
         return "" if os.path.lexists(name) else f"there is no file {path}"
     plain = os.path.isfile(name) or os.path.isdir(name)  # to open a pipe would wait for whoever writes to it
-    return "" if plain else f"{path} is no regular file but a pipe, a socket or a device: write its text to a file first"
+    return "" if plain else f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first"
 
 
 def put(text: str, stream: TextIO) -> None:
@@ -149,17 +149,12 @@ def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding]
                software: dict[str, str] | None = None) -> None:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged."""
-    from nccl_runbook.core.records import Judged, Record, clean
+    from nccl_runbook.core.records import Judged, of_findings
     from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
-    found = worst_first(findings)
-    status, reason = step_status(found)
-    record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, judged=Judged(**(software or {})),
-                    tables=to_json(list(tables)))
-    redactor = Redactor(os.environ)
-    shown = clean(record, redactor)
-    document = verdict_document(RunInfo(id=step, started=record.started, command=command(), planned=[step], asked=[step]), [shown])
+    shown = of_findings(step, findings, tables, Judged(**(software or {})))
+    document = verdict_document(RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
-    write(path, render_index(dataclasses.replace(document, sentence=redactor.text(sentence), exit_code=code), [shown]))
+    write(path, render_index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown]))

@@ -15,6 +15,7 @@ from nccl_runbook.core.facts import utc_now
 from nccl_runbook.core.findings import Finding, exit_code
 from nccl_runbook.launch import stop
 from nccl_runbook.logs.sources import piped
+from nccl_runbook.look import live
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument, leading, verdict_document
 
 EPILOG = "Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch   or   nccl-runbook diagnose 'hangs at the first all_reduce'"
@@ -57,7 +58,8 @@ def diagnose(
 def _gathered(given: list[str], gap_s: float, gpus: int) -> tuple[Brought, Gathered]:
     try:
         brought = sort(given)
-        return brought, gather(brought, piped(sys.stdin.fileno()) if "-" in brought.logs else None, gap_s, gpus, answer.say)
+        stdin = piped(sys.stdin.fileno()) if "-" in brought.logs else None
+        return brought, gather(brought, stdin, gpus, lambda pids: live.look(live.checked_pids(pids), gap_s, answer.say))
     except ValueError as error:  # a record that is none, too
         answer.leave(error)
 
@@ -71,7 +73,7 @@ def _sentence(document: VerdictDocument, lead: Finding | None, brought: Brought)
         sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
     if brought.words and not brought.logs and not document.causes:
-        return "Unknown: no cause can be told from these words alone; what the job printed tells more."
+        return "Unknown: these words alone do not show a cause. Add what the job printed."
     return f"Unknown: {next(s.reason for s in document.steps if s.status == 'unknown').rstrip('.')}."
 
 

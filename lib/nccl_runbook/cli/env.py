@@ -7,11 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.facts import Gap, gaps_in
+from nccl_runbook.core.facts import Gap, counted, gaps_in
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
-from nccl_runbook.environment import judge as environment
-from nccl_runbook.environment import read as probe
-from nccl_runbook.environment import read_file as environment_file
+from nccl_runbook.environment import judge as environment, read as probe, read_file as environment_file
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.table import host_table, libraries_table, variables_table
 
@@ -21,20 +19,21 @@ STEP = "02-environment"
 
 
 def env(
-    file: Annotated[Path | None, typer.Argument(help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - is standard input.",
+    file: Annotated[Path | None, typer.Argument(help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - for standard input.",
                                                 show_default=False)] = None,
-    pid: Annotated[list[int], typer.Option(metavar="N...", help="A running process; several are compared as roles.")] = [],  # noqa: B006
-    torch: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this torch, such as 2.11.")] = "",
-    nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL, such as 2.28.9.")] = "",
+    pid: Annotated[list[int], typer.Option(
+        metavar="N...", help="A running process. Several are compared, such as trainer and engine.")] = [],  # noqa: B006
+    torch: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this torch version, such as 2.11.")] = "",
+    nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL version, such as 2.28.9.")] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Which settings nobody reads, which are wrong, renamed or dead, and what to set instead. Reads only; starts no test."""
-    wrong = [f"--pid {p}: a process id is above 0" for p in pid if p < 1] + ["name a file or processes, not both"] * bool(file and pid)
-    wrong += [f"{v!r} is no version: write numbers such as 2.11" for v in (torch, nccl) if v and not v[0].isdecimal()]
+    """List settings that nobody reads, or that are wrong, renamed or obsolete, and what to set instead. Reads only."""
+    wrong = [f"--pid {p}: a process id must be above 0" for p in pid if p < 1] + ["name a file or processes, not both"] * bool(file and pid)
+    wrong += [f"{v!r} is not a version: write numbers such as 2.11" for v in (torch, nccl) if v and not v[0].isdecimal()]
     if wrong:
         answer.leave(wrong[0])
     seen = _with_versions(_read(file, pid), torch, nccl)
@@ -90,6 +89,6 @@ def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int
             lines += [f"        {remedy.text}", *(f"            {line}" for line in remedy.lines)]
     parts = [*((r.name, r) for r in seen.roles), ("host", seen.host)]
     lines += [f"not looked at: {path}: {gap}" for name, part in parts for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
-    lines.append(f"verdict: {verdict} (exit code {code}): {sum(len(r.variables) for r in seen.roles)} variables "
+    lines.append(f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
                  f"of {', '.join(r.name for r in seen.roles)}")
     return "\n".join(lines)

@@ -15,21 +15,22 @@ from nccl_runbook.hang.table import tables
 from nccl_runbook.launch import stop
 from nccl_runbook.report.tables import Table
 
-EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   (dumps: /tmp/nccl_trace_rank_* of every node)"
+EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   # dumps: /tmp/nccl_trace_rank_* of every node"
 SCHEMA = "nccl-runbook/hang/1"
 STEP = "06-timeouts"
 SHOWN = 3  # files of one kind that were not used: beside dumps there may lie a whole project
 
 
 def hang(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Recorder dumps, logs, stacks, live looks; folders, archives.")],
+    paths: Annotated[list[str], typer.Argument(
+        metavar="PATH...", help="Flight-recorder dumps, logs, stacks, live looks. Folders and archives are fine.")],
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Read what a hung job left, and say which rank did not come, who only waited, and what to collect next."""
+    """Read what a hung job left: which rank never came, who only waited, and what to collect next."""
     stop.end()
     answer.named(paths, one=True)
     seen = collect(paths)

@@ -28,19 +28,20 @@ SCHEMA = "nccl-runbook/look/1"
 
 
 def look(
-    pid: Annotated[list[int], typer.Option(metavar="N...", help="A rank or its launcher: only that job.")] = [],  # noqa: B006
+    pid: Annotated[list[int], typer.Option(metavar="N...", help="Look only at the job of this rank or launcher.")] = [],  # noqa: B006
     gap: Annotated[float, typer.Option(metavar="S", min=0.0, max=3600.0, help="Seconds between the first and the last sample.")] = 10.0,
-    record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Join what was seen on several hosts; no machine is touched.")] = [],  # noqa: B006
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep what was seen, to be joined or judged elsewhere.")] = None,
+    record: Annotated[list[Path], typer.Option(
+        metavar="FILE...", help="Join records from several hosts, without touching a machine.")] = [],  # noqa: B006
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the record, to join or judge it elsewhere.")] = None,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """While a job hangs: which rank did not come, what it does, who waits for it. Nothing is stopped, signalled or started."""
+    """Look at a job that hangs now: which rank never came, what it is doing, and who waits for it. Reads only."""
     if record and (pid or save):
-        answer.leave("--record stands alone: it joins what was seen, and looks at nothing")
+        answer.leave("--record cannot be combined with --pid or --save: it joins records and looks at no process")
     began = time.monotonic()
     looks = together(_recorded(record)) if record else [_seen(pid, gap, answer.say)]
     again = ("python3 nccl-look.pyz --live --gap", " ".join(["nccl-runbook look", *(f"--pid {p}" for p in pid), "--gap"]))
@@ -84,8 +85,8 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
         answer.leave(error)
     looks = whole_looks(found)
     if len(looks) < len(found):
-        answer.leave("a record holds a live look of another version, or one with a sample without threads or figures")
-    return looks or answer.leave(f"there is no live look in {', '.join(map(str, paths))}: make one with nccl-look.pyz --live")
+        answer.leave("a record comes from another version, or one of its samples is incomplete")
+    return looks or answer.leave(f"no live look in {', '.join(map(str, paths))}: create one with nccl-look.pyz --live")
 
 
 def document(pictures: Sequence[rules.Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:

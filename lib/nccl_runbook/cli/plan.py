@@ -26,21 +26,21 @@ MOST_SHOWN = 40   # plans of a page in full; a table names all
 def plan(
     target: Annotated[str, typer.Argument(metavar="ALLOCATION|FILE|FOLDER", help="An allocation string, a launch line, a training YAML, "
                                           "a launch script, or a folder of YAML files.")],
-    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs of a node; a YAML may say it.", min=0)] = 0,
-    areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0; the newest known if empty.")] = "",
-    launcher: Annotated[str, typer.Option(help="AReaL's: local, single-controller or ray.")] = "",
-    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes, where Ray places.", min=0)] = 0,
+    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per node. A YAML may contain it.", min=0)] = 0,
+    areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0. Default: the newest known.")] = "",
+    launcher: Annotated[str, typer.Option(help="AReaL's launcher: local, single-controller or ray.")] = "",
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes, if Ray places the ranks.", min=0)] = 0,
     update: Annotated[str, typer.Option(help="How AReaL updates weights: xccl (NCCL) or disk.")] = "",
-    check_devices: Annotated[bool, typer.Option("--check-devices", help="Ask NVML, too, whether the planned GPUs of this machine are "
-                                                "different ones; without --gpus as many as are visible.")] = False,
+    check_devices: Annotated[bool, typer.Option("--check-devices", help="Also check through NVML that the planned GPUs of this machine "
+                                                "are different. Without --gpus: all visible ones.")] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
 ) -> None:
-    """Who will sit on which GPU, whether NCCL will refuse it, and what to change. Starts nothing; exit code 0 clean, 3 otherwise."""
+    """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Exit code: 0 clean, 3 otherwise. Reads only."""
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
-        answer.leave(f"--launcher is one of {', '.join(LAUNCHERS)}, --update one of xccl, disk")
+        answer.leave(f"--launcher must be one of {', '.join(LAUNCHERS)}, and --update one of xccl, disk")
     try:
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None
@@ -62,7 +62,7 @@ def _devices() -> list[Identity]:
     """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
     view = nvml.view()
     if isinstance(view, Gap):
-        raise ValueError(f"--check-devices: NVML names no GPU here ({view})")
+        raise ValueError(f"--check-devices: NVML reports no GPU here ({view})")
     return rules_of_plans.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -102,7 +102,7 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
         lines += [repr(groups_table(first.placed.groups, first.gpus))] if first.placed else []
         word = first.verdict or "not readable"
     else:
-        lines = [repr(plans_table(plans)), "", "What to do about each: --html FILE, or name one file."]
+        lines = [repr(plans_table(plans)), "", "For the fix of each plan: use --html FILE, or name one file."]
         word = _clean(plans)
     lines += [f"{'passed over' if line in _foreign(left_out) else 'not read'}: {line}" for line in left_out]
     return "\n".join([*lines, f"verdict: {word}{_not_read(left_out)} (exit code {code})"])

@@ -42,17 +42,19 @@ class Tried:
 
 
 def reduce(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD...", help="The job; {NAME} is filled in and NAME set for each axis.")],
+    command: Annotated[list[str], typer.Argument(
+        metavar="-- CMD...", help="Your job. {NAME} is replaced by the value of that axis, and the variable NAME is set.")],
     axis: Annotated[list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")] = [],  # noqa: B006
-    deadline: Annotated[float, typer.Option(metavar="S", min=1.0, max=1e6, help="Seconds of a run; then it is looked at and ended.")] = 900,
-    fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that says that it failed; else any exit code but 0.")] = "",
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs of each combination: some faults come now and then.")] = 1,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the logs, a new or empty one.")] = Path("reduce-logs"),
+    deadline: Annotated[float, typer.Option(
+        metavar="S", min=1.0, max=1e6, help="Seconds per run. After that, look at the run, then end it.")] = 900,
+    fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that shows the failure. Default: any exit code except 0.")] = "",
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs per combination, for intermittent failures.")] = 1,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the logs: new or empty.")] = Path("reduce-logs"),
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
 ) -> None:
-    """Run ever larger forms of your job until one fails. Every process of a run is ended before the next one begins."""
+    """Run larger and larger forms of your job until one fails. All processes of a run end before the next run starts."""
     from nccl_runbook.compare import reduction
 
     try:
@@ -150,7 +152,8 @@ def _name(values: Mapping[str, str]) -> str:
 
 def _line(tried: Tried) -> str:
     how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
-           "interrupted": tried.line, "otherwise": tried.line or f"ended with exit code {tried.code}, not as --fail-on says"}[tried.outcome]
+           "interrupted": tried.line, "otherwise": tried.line or f"ended with exit code {tried.code}, without the line of "
+                                                                 "--fail-on"}[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     seen = f"\n    {tried.look}" if tried.look else ""
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
@@ -164,12 +167,12 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
         sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
     elif stopped():
         done = sum(t.outcome != "interrupted" for t in tried)
-        sentence = f"{stopped()} after {done} of {count} combinations, none of which failed as asked"
+        sentence = f"{stopped()} after {done} of {count} combinations; none showed the failure"
     elif otherwise:
         log = shlex.quote(otherwise[0].logs[-1])
-        sentence = f"none of {count} combinations failed as asked, but {len(otherwise)} ended badly: see {log}"
+        sentence = f"none of {count} combinations showed the failure, but {len(otherwise)} ended badly: see {log}"
     else:
-        sentence = f"not reproduced: none of {count} combinations failed; it needs more than these, or comes now and then (--repeats)"
+        sentence = f"not reproduced: none of {count} combinations failed; it needs a larger form, or it is intermittent (--repeats)"
     code = 128 + stopped.received if stopped.received else 3 if failing else 4
     return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

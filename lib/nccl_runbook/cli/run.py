@@ -31,16 +31,17 @@ _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
 
 def run(
-    step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these, such as 03-fewer-gpus; then 99-verdict.")] = [],  # noqa: B006
-    log: Annotated[list[str], typer.Option(metavar="FILE", help="A log of the failed job, for 00-start and 07-logs; repeatable.")] = [],  # noqa: B006
-    symptom: Annotated[str, typer.Option(metavar="TEXT", help="What you see, or the error text; 00-start orders the steps by it.")] = "",
-    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of the ranks, such as `docker exec -i areal python3`.")] = "",
-    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1; empty for all.")] = "",
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="For the whole run: 90s, 5m, 1h30m.")] = "5m",
-    parameter: Annotated[list[str], typer.Option("-p", metavar="NAME VALUE", help="A notebook parameter; may be repeated.")] = [],  # noqa: B006
-    record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Judge these records again; no machine is touched.")] = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of this run; default: outputs/<UTC time>.")] = None,
+    step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these steps, such as 03-fewer-gpus, and 99-verdict.")] = [],  # noqa: B006
+    log: Annotated[list[str], typer.Option(metavar="FILE", help="A log of the failed job, for 00-start and 07-logs. Repeatable.")] = [],  # noqa: B006
+    symptom: Annotated[str, typer.Option(metavar="TEXT", help="What you see, or the error text. It decides the order of the steps.")] = "",
+    python: Annotated[str, typer.Option(
+        metavar="PREFIX", help="Interpreter of your job, a path or a prefix such as `docker exec -i areal python3`.")] = "",
+    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1. Default: all.")] = "",
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")] = False,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit of the whole run: 90s, 5m, 1h30m.")] = "5m",
+    parameter: Annotated[list[str], typer.Option("-p", metavar="NAME VALUE", help="A notebook parameter. Repeatable.")] = [],  # noqa: B006
+    record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Judge these records again, without touching a machine.")] = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of this run. Default: outputs/<UTC time>.")] = None,
     notebooks: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)] = _CHECKOUT / "notebooks",
     fail_on: answer.FailOnOption = "unknown",
     json: answer.JsonOption = False,
@@ -48,7 +49,7 @@ def run(
     share: answer.ShareOption = False,
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
-    """Run the notebooks and write one page that says what is broken, and how to fix it."""
+    """Run the notebooks, and write one page that says what is broken and how to fix it."""
     began = time.monotonic()
     os.umask(0o077)  # logs of ranks and notebooks are this user's own, whatever folder --out names
     if stop_with_stdin:
@@ -57,11 +58,11 @@ def run(
         logs = ":".join(os.path.abspath(os.path.expanduser(path)) for path in log)
         brought = [(name, text) for name, text in (("log", logs), ("symptom", symptom)) if text]
         if record and (brought or parameter or python or gpus or allow_busy):
-            answer.leave("--record stands alone: what was recorded is judged as it was asked for then")
-        seconds = duration_s(budget)
+            answer.leave("--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: a record keeps its own")
         given = [*brought, *map(_pair, parameter)]
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
         answer.named(read)
+        seconds = duration_s(budget)
         if share:  # names that the logs show are replaced in the words of the command line, too
             for source in sources(read):
                 collections.deque(source.rows(began + seconds / 4), 0)
@@ -76,7 +77,7 @@ def run(
         answer.leave(error)
     except OSError as error:
         what = "raise ulimit -n" if error.errno == errno.EMFILE else f"cannot write {error.filename or 'the report'}"
-        answer.leave(f"{what}: {error.strerror or error}; the pages written before are whole", 1)
+        answer.leave(f"{what}: {error.strerror or error}; the pages written before are complete", 1)
     if json:
         answer.tell(document)
     book.on_line(f"verdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}")
@@ -105,8 +106,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.plan.areal import tags as allocation
-    from nccl_runbook.sync import ask as sync
-    from nccl_runbook.sync import models
+    from nccl_runbook.sync import ask as sync, models
 
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
     checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,

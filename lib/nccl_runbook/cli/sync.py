@@ -16,8 +16,7 @@ from nccl_runbook.launch.interpreters import InterpreterError
 from nccl_runbook.launch.own_folder import own_folder
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
-from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine import judge_busy as busy
+from nccl_runbook.machine import ask_users as users, judge_busy as busy
 from nccl_runbook.placement import placement
 from nccl_runbook.plan import judge as allocation
 from nccl_runbook.plan.groups import check, intend
@@ -27,10 +26,7 @@ from nccl_runbook.report.page import render_index
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
 from nccl_runbook.step import Step
-from nccl_runbook.sync import ask as probe
-from nccl_runbook.sync import judge as weight_sync
-from nccl_runbook.sync import models
-from nccl_runbook.sync import read_trace as sync_trace
+from nccl_runbook.sync import ask as probe, judge as weight_sync, models, read_trace as sync_trace
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
 
 EPILOG = "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm --receivers-busy 4096"
@@ -39,29 +35,31 @@ STEP = "05-weight-sync"
 
 def sync(
     model: Annotated[str, typer.Option(metavar="NAME|PATH", help="A model, a config.json, or safetensors files.")] = "Qwen/Qwen2.5-0.5B",
-    methods: Annotated[str, typer.Option(metavar="LIST", help="usual, all, or names; nccl-flat@64+512: buckets of MiB.")] = "usual",
-    gpus: Annotated[str, typer.Option(metavar="LIST", help="The trainer's first; one alone holds trainer and engine.")] = "",
-    receivers_busy: Annotated[str, typer.Option(metavar="LIST", help="Edges of matrices that engines multiply meanwhile.")] = "",
-    tensor_parallel: Annotated[int, typer.Option(metavar="N", help="Ranks of one engine, each of which keeps its rows.")] = 1,
-    layers: Annotated[int, typer.Option(metavar="N", help="Only so many layers.")] = 0,
-    repeats: Annotated[int, typer.Option(metavar="N", help="Syncs a method, the first told apart.")] = 3,
-    directory: Annotated[str, typer.Option(metavar="DIR", help="Of the disk methods; the next sync removes what kill -9 leaves.")] = "",
+    methods: Annotated[str, typer.Option(metavar="LIST", help="usual, all, or names; nccl-flat@64+512: bucket sizes in MiB.")] = "usual",
+    gpus: Annotated[str, typer.Option(metavar="LIST", help="GPUs, the trainer's first. One GPU holds trainer and engine.")] = "",
+    receivers_busy: Annotated[str, typer.Option(metavar="LIST", help="Sizes of matrices that the engines multiply meanwhile.")] = "",
+    tensor_parallel: Annotated[int, typer.Option(metavar="N", help="Ranks per engine; each keeps its own rows.")] = 1,
+    layers: Annotated[int, typer.Option(metavar="N", help="Number of layers. 0: all.")] = 0,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Syncs per method; the first is reported separately.")] = 3,
+    directory: Annotated[str, typer.Option(metavar="DIR", help="Folder of the disk methods. The next sync removes left-overs.")] = "",
     allocation: Annotated[str, typer.Option(metavar="STRING", help="Your AReaL allocation, planned first on these GPUs.")] = "",
-    areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag for it, such as v0.4.0; the newest known if empty.")] = "",
-    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job.")] = "",
-    budget: Annotated[str, typer.Option(metavar="TIME", help="90s, 5m.")] = "5m",
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Test on GPUs that somebody else uses, too.")] = False,
-    trace: Annotated[str, typer.Option(metavar="FILE", help="A log with lines of pause_trace(): your own sync; no test.")] = "",
-    pid: Annotated[list[int], typer.Option(metavar="N...", help="Trainer, engines (vLLM: EngineCore): sample stacks for --budget.")] = [],  # noqa: B006
+    areal: Annotated[str, typer.Option(metavar="TAG", help="Its AReaL tag, such as v0.4.0. Default: the newest known.")] = "",
+    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")] = "",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit: 90s, 5m.")] = "5m",
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")] = False,
+    trace: Annotated[str, typer.Option(
+        metavar="FILE", help="Read your own sync from a log with lines of pause_trace(). No test runs.")] = "",
+    pid: Annotated[list[int], typer.Option(
+        metavar="N...", help="Read your own sync from sampled stacks of trainer and engines (vLLM: EngineCore).")] = [],  # noqa: B006
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Measure every way of moving a trainer's weights to engines, with every byte compared, and say which to use here."""
+    """Measure every method to move a trainer's weights to the engines, compare every byte, and say which method to use here."""
     if trace and pid or areal and not allocation:
-        answer.leave("--trace or --pid: name one of them" if pid else "--areal is the tag of an --allocation: name that, too")
+        answer.leave("use either --trace or --pid" if pid else "--areal needs --allocation")
     stop.end()  # until something is measured
     stopped = stop.Stop()
     with own_folder("nccl-runbook-") as folder:
@@ -78,8 +76,8 @@ def sync(
 
 def _own(step: Step, trace: str, pids: list[int], stopped: stop.Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     if not trace:
-        told = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
-        answer.say(f"nccl-runbook: {told}; nothing in them is stopped or changed")
+        what = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
+        answer.say(f"nccl-runbook: {what}; no process is stopped or changed")
         stopped.remember()
     own = step.collect("own", sync_trace.collect, trace) if trace else \
         step.collect("own", own_sync.collect, pids, step.left_s, phase_of=weight_sync.phase_of, stopped=stopped)

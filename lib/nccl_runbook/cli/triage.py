@@ -12,8 +12,7 @@ from nccl_runbook.core.findings import exit_code
 from nccl_runbook.logs.sources import piped
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.tables import Table
-from nccl_runbook.triage.answer import READ_BY_HANG, Answer
-from nccl_runbook.triage.answer import answer as judged
+from nccl_runbook.triage.answer import READ_BY_HANG, Answer, answer as judged
 from nccl_runbook.triage.judge import platform, where
 from nccl_runbook.triage.judge_against import Comparison, compare
 from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, tables, there_tables
@@ -21,21 +20,21 @@ from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, t
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
 SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
 LINE_CHARACTERS, EVIDENCE = 240, ("file", "line", "text", "rank")
-DUMPS = "The dumps and stacks among these files, side by side"
+DUMPS = "Dumps and stacks among these files"
 
 
 def triage(
-    paths: Annotated[list[str], answer.typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip; - for standard input.")],
+    paths: Annotated[list[str], answer.typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip, or - for standard input.")],
     against: Annotated[list[str], answer.typer.Option(
-        metavar="GOOD", help="The log of a run that went well: the two side by side; may be repeated.")] = [],  # noqa: B006
-    context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What was run and what happened, in your words.")] = "",
+        metavar="GOOD", help="The log of a good run, to compare. Repeatable.")] = [],  # noqa: B006
+    context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What you ran and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Read what the job printed, and say what broke first, what only followed, and which test decides."""
+    """Read what the job printed: what broke first, what only followed, and which test decides."""
     answer.named(against)
     if not context or against:
         answer.named(paths, one=not against)
@@ -92,7 +91,7 @@ def text(given: Answer) -> str:
     if logs.unknown and all(one.status == "possible" for one in given.hypotheses):
         quoted = {(e.file, e.line) for one in given.hypotheses for e in one.evidence[:4]}
         rows = [f"   {t.times} x {_cut(t.first.text)}" for t in logs.unknown[:8] if (t.first.file, t.first.line) not in quoted]
-        lines += ["Lines that look like errors and are not known:"] * bool(rows) + rows
+        lines += ["Lines that look like errors, but match no known message:"] * bool(rows) + rows
     files = [f for f in logs.files if not (dumps and f.kind.startswith(READ_BY_HANG))]
     lines += [f"{f.name} is {f.kind}" for f in files if f.kind and not f.problem]
     lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in files if f.problem or f.left_out]

@@ -88,7 +88,7 @@ def steps_of(values: Mapping[str, Any], notebooks: Path) -> list[str]:
 
 
 def run_html(run: RunProcess, steps: list[str]) -> Html:
-    """A run at work, or its end: the verdict's sentence, the exit code, the page. Plain HTML, so that it stays in the notebook."""
+    """A run at work, or its end: the verdict's sentence, the exit code, the page. Plain HTML, which stays in the notebook."""
     said = f'<pre style="{_PRE}">{escape(chr(10).join(run.lines))}</pre>' if run.lines else ""
     total = run.total or len(steps)
     if run.at_work:
@@ -120,8 +120,8 @@ class Cockpit:
         self.steps = steps_of(read_values(namespace), self.notebooks)
         self._make_fields(w)
         # no icons: their glyph would become part of the accessible name
-        self.run_button = w.Button(description="Run", button_style="primary", tooltip="Run the steps; starts ranks on the GPUs")
-        self.cancel_button = w.Button(description="Cancel", disabled=True, tooltip="Stop the run and end its ranks")
+        self.run_button = w.Button(description="Run", button_style="primary", tooltip="Run the steps. Starts ranks on the GPUs.")
+        self.cancel_button = w.Button(description="Cancel", disabled=True, tooltip="Stop the run and its ranks")
         self.run_button.on_click(lambda _button: self.run())
         self.cancel_button.on_click(lambda _button: self.cancel())
         label = w.Label("Steps", layout=w.Layout(width="9.5rem", margin="2px 6px 2px 2px", display="flex", justify_content="flex-end"))
@@ -144,11 +144,11 @@ class Cockpit:
         self.error = text("Error text", rest if known else given["symptom"], "a line that your job printed", w.Textarea)
         self.error.rows = 2
         self.log = text("Log file", given["log"], "path of a log of the failed job, plain or gzip")
-        self.python = text("Interpreter", given["python"], "found by itself; else a path, or docker exec -i NAME python3")
-        self.gpus = text("GPUs", given["gpus"], "all; else 0,1 or 0-3")
+        self.python = text("Interpreter", given["python"], "found automatically; or a path, or docker exec -i NAME python3")
+        self.gpus = text("GPUs", given["gpus"], "all; or 0,1 or 0-3")
         self.budget = w.BoundedIntText(value=given["budget_s"], min=10, max=86400, step=30, description="Budget, seconds",
                                        style=look["style"], layout=w.Layout(width="16rem"))
-        self.busy = w.Checkbox(value=given["allow_busy"], description="Test GPUs that others are using, too (disturbs their jobs)", **look)
+        self.busy = w.Checkbox(value=given["allow_busy"], description="Also test GPUs that others use (disturbs their jobs)", **look)
         self.boxes = {name: w.Checkbox(value=not steps or name in steps, description=name, tooltip=step_texts()[name].answers,
                                        indent=False, layout=w.Layout(width="11rem"))
                       for name in step_texts() if (self.notebooks / f"{name}.ipynb").is_file()}
@@ -200,7 +200,7 @@ class Cockpit:
         global _latest
         with _lock:
             if _latest is not None and _latest.at_work:
-                said = "A run is at work: cancel it first, or wait for its end."
+                said = "A run is in progress. Cancel it, or wait until it ends."
             else:
                 try:
                     values = read_values(self.namespace)
@@ -228,7 +228,7 @@ class Cockpit:
         """Stop the run at work; one sentence."""
         with _lock:
             if _latest is None or not _latest.at_work:
-                said = "Nothing is at work."
+                said = "No run is in progress."
             else:
                 _latest.cancel()
                 self._show_run(_latest)

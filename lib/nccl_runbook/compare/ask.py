@@ -45,7 +45,7 @@ def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: 
     if argv:
         return of_command(argv, figure, more_is_better, stopped)
     if figure:
-        raise ValueError("figure reads what your own command prints: name that, too, behind --")
+        raise ValueError("--figure needs your own command: add it after --")
     gpu = devices()[0] is not None
     if spec:
         return of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))
@@ -98,7 +98,7 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
     the trainer (rank 0) and the engine (all others)."""
     fit = [m for m in METHODS if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))]
     if method not in fit:
-        raise ValueError(f"method {method!r} is none of {', '.join(fit)}, or needs a GPU that is not here")
+        raise ValueError(f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and there is none")
     args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(SYNCS)]
     args += ["--cpu"] if devices[0] is None else []
 
@@ -148,12 +148,12 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: compare.read.Arms; ``walk``: judges which
     set of differences is tried next. Raises ValueError for a role that the subject does not know."""
     if not arms.named:
-        return Gap("absent", "no two set-ups were named")
+        return Gap("absent", "two set-ups are needed")
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
-        where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command where the process starts"
-        raise ValueError(f"role {unknown[0]!r} has no place here: {where}")
+        where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command, in front of the process"
+        raise ValueError(f"role {unknown[0]!r} does not exist here: {where}")
     clock = _Clock(made, budget_s, arms.secrets, stopped)
     warm_up = []
     for arm in ("AB" if made.in_ranks else "A") if arms.keys else "":
@@ -162,6 +162,6 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     samples = [clock.run(arm, arms.env(arms.keys if arm == "B" else [])) for arm in ("ABBA" * rounds if arms.keys else "")]
     ran = [[s for s in some if s is not None] for some in (warm_up, samples)]
     seen = Comparison(arms.secrets.text(made.what), made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out,
-                      4 * rounds, *ran, Gap("not-run", "no difference to walk"))
+                      4 * rounds, *ran, Gap("not-run", "no difference to test"))
     walked = Gap("not-run", stopped()) if stopped() else walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))
     return dataclasses.replace(seen, walk=walked, stopped=stopped())

@@ -98,7 +98,7 @@ def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk
     """From A to B by halving their differences; ``ask(keys)`` runs A with these as in B, None once the budget is spent."""
     name, keys = carried(c), [d.setting for d in c.differences]
     if name is None:
-        return Gap("not-run", "no difference to walk")
+        return Gap("not-run", "no difference to test")
     tried: list[Tried] = []
 
     def shows(subset: Sequence[str]) -> bool | None:
@@ -143,14 +143,14 @@ def _left_out(c: Comparison) -> list[Finding]:
 
 def _settled(c: Comparison) -> list[Finding]:
     if not c.differences:
-        return [Finding("nothing-differs", Severity.UNKNOWN, "A and B set nothing that differs here, so nothing was run")]
+        return [Finding("nothing-differs", Severity.UNKNOWN, "A and B have the same settings, so nothing was run")]
     failing = one_fails(c)
     if not failing and not all(s.passed for s in c.samples):
         return [_inconclusive(c)]
     told = [_of_figure(c, name, r) for name in names(c) if (r := ratio(c, name))] if not failing else [_failing(c, failing)]
     if not told and (flat := [n for n in names(c) if any(v <= 0 for s in c.samples for v in s.figures.get(n, ()))]):
         return [Finding("no-ratio", Severity.UNKNOWN,
-                        f"{', '.join(flat)}: some of what the runs gave is 0 or less, of which there is no "
+                        f"{', '.join(flat)}: some figures are 0 or less, so there is no "
                         "ratio: name a figure above 0")]
     if not told:
         return [Finding("too-few-runs", Severity.UNKNOWN,
@@ -185,7 +185,7 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
     if r.holds_one:
         return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
     if not r.is_sure:
-        return Finding("no-difference", Severity.UNKNOWN, f"perhaps a difference, and perhaps chance; raise the rounds: {says}")
+        return Finding("no-difference", Severity.UNKNOWN, f"perhaps a difference, perhaps chance; use more rounds: {says}")
     worse = (r.value < 1) is c.more_is_better
     if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
         return Finding("arms-differ", Severity.NOTE, f"{says}: {'worse, by little' if worse else 'better'}")
@@ -198,7 +198,7 @@ def _said(c: Comparison) -> tuple[Evidence, ...]:
 
 
 def _use(arm: str) -> Remedy:
-    return Remedy("you", f"Use what {arm} sets: the table below has every difference.")
+    return Remedy("you", f"Use the settings of {arm}: the table below lists every difference.")
 
 
 def _walked(c: Comparison, severity: Severity) -> list[Finding]:
@@ -212,7 +212,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
                         f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after "
                         f"{len(c.walk.tried)} of their sets were tried", seen)]
     says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
-    also = f"; {len(c.differences) - len(rows)} other differences do nothing here" if len(c.differences) > len(rows) else ""
+    also = f"; {len(c.differences) - len(rows)} other differences have no effect here" if len(c.differences) > len(rows) else ""
     carry = "carries" if len(rows) == 1 else "together carry"
     how = f"{carry} the difference, after {len(c.walk.tried)} halvings" if c.walk.tried else "is the only difference"
     return [Finding("effect-named", severity, f"{says} {how}{also}", seen,

@@ -27,7 +27,7 @@ _WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
 _KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _MODULE = re.compile(r"[A-Za-z0-9][\w./+-]{0,120}")
-_MODULE_LINE = re.compile(r"^\s*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
+_MODULE_LINE = re.compile(r"^[^\S\n]*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
 _TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M)  # NCCL 2.28.9 and 2.30.7, misc/param.cc
 _LOAD = 'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0'
 MODULE_TIMEOUT_S = 60
@@ -53,7 +53,7 @@ class Arms:
         return self.names != (".", ".")
 
     def unless(self, somebody: Any) -> Any:
-        """What forbids tests, where there would be any."""
+        """What forbids tests, if there would be any."""
         return somebody if self.named else None
 
     @property
@@ -66,7 +66,7 @@ class Arms:
         return sorted({role for role, _ in self.a if role})
 
     def env(self, of_b: Collection[str]) -> dict[str, Env]:
-        """By role, what to change of the surroundings so that they are as in A but for ``of_b``, which are as in B."""
+        """By role, what to change of the surroundings for A but for ``of_b``, which are as in B."""
         found: dict[str, Env] = {"": {}, **{role: {} for role in self.roles}}
         for key in self.a:
             found[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
@@ -120,7 +120,7 @@ def _fits(name: str, values: tuple[str | None, str | None], left_out: dict[str, 
     if sounds_secret(name) or any(secrets.text(v) != v for v in texts):
         left_out[name] = "its name or value looks like a secret: it stays as it is around the runbook"
     elif any(re.search(r"\$\(|`|\$\{\w+[^\w}]|\$\w", v) for v in texts):
-        left_out[name] = "only a shell can work its value out"
+        left_out[name] = "only a shell can compute its value"
     return name not in left_out
 
 
@@ -156,7 +156,7 @@ def _set(env: Env) -> dict[str, str]:
 def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str]) -> Env:
     text = text_of(path)
     if isinstance(text, Gap):
-        raise ValueError(f"{text.detail}; an arm is {GRAMMAR}")
+        raise ValueError(f"{text.detail}; a set-up is {GRAMMAR}")
     loaded: Env = {}
     for line in _MODULE_LINE.findall(text):
         try:
@@ -199,7 +199,8 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
         raise ValueError(text.detail)
     found: Env = dict(_TAKEN.findall(text))
     if not found:
-        raise ValueError(f"{path}: no line says which settings NCCL took (\"NCCL_... set by environment to ...\", from NCCL_DEBUG=INFO)")
+        raise ValueError(f"{path}: no line shows the settings that NCCL read (\"NCCL_... set by environment to ...\", from "
+                         "NCCL_DEBUG=INFO)")
     return found
 
 
@@ -207,7 +208,7 @@ def _of_module(names: str, known: Mapping[str, str]) -> Env:
     """What `module load` changes in a login shell of the user's."""
     words = re.split(r"[\s,]+", names.strip())
     if not all(_MODULE.fullmatch(w) for w in words):
-        raise ValueError(f"{names!r} is no name of a module")
+        raise ValueError(f"{names!r} is not the name of a module")
     try:
         done = subprocess.run(["bash", "-lc", _LOAD, "ab", *words], capture_output=True, env=dict(known), timeout=MODULE_TIMEOUT_S,
                               stdin=subprocess.DEVNULL, text=True, errors="replace")
@@ -215,12 +216,12 @@ def _of_module(names: str, known: Mapping[str, str]) -> Env:
         raise ValueError(f"module load {names}: {type(error).__name__}") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
-        raise ValueError(f"module load {names} does not work here: {Redactor(os.environ).text(last)[:200]}")
+        raise ValueError(f"module load {names} fails here: {Redactor(os.environ).text(last)[:200]}")
     before, after = (_pairs(part, "\0") for part in done.stdout.split("\0\0", 1))
     return {n: after.get(n) for n in {**before, **after} if before.get(n) != after.get(n)}
 
 
 def _preload(path: str, known: Mapping[str, str]) -> Env:
     if not os.path.isfile(path):
-        raise ValueError(f"there is no file {path} to preload: the loader would leave it out without failing")
+        raise ValueError(f"there is no file {path} to preload: the loader would silently ignore it")
     return {"LD_PRELOAD": ":".join(filter(None, (path, known.get("LD_PRELOAD", ""))))}

@@ -33,7 +33,7 @@ def smallest_first(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 def check_placeholders(command: Iterable[str], axes: Iterable[str]) -> None:
     """Raises ValueError for a {name} that is nearly an axis; braces of programs are their own."""
     for name in (n for word in command for n in _PLACE.findall(word) if n not in axes and difflib.get_close_matches(n, axes, 1, 0.75)):
-        raise ValueError(f"{{{name}}} in the command is no axis: there is {', '.join(axes)}")
+        raise ValueError(f"{{{name}}} in the command is not an axis; the axes are {', '.join(axes)}")
 
 
 def command_for(command: Sequence[str], values: Mapping[str, str]) -> list[str]:

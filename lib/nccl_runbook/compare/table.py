@@ -18,10 +18,10 @@ def runs_table(c: Comparison) -> Table:
             for name in dict.fromkeys(n for s in c.samples for n in s.figures) for arm in "AB"]
     failed = [[f"{s.arm}: run {i}", "", Cell(s.ended, "broken"), "", "", ""] for i, s in enumerate(c.samples, 1) if not s.passed]
     return Table(
-        "", ["arm", "figure", "runs", "median", "least", "most"],
+        "", ["set-up", "figure", "runs", "median", "least", "most"],
         [*rows, *failed] or [["nothing was run", *[""] * 5]],
-        f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. A run's figure is the median "
-        "of what it gave.")
+        f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. The figure of a run is "
+        "the median of its values.")
 
 
 def _spread(samples: list[Sample], name: str) -> list[str]:
@@ -30,9 +30,9 @@ def _spread(samples: list[Sample], name: str) -> list[str]:
 
 
 def differences_table(c: Comparison) -> Table:
-    """What A and B differ in, what carries the effect first."""
+    """Differences between A and B, what carries the effect first."""
     named = [] if isinstance(c.walk, Gap) or c.walk.why_not else c.walk.named
     rows = [[d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""] for d in c.differences]
     rows += [[name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items()]
     first = sorted(rows, key=lambda r: r[0] not in named)
-    return Table("What A and B differ in", ["setting", "A", "B", ""], first or [["nothing", "", "", ""]])
+    return Table("Differences between A and B", ["setting", "A", "B", ""], first or [["nothing", "", "", ""]])

@@ -38,7 +38,7 @@ class Remedy:
             raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
 
 
-NOTHING_KNOWN = Remedy("you", "Nothing that is known to us explains it; keep the record and ask with the lines above.")
+NOTHING_KNOWN = Remedy("you", "No known cause matches. Save the record, and include the lines above when you ask for help.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,15 +7,15 @@ import json
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from nccl_runbook.core.facts import to_json
-from nccl_runbook.core.findings import Finding
+from nccl_runbook.core.facts import to_json, utc_now
+from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
 from nccl_runbook.core.share import learn
 
@@ -123,6 +123,15 @@ def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
 def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     """The same for one file: a reader sees the old one or the new one, never a part."""
     write_texts({path: text}, mode)
+
+
+def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object] = (), judged: Judged | None = None) -> Record:
+    """The record of a step that was judged without a run, without secrets."""
+    found = worst_first(findings)
+    status, reason = step_status(found)
+    record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, tables=to_json(list(tables)),
+                    judged=judged or Judged())
+    return clean(record, Redactor(os.environ))
 
 
 def clean(record: Record, redactor: Redactor) -> Record:

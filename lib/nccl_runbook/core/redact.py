@@ -27,7 +27,7 @@ _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
 
 
 def _tables() -> Dict[str, Dict[str, str]]:
-    """The sections of secrets.toml, each row of which is one line."""
+    """The sections of secrets.toml; each row is one line."""
     found: Dict[str, Dict[str, str]] = {}
     for line in (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode().splitlines():
         if line.startswith("["):
@@ -171,7 +171,7 @@ def clipped(text: str, most: int) -> str:
 
 
 class Redactor:
-    """Knows the secret values of one environment; immutable, so that one may be shared between threads."""
+    """Knows the secret values of one environment; immutable, and may be shared between threads."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}

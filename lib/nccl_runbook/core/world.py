@@ -65,7 +65,7 @@ class RankResult:
         return next(iter(self.named(event)), None)
 
     def why_silent(self) -> Gap:
-        """Why it did not come to tell something."""
+        """Why it reported nothing."""
         stopped = f", state {self.state}" if self.state.startswith("T") else ""
         told = f"the rank {self.outcome} ({self.code}){stopped} {' | '.join(self.last_lines[-3:])}"
         return Gap("timed-out" if self.outcome in ("timed-out", "late") else "failed", told.strip())

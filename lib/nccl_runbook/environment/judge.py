@@ -7,8 +7,7 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import Variable, family, nearest, unread, variables, version
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.environment import judge_libnccl as libnccl
-from nccl_runbook.environment import judge_settings
+from nccl_runbook.environment import judge_libnccl as libnccl, judge_settings
 from nccl_runbook.environment.facts import Environment, Role
 from nccl_runbook.environment.judge_settings import Setting, settings
 
@@ -23,18 +22,19 @@ def unread_variable(s: Setting) -> Finding | None:
     """Nobody reads this name: one that circulates, or a slip of the pen."""
     if s.name in unread():
         says, instead = unread()[s.name]
-        return s.finding("unread-variable", Severity.WARN, says, "It does nothing. Take it out; what does the work:", instead)
+        return s.finding("unread-variable", Severity.WARN, says, "It has no effect. Remove it, and use instead:", instead)
     near = nearest(s.name)
-    return s.finding("unread-variable", Severity.WARN, f"no reader known; the nearest name is {near}", "Write the name that is read:",
+    return s.finding("unread-variable", Severity.WARN, "no known library reads it; the nearest name is "
+                                                       f"{near}", "Use the name that is read:",
                      f"{near}={s.value}") if near else None
 
 
 def wrong_value(s: Setting, v: Variable) -> Finding | None:
     """The value is none that the reader takes."""
-    unset = "" if v.name in table("environment/environment")["needed"] else ", or take it out"
+    unset = "" if v.name in table("environment/environment")["needed"] else ", or remove it"
     return None if v.accepts(s.value) else s.finding(
-        "wrong-value", Severity.WARN, f"{s.value!r} is no value for it: it takes {v.values_in_words}{_what_happens(v, s.value)}",
-        f"Give it a value that is read{unset}:", _right(v, s.value))
+        "wrong-value", Severity.WARN, f"{s.value!r} is not a valid value: it takes {v.values_in_words}{_what_happens(v, s.value)}",
+        f"Set a valid value{unset}:", _right(v, s.value))
 
 
 def _what_happens(v: Variable, value: str) -> str:
@@ -43,7 +43,7 @@ def _what_happens(v: Variable, value: str) -> str:
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
         led = re.match(r"\s*([+-]?\d+)", value)  # strtoll: what follows the digits is not looked at (NCCL's misc/param.cc at 081eafa, read)
-        return f"; NCCL reads only the digits at its beginning: {led[1]}" if led else "; NCCL reads what is no number as 0"
+        return f"; NCCL reads only the leading digits: {led[1]}" if led else "; NCCL reads anything but a number as 0"
     return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
 
 
@@ -68,7 +68,7 @@ def renamed_variable(s: Setting, v: Variable) -> Finding | None:
     read = "still read, with a warning" if v.reader.version_of == "torch" else "still read"  # NCCL 2.30.7 (graph/connect.cc) prints none
     severity, says = (Severity.WARN, "no longer read") if _past(s, v) else (Severity.NOTE, read)
     value = "2000" if v.values.startswith("count") and _too_many(s.value) else s.value
-    return s.finding("renamed-variable", severity, f"the old name; {v.renamed_to}{since} ({says})", "Write the new name:",
+    return s.finding("renamed-variable", severity, f"the old name; {v.renamed_to}{since} ({says})", "Use the new name:",
                      f"{v.renamed_to}={value}" if v.values != "bool" else v.renamed_to)
 
 
@@ -76,9 +76,9 @@ def dead_variable(s: Setting, v: Variable) -> Finding | None:
     """Read up to a version that is past, without a successor."""
     if v.renamed_to or not _past(s, v):
         return None
-    severity, says, advice = Severity.WARN, "", "It does nothing. Take it out:"
+    severity, says, advice = Severity.WARN, "", "It has no effect. Remove it:"
     if not s.in_use and version(v.until) >= RUN_STILL:
-        severity, says, advice = Severity.NOTE, "; which one runs here is not known", "A newer one does not read it. Then take it out:"
+        severity, says, advice = Severity.NOTE, "; the version here is not known", "Newer versions do not read it. Then remove it:"
     return s.finding("dead-variable", severity, f"last read by {v.reader.name} {v.until}{says}", advice, f"unset {s.name}")
 
 
@@ -89,7 +89,7 @@ def not_yet_read(s: Setting, v: Variable) -> Finding | None:
     old = next((o.name for o in variables().values() if o.renamed_to == s.name), "")
     return s.finding(
         "not-yet-read", Severity.WARN, f"read from {v.reader.name} {v.since} on; {'.'.join(map(str, s.in_use))} runs here",
-        "Write the name of this version:" if old else "It does nothing here. Take it out, or use a newer version:",
+        "Use the name of this version:" if old else "It has no effect here. Remove it, or use a newer version:",
         f"{old}={s.value}" if old else f"unset {s.name}")
 
 
@@ -98,7 +98,7 @@ def bytes_for_events(s: Setting, v: Variable) -> Finding | None:
     if v.values != "count" or not _too_many(s.value):
         return None
     name = "TORCH_NCCL_TRACE_BUFFER_SIZE" if s.in_use and s.in_use < (2, 9) else "TORCH_FR_BUFFER_SIZE"
-    return s.finding("bytes-for-events", Severity.WARN, f"{int(s.value):,} events are asked for: this is a count, not bytes",
+    return s.finding("bytes-for-events", Severity.WARN, f"{int(s.value):,} events are requested: this is a count, not bytes",
                      "A few thousand are enough:", f"{name}=2000")
 
 
@@ -113,14 +113,14 @@ def debugging_left_on(s: Setting, v: Variable) -> Finding | None:
     known = table("environment/environment")
     if s.name in known["costs"] and s.value not in ("0", ""):
         return s.finding("debugging-left-on", Severity.WARN, f"left on; {known['costs'][s.name]}",
-                         "An experiment, not a fix. Take it out, and see with 04-transports which way is broken:", f"unset {s.name}")
+                         "An experiment, not a fix. Remove it, and find the broken transport with 04-transports:", f"unset {s.name}")
     if s.value.casefold() not in known["chatty"].get(s.name, ()) and (not v.debugging or s.name in _OWN_RULE):
         return None
     logs = s.name == "NCCL_DEBUG"
     return s.finding(
         "debugging-left-on", Severity.NOTE, "logs much; it costs no bandwidth that could be measured (45.3 ms a sync with and without), "
-        "but fills the disk" if logs else "for experiments; not to stay in scripts",
-        "Once the fault is found:", "NCCL_DEBUG=WARN" if logs else f"unset {s.name}")
+        "but fills the disk" if logs else "for experiments only; do not keep it in scripts",
+        "When the fault is found:", "NCCL_DEBUG=WARN" if logs else f"unset {s.name}")
 
 
 def in_two_minds(s: Setting, _: Variable) -> Finding | None:
@@ -140,8 +140,8 @@ def unknown_names(env: Environment) -> Finding | None:
     unknown = [s for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)
                and not s.name.startswith("NV_")]  # what NVIDIA's images say of their packages; nobody acts on it
     names = sorted({s.name for s in unknown})
-    more = "; NCCL and PyTorch have no such name, a plugin may" if any((r := family(n)) and r.is_complete for n in names) else ""
-    return Finding("unknown-names", Severity.NOTE, f"not known to us, which does not mean dead: {', '.join(names)}{more}",
+    more = "; NCCL and PyTorch do not read such a name, a plugin may" if any((r := family(n)) and r.is_complete for n in names) else ""
+    return Finding("unknown-names", Severity.NOTE, f"not known to us, but something else may read them: {', '.join(names)}{more}",
                    tuple(s.seen for s in unknown)) if names else None
 
 
@@ -151,7 +151,7 @@ def nothing_read(env: Environment) -> Finding | None:
     empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or r in bare) and not _unread_files(r)]
     right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
     return Finding("nothing-read", Severity.UNKNOWN,
-                   f"no setting that matters was found in {', '.join(empty)}: is it the right {right}?") if empty else None
+                   f"no relevant setting was found in {', '.join(empty)}: is it the right {right}?") if empty else None
 
 
 def _unread_files(role: Role) -> list[str]:
@@ -165,9 +165,9 @@ def not_followed(env: Environment) -> Iterator[Finding]:
             alone = not set(role.variables) - {*table("environment/environment")["rendezvous"]}
             yield Finding("not-followed", Severity.UNKNOWN if alone else Severity.NOTE,
                           f"{role.name} reads its settings from {', '.join(files)}, which was not read" if alone else
-                          f"{role.name} also reads {', '.join(files)}: settings in there were not read",
+                          f"{role.name} also reads {', '.join(files)}: its settings were not read",
                           tuple(Evidence(f, f"environment.roles[{index}].sourced") for f in files),
-                          (Remedy("you", "Have that file judged, too:", tuple(f"nccl-runbook env {f}" for f in files)),))
+                          (Remedy("you", "Check that file too:", tuple(f"nccl-runbook env {f}" for f in files)),))
 
 
 def _findings(env: Environment) -> Iterator[Finding]:
@@ -188,6 +188,6 @@ def judge(env: Environment | Gap) -> list[Finding]:
     findings = list(_findings(env))
     if env.roles and all(f.severity in (Severity.NOTE, Severity.OK) for f in findings):
         findings.append(Finding("environment-fits", Severity.OK,
-                                f"variables that matter: {sum(1 for s in settings(env) if s.known)} set; each is read, "
-                                "and holds what its reader takes"))
+                                f"variables that matter: {sum(1 for s in settings(env) if s.known)} set; "
+                                "all values are valid"))
     return findings

@@ -33,7 +33,7 @@ def by_path(env: Environment) -> dict[str, Library]:
 
 
 def _named(lib: Library) -> str:
-    return f"libnccl {lib.version}" if isinstance(lib.version, str) else "a libnccl that names no version"
+    return f"libnccl {lib.version}" if isinstance(lib.version, str) else "a libnccl without a version"
 
 
 def wheel_disagrees(lib: Library) -> Finding | None:
@@ -44,9 +44,9 @@ def wheel_disagrees(lib: Library) -> Finding | None:
     kept = [f" of {w}" for w in lib.wheels if w not in wrong][:1]
     return Finding(
         "wheel-disagrees", Severity.WARN, f"{lib.path} is {_named(lib)}{''.join(kept)}, while {', '.join(wrong)} is installed at the "
-        "same path: pip does not say what runs",
+        "same path: pip does not show which one runs",
         tuple(Evidence(f"{w}: recorded hash {s}", f"environment.host.libraries.{lib.path}") for w, s in lib.wheels.items()),
-        (Remedy("you", "Keep one wheel, and install it afresh:", _REINSTALL),), "nccl-library-conflict", "likely") if wrong else None
+        (Remedy("you", "Keep one wheel, and reinstall it:", _REINSTALL),), "nccl-library-conflict", "likely") if wrong else None
 
 
 def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
@@ -57,7 +57,7 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
     words += "; LD_PRELOAD has the first one called" if paths[0] in role.preloaded else ""
     return Finding("two-libraries", Severity.WARN if differ else Severity.NOTE,
                    f"{role.name}: {len(paths)} copies of libnccl in one process: {words}", _mapped(*paths),
-                   (Remedy("your launcher", "Load one: take LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH or the second wheel out.",
+                   (Remedy("your launcher", "Load only one: remove LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH or the second wheel.",
                            ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",)),),
                    "nccl-library-conflict", "likely" if differ else "possible")
 
@@ -70,7 +70,8 @@ def cuda_differs(role: Role, lib: Library) -> Finding | None:
     if isinstance(lib.cuda, Gap) or isinstance(role.torch_cuda, Gap) or version(lib.cuda)[:1] == version(role.torch_cuda)[:1]:
         return None
     return Finding("cuda-differs", Severity.WARN, f"{role.name}: {_named(lib)} is built for CUDA {lib.cuda}, torch for {role.torch_cuda}",
-                   _mapped(lib.path), (Remedy("you", "Install the NCCL of torch's CUDA:", _REINSTALL),), "nccl-version-mismatch", "likely")
+                   _mapped(lib.path), (Remedy("you", "Install the NCCL built for torch's CUDA "
+                                                     "version:", _REINSTALL),), "nccl-version-mismatch", "likely")
 
 
 def preload(role: Role) -> Finding | None:
@@ -81,9 +82,9 @@ def preload(role: Role) -> Finding | None:
     first = next(iter(nccl_paths(role)), "no libnccl")
     seen = (Evidence(f"LD_PRELOAD={role.variables['LD_PRELOAD']}", "environment.roles.variables.LD_PRELOAD"), *_mapped(*nccl_paths(role)))
     if first in role.preloaded:
-        return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is at work: {first}", seen)
+        return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is in effect: {first}", seen)
     return Finding("preload", Severity.WARN, f"{role.name}: LD_PRELOAD names {named[0]}, but {first} is mapped", seen,
-                   (Remedy("your launcher", "The loader leaves out a path that is not there. Give the whole path to this process:",
+                   (Remedy("your launcher", "The loader ignores a path that does not exist. Give this process the full path:",
                            (f"ls -l {named[0]}",)),), "nccl-library-conflict", "possible")
 
 
@@ -95,12 +96,12 @@ def roles_differ(env: Environment) -> Finding | None:
     paths, versions, contents = (len({str(getattr(lib, part)) for lib in mapped.values()}) for part in ("path", "version", "sha256"))
     if paths < 2 and contents < 2:
         return None
-    same = "one version number, but different files" if contents > 1 else "a copy with the same contents"
+    same = "same version number, but different files" if contents > 1 else "a copy with the same contents"
     return Finding("roles-libraries-differ", Severity.WARN if contents > 1 else Severity.NOTE,
                    f"libnccl differs between roles, {'different versions' if versions > 1 else same}: "
                    + ", ".join(f"{name}: {lib.version} ({lib.path})" for name, lib in mapped.items()),
                    _mapped(*(f"{name}: sha256 {lib.sha256}" for name, lib in mapped.items())),
-                   (Remedy("your launcher", "Give every process of one communicator the same library.",
+                   (Remedy("your launcher", "Use the same library in every process of one communicator.",
                            ("LD_PRELOAD=/path/to/libnccl.so.2",)),), "nccl-library-conflict", "possible")
 
 
@@ -108,7 +109,7 @@ def replaced(role: Role) -> Finding | None:
     """The file of a mapped libnccl was deleted or overwritten: what runs is not what is installed now."""
     gone = [p for p in nccl_paths(role) if p.endswith(" (deleted)")]
     return Finding("library-replaced", Severity.WARN, f"{role.name}: the mapped libnccl was replaced on disk while the process ran",
-                   _mapped(*gone), (Remedy("your launcher", "Start the job again: a new process loads another file.",
+                   _mapped(*gone), (Remedy("your launcher", "Restart the job: a new process would load another file.",
                                            (f"ls -l {gone[0].split()[0]}",)),),
                    "nccl-library-conflict", "possible") if gone else None
 
@@ -117,7 +118,7 @@ def library_named(role: Role, libraries: dict[str, Library]) -> Finding | None:
     """What is mapped, by name. A process with torch and without libnccl leaves it undecided."""
     if not (paths := nccl_paths(role)):
         torch_alone = not isinstance(role.mapped, Gap) and any("libtorch" in p for p in role.mapped)
-        return Finding("library-named", Severity.UNKNOWN, f"{role.name}: no libnccl is mapped, so which NCCL runs is not known",
+        return Finding("library-named", Severity.UNKNOWN, f"{role.name}: no libnccl is mapped, so the NCCL version is not known",
                        _mapped(f"torch {role.torch} without NCCL")) if torch_alone else None
     lib = libraries.get(paths[0])
     says = role.reported if isinstance(role.reported, str) else str(lib.version) if lib else "version unknown"
@@ -200,7 +201,7 @@ def framework_version_incompatible(role: Role) -> Iterator[Finding]:
         made_for = table("environment/versions")["published"].get(name, {}).get(release, "")
         required = any(_distribution(line) == "torch" for line in lines)
         if made_for and not required and _unmet(f"torch=={made_for}", there, {}):
-            says = f"{package} was published for torch {made_for}; here, without a requirement, it stands beside torch {there['torch']}"
+            says = f"{package} was published for torch {made_for}; here, without a requirement, it is installed with torch {there['torch']}"
             yield _incompatible(role, Severity.NOTE, says, package, "torch")
 
 
@@ -208,4 +209,4 @@ def _incompatible(role: Role, severity: Severity, says: str, package: str, other
     lines = (f"python3 -m pip install --force-reinstall '{package.replace(' ', '==')}'", "python3 -m pip check")
     cause = ("nccl-version-mismatch", "possible") if severity is Severity.WARN else (None, None)
     return Finding("framework-version-incompatible", severity, f"{role.name}: {says}", (Evidence(says, "environment.roles.requires"),),
-                   (Remedy("you", f"Install it with the {other} that it was built for, in an environment of its own:", lines),), *cause)
+                   (Remedy("you", f"Install it with the {other} that it was built for, in a separate environment:", lines),), *cause)

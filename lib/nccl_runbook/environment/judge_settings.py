@@ -14,7 +14,7 @@ LEAST_FILES = 4096      # sockets and shared memory of a rank grow with the worl
 LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
 MOST_SOCKETS = 64  # threads times sockets of each (NCCL 2.30.7, src/transport/net_socket.cc)
 # Xids that a program's own fault leaves, by NVIDIA's catalogue of Xid errors (r570): the GPU goes on working
-_OF_PROGRAMS = re.compile(r"Xid[^:]*\(PCI:[^)]*\): (13|31|32|43|45|68|69)\b")
+_OF_PROGRAMS = re.compile(r"Xid[^:]{0,40}\(PCI:[^)]{0,40}\): (13|31|32|43|45|68|69)\b")
 _NEEDS_HCA = re.compile(r"NCCL_IB_(?!DISABLE)|NCCL_NET_GDR_|NCCL_CROSS_NIC$")
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 _OFF = ("", "0", "n", "no", "f", "false")
@@ -67,7 +67,8 @@ def settings(env: Environment) -> list[Setting]:
 
 
 def effective(role: Role) -> dict[str, tuple[str, str, str]]:
-    """name -> value, where it was set, fact path. The environment wins over nccl.conf, the user's over /etc (NCCL 2.30.7, param.cc)."""
+    """name -> value, place where it was set, fact path. The environment wins over nccl.conf, the user's over /etc (NCCL 2.30.7, "
+    "param.cc)."""
     acts = {n: (v, role.where.get(n, ""), f"variables.{n}") for n, v in role.variables.items()}
     for path, name, value in _conf_lines(role):
         acts.setdefault(name, (value, path, f"conf.{path}.{name}"))
@@ -104,13 +105,13 @@ def _contradict(when: Sequence[str], a: str, b: str) -> bool:
 
 
 def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
-    """Two settings of which one undoes the other, or that fail together."""
+    """Two settings that undo each other, or that fail together."""
     for row in table("environment/environment")["contradiction"]:
         both = [s[name] for name in row["names"] if name in s]
         if len(both) == 2 and _contradict(row["when"], *(b.value.casefold() for b in both)):
-            yield _against(*both, f": {row['says']}", "Decide for one of them:", row["line"])
+            yield _against(*both, f": {row['says']}", "Choose one of them:", row["line"])
     for old in (x for x in s.values() if x.known and x.known.renamed_to in s and s[x.known.renamed_to].value != x.value):
-        yield _against(old, s[old.known.renamed_to], ", the new name of the same setting", "Keep the new name only:", f"unset {old.name}")
+        yield _against(old, s[old.known.renamed_to], ", the new name of the same setting", "Keep only the new name:", f"unset {old.name}")
 
 
 def _against(a: Setting, b: Setting, says: str, advice: str, line: str) -> Finding:
@@ -123,8 +124,8 @@ def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
     logs = "NCCL_DEBUG" in s and s["NCCL_DEBUG"].value.casefold() in ("info", "trace", "warn", "version")
     for name in ("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
         if not logs and name in s and s[name].value:
-            yield Finding("cannot-act", Severity.NOTE, f"{name}: acts only with NCCL_DEBUG", (s[name].seen,),
-                          (Remedy("your launcher", "Switch the log on, or take it out:", ("NCCL_DEBUG=INFO",)),))
+            yield Finding("cannot-act", Severity.NOTE, f"{name}: has an effect only with NCCL_DEBUG", (s[name].seen,),
+                          (Remedy("your launcher", "Enable the log, or remove it:", ("NCCL_DEBUG=INFO",)),))
 
 
 def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Finding]:
@@ -135,8 +136,8 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
         forced = s["NCCL_NET" if net == "socket" else "NCCL_IB_DISABLE"]
         costs = _of_several_hosts(forced.role) and (bool(hcas) or any(map(_NEEDS_HCA.match, s)))
         yield forced.finding("debugging-left-on", Severity.WARN if costs else Severity.NOTE,
-                             "between nodes everything goes through sockets; within a node it changes nothing",
-                             "If there is InfiniBand, RoCE or a network plugin, take it out:", f"unset {forced.name}")
+                             "between nodes all data goes through sockets; within a node it has no effect",
+                             "If there is InfiniBand, RoCE or a network plugin, remove it:", f"unset {forced.name}")
 
 
 def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
@@ -144,8 +145,8 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
     for only in (s[n] for n in _LOOPBACK if n in s and s[n].value.removeprefix("=") == "lo"):
         several = _of_several_hosts(only.role)
         yield only.finding("cannot-act", Severity.BROKEN if several else Severity.NOTE,
-                           "the loopback joins ranks of one node only" + ", and this job has several" * several,
-                           "For several nodes name the interface between them, or take it out:", f"unset {only.name}",
+                           "the loopback interface connects only ranks of one node" + ", and this job has several" * several,
+                           "For several nodes, name the interface between them, or remove the variable:", f"unset {only.name}",
                            **({"cause": "socket-interface-wrong", "status": "likely"} if several else {}))
 
 
@@ -159,7 +160,7 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
                 "conf-overridden", Severity.NOTE, f"{name}: {path} says {value}, {where or 'the environment'} says {wins} and wins",
                 (Evidence(f"{path}: {name}={value}", f"environment.roles[{index}].conf.{path}.{name}"),
                  Evidence(f"{name}={wins} ({role.name})", f"environment.roles[{index}].{source}")),
-                (Remedy("your launcher", "If the host's setting is meant:", (f"unset {name}",)),))
+                (Remedy("your launcher", "To use the host's setting:", (f"unset {name}",)),))
 
 
 def roles_differ(env: Environment) -> Iterator[Finding]:
@@ -168,9 +169,12 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
     for name in table("environment/environment")["must_agree"]:
         yield from _differ(
             env, name, f"variables.{name}", [effective(role).get(name, ("not set",))[0] for role in env.roles], Severity.WARN,
-            Remedy("your launcher", "Processes of one communicator must agree: set it alike, or nowhere.", (f"unset {name}",)))
-    shared = Remedy("your launcher", "Containers of one host that talk by NCCL need one /dev/shm:", ("docker run --ipc=host IMAGE",))
-    network = Remedy("your launcher", "Name an interface that each has, or give them one network:", ("docker run --network=host IMAGE",))
+            Remedy("your launcher", "All processes of one communicator must agree: set the same value everywhere, or "
+                                    "nowhere.", (f"unset {name}",)))
+    shared = Remedy("your launcher", "Containers of one host that communicate through NCCL must share "
+                                     "/dev/shm:", ("docker run --ipc=host IMAGE",))
+    network = Remedy("your launcher", "Name an interface that each container has, or use one network for "
+                                      "all:", ("docker run --network=host IMAGE",))
     yield from _differ(
         env, "/dev/shm", "shm",
         [r.shm if isinstance(r.shm, Gap) else f"{r.shm[0] >> 20} MiB, device {r.shm[2]}" for r in env.roles],
@@ -214,7 +218,8 @@ def interface_missing(_: Host, s: Setting) -> Finding | None:
     usable = ([] if isinstance(s.role.routes, Gap) else s.role.routes) or [n for n in here if n != "lo"]
     return s.finding(
         "interface-missing", Severity.NOTE if hit else Severity.BROKEN,
-        f"no interface here fits {', '.join(missed)}; there are {', '.join(here)}", "Name one that every host has, or take it out:",
+        f"no interface here matches {', '.join(missed)}; there are "
+        f"{', '.join(here)}", "Name an interface that every host has, or remove the variable:",
         f"{s.name}={usable[0]}" if usable else f"unset {s.name}",
         **({} if hit else {"cause": "socket-interface-wrong", "status": "established"})) if missed else None
 
@@ -225,8 +230,8 @@ def hca_missing(host: Host, s: Setting) -> Finding | None:
         return None
     hit, missed = _matches(s.value, host.hcas, False)
     left = "NCCL then uses sockets" if not hit else f"only {', '.join(hit)} is used"
-    return s.finding("hca-missing", Severity.NOTE if hit else Severity.WARN, f"no adapter here fits {', '.join(missed)}: {left}",
-                     "Adapters that are here:", f"NCCL_IB_HCA={','.join(host.hcas)}") if missed else None
+    return s.finding("hca-missing", Severity.NOTE if hit else Severity.WARN, f"no adapter here matches {', '.join(missed)}: {left}",
+                     "Adapters of this host:", f"NCCL_IB_HCA={','.join(host.hcas)}") if missed else None
 
 
 def cannot_act(host: Host, s: Setting) -> Finding | None:
@@ -235,7 +240,7 @@ def cannot_act(host: Host, s: Setting) -> Finding | None:
         return None
     slingshot = s.name.startswith("FI_CXI_") and not any(h.startswith("cxi") for h in host.hcas)
     lacks = "Slingshot" if slingshot else "RDMA" if _NEEDS_HCA.match(s.name) and not host.hcas else ""
-    return s.finding("cannot-act", Severity.NOTE, f"this host has no {lacks} adapter", "It does nothing here:",
+    return s.finding("cannot-act", Severity.NOTE, f"this host has no {lacks} adapter", "It has no effect here:",
                      f"unset {s.name}") if lacks else None
 
 
@@ -250,7 +255,7 @@ def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
             if isinstance(limit, str) and limit.isdecimal() and int(limit) < least:
                 yield Finding("limit-too-low", severity, f"{role.name}: only {limit} {words} are allowed",
                               (Evidence(f"{key} {limit}", f"environment.roles[{index}].{key}"),),
-                              (Remedy("your launcher", "Raise it before the job starts:", (line,)),), "ulimit-too-low", "possible")
+                              (Remedy("your launcher", "Raise the limit before the job starts:", (line,)),), "ulimit-too-low", "possible")
 
 
 def _of_several_hosts(role: Role) -> bool:
@@ -277,8 +282,9 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Finding | None:
     needed = any(role.variables.get("MASTER_ADDR") == host.name for role in roles)
     return Finding("name-not-resolved", Severity.WARN if needed else Severity.NOTE, f"the host's own name, {host.name}, does not resolve",
                    (Evidence(host.addresses.detail, "environment.host.addresses"),),
-                   (Remedy("the administrator", "Enter the name in DNS or /etc/hosts.", (f"getent hosts {host.name}",)),
-                    Remedy("your launcher", "Until then name an address and an interface:", ("GLOO_SOCKET_IFNAME=eth0",))),
+                   (Remedy("the administrator", "Add the name to DNS or /etc/hosts.", (f"getent hosts {host.name}",)),
+                    Remedy("your launcher", "Workaround until it is fixed: name an address and an "
+                                            "interface:", ("GLOO_SOCKET_IFNAME=eth0",))),
                    "rendezvous-name-resolution", "possible")
 
 
@@ -291,7 +297,7 @@ def peer_traffic_redirected(host: Host) -> Finding | None:
         (Evidence(", ".join(host.acs[:8]), "environment.host.acs"),
          Evidence(f"IOMMU {host.iommu}", "environment.host.iommu")),
         (Remedy("the administrator",
-                "On bare metal switch ACS off on these bridges; in a guest have the host do it.",
+                "On bare metal, disable ACS on these bridges. In a virtual machine, ask the host's administrator to do so.",
                 tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8])),),
         "p2p-broken-acs-iommu", "possible")
 
@@ -301,5 +307,5 @@ def xids_seen(host: Host) -> Finding | None:
         "xids-seen", Severity.NOTE if all(map(_OF_PROGRAMS.search, host.xids)) else Severity.WARN,
         f"the kernel log names {len(host.xids)} GPU errors (Xid) since it was started",
         tuple(Evidence(line, "environment.host.xids") for line in host.xids[-5:]),
-        (Remedy("the administrator", "Look the number up in NVIDIA's list of Xids.",
+        (Remedy("the administrator", "Look up the number in NVIDIA's list of Xids.",
                 ("sudo dmesg -T | grep -i xid",)),), "gpu-or-link-fault", "possible")

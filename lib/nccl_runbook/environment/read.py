@@ -78,7 +78,7 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
     asked = request(whole=True, torch=True, conf=env.get("NCCL_CONF_FILE") or os.environ.get("NCCL_CONF_FILE", ""))
-    world = engine.run(WorldRequest("what stands around a rank", "environment.py", [None], [asked], dict(env), RANK_DEADLINE_S))
+    world = engine.run(WorldRequest("the environment of a rank", "environment.py", [None], [asked], dict(env), RANK_DEADLINE_S))
     rank = world.ranks[0]
     return rank.first("environment") or rank.why_silent()
 
@@ -113,7 +113,7 @@ def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | G
     if isinstance(done, Gap):
         return done
     if done["event"] != "environment":
-        return Gap(done["reason"], f"process {pid} cannot be looked at: {done['detail']}")
+        return Gap(done["reason"], f"process {pid} cannot be inspected: {done['detail']}")
     role = role_of(name, done)
     if pid == "self" and isinstance(role.torch, Gap):
         prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
@@ -157,7 +157,7 @@ def _ask(asked: str) -> dict[str, Any] | Gap:
     except subprocess.TimeoutExpired:
         return Gap("timed-out", f"no answer within {LOOK_TIMEOUT_S} s")
     except (OSError, ValueError):
-        return Gap("failed", "the child that reads the environment gave no answer")
+        return Gap("failed", "the process that reads the environment gave no answer")
 
 
 def _with_gaps(said: Any) -> Any:
@@ -202,10 +202,10 @@ def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
 
 
 def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
-    """The version in the text of the mapped libnccl, where the process itself cannot be asked."""
+    """The version in the text of the mapped libnccl, if the process itself cannot be asked."""
     mapped = [] if isinstance(said["mapped"], Gap) else said["mapped"]
     told = [raw.get("says") for p in mapped if "/libnccl.so" in p for raw in [said["libraries"].get(p, {})] if not isinstance(raw, Gap)]
-    return next((t[0] for t in told if t), Gap("not-run", "no libnccl is mapped, or it names no version"))
+    return next((t[0] for t in told if t), Gap("not-run", "no libnccl is mapped, or it has no version"))
 
 
 def conf_lines(text: str) -> dict[str, str]:
@@ -220,7 +220,7 @@ def conf_lines(text: str) -> dict[str, str]:
 
 def _python_string(text: str, name: str) -> str | Gap:
     found = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
-    return found[1] if found else Gap("absent", "no torch is mapped, or it names none")
+    return found[1] if found else Gap("absent", "no torch is mapped, or it has no version")
 
 
 def version_of_code(code: int) -> str:
@@ -286,7 +286,7 @@ def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:
 def library_of(path: str, said: Mapping[str, Any] | Gap) -> Library:
     if isinstance(said, Gap):
         return Library(path, said, said, said, {})
-    version, cuda = said["says"] or [Gap("absent", "the file names no version")] * 2
+    version, cuda = said["says"] or [Gap("absent", "the file contains no version")] * 2
     wheels = {_wheel(folder): _same(text, said["sha256"]) for folder, text in said["wheels"].items()}
     return Library(path, said["sha256"], version, cuda, wheels)
 

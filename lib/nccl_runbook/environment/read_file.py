@@ -19,8 +19,7 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.share import learn
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import opened
-from nccl_runbook.scripts.read import read as read_script
-from nccl_runbook.scripts.read import worked_out
+from nccl_runbook.scripts.read import read as read_script, worked_out
 
 MOST_BYTES = 4 << 20
 PIPE_S = 10.0  # until whoever writes to a pipe has to be done
@@ -34,10 +33,10 @@ _MAPPED = re.compile(rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(
                      rf"(?=[^\s{{\[])(?:{_VALUE})")
 _CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})")
 # a Kubernetes pair, whose value follows, and keywords of Python: name: X, value: Y and name="X", value="Y"
-_KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*"
+_KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*+"
 _PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})")
 _NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
-_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*,?\s*$")
+_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*+,?\s*$")
 _NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write that a name is not set
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 # what only shows a text, unless it goes to a file or a pipe
@@ -48,6 +47,8 @@ _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
 _DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
 _OPENS = {")": "(", "]": "[", "}": "{"}
 _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
+_TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
+_MOST_TOML = 1 << 15  # characters: for one key of many parts tomllib takes the square of its length
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
 _BRIDGE, _EXTENDED, _ACS = 0x0604, 0x100, 0x000D  # class of PCI bridges; where extended capabilities begin; id of that one
@@ -85,7 +86,7 @@ def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
             if not block:
                 return data.decode("utf-8", "replace")
             data += block
-    return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB: that is no environment")
+    return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB, too large for an environment")
 
 
 def parse(text: str, name: str = "text") -> Role:
@@ -109,7 +110,7 @@ def is_dump(text: str) -> bool:
 
 def _is_toml(text: str) -> bool:
     try:
-        return bool(tomllib.loads(text))
+        return len(text) < _MOST_TOML and bool(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError):
         return False
 
@@ -121,6 +122,9 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
     waiting = None  # the name of a pair whose value stands on the next line
     toml = _is_toml(text)
     for number, row in enumerate(rows, 1):
+        if not _TELLS.search(row):
+            waiting = None
+            continue
         live = "\0" in text or _LIVE_COMMENT.match(row)  # lines for the scheduler look like comments of the shell
         line = row if live else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         if "$((" in line:
@@ -160,9 +164,9 @@ def _is_code(match: re.Match[str], in_program: bool) -> bool:
 def _value(match: re.Match[str]) -> str:
     value = match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
     if match["b"] is not None:  # what closes a list or a call around it is not the value's
-        value = re.sub(r"[,\\]+$", "", value)
+        value = value.rstrip(",\\")
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
-            value = re.sub(r"[,\\]+$", "", value[:-1])
+            value = value[:-1].rstrip(",\\")
     return _DEFAULT.sub(r"\1", value)
 
 

@@ -16,8 +16,8 @@ def variables_table(env: Environment) -> Table:
     columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
     return Table(
         "", columns, rows or [["none", *["" for _ in columns[1:]]]],
-        f"Not looked at: {counted(sum(r.others for r in roles), 'further variable')}. A name that is not known to us may still be "
-        "read by a plugin.")
+        f"Not looked at: {counted(sum(r.others for r in roles), 'further variable')}. A plugin may still read a name "
+        "that is not known to us.")
 
 
 def _value(role, name: str) -> str:

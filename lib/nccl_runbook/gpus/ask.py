@@ -1,4 +1,4 @@
-"""What is there: GPUs as NVML, the device files and CUDA in a fresh rank each tell them."""
+"""What is there: GPUs as NVML, the device files and CUDA in a fresh rank each see them."""
 import json
 import subprocess
 import sys
@@ -38,5 +38,5 @@ def fact_of(rank: RankResult, event: str, kind: Any) -> Any:
     """The rank's event as a fact of that kind, or a Gap that says why the rank did not come to that."""
     found, no_torch = rank.first(event), rank.first("no_torch")
     if found is not None:
-        return from_json(kind, {k: v for k, v in found.items() if k != "event"})
+        return from_json(kind, found, "event")
     return Gap("absent", no_torch["error"]) if no_torch else rank.why_silent()

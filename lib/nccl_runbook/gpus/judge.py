@@ -42,23 +42,23 @@ def _selection(machine: Machine) -> Selection | None:
 
 def no_gpu_anywhere(machine: Machine) -> Finding | None:
     """No view names a GPU. Never health; a container on a host with GPUs was not given them."""
-    absent = isinstance(machine.nvml, Gap) and (machine.nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in machine.nvml.detail)
-    lists_none = not isinstance(machine.nvml, Gap) and not machine.nvml.gpus
-    if not (absent or lists_none) or _gpu_files(machine) or _cuda_count(machine):
+    nvml = machine.nvml
+    absent = nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in nvml.detail if isinstance(nvml, Gap) else not nvml.gpus
+    if not absent or _gpu_files(machine) or _cuda_count(machine):
         return None
-    said = [Evidence(str(machine.nvml) if isinstance(machine.nvml, Gap) else "NVML answers and lists no GPU", "gpus.nvml")]
+    said = [Evidence(str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml")]
     if not isinstance(machine.cuda, Gap) and machine.cuda.error:
         said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
     if not (on_bus := {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus):
         return Finding(
             "no-gpu-anywhere", Severity.UNKNOWN,
-            "no GPU is visible here: NVML, the device files and CUDA name none", tuple(said),
+            "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one", tuple(said),
             (Remedy("you",
-                    "Run this where the job runs, in its container or allocation. Containers are given GPUs "
-                    "at their start:", usual("container-gpu-access")[0].lines),))
+                    "Run this in the container or allocation of the job. Containers get their GPUs when "
+                    "they start:", usual("container-gpu-access")[0].lines),))
     said.append(Evidence(", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()), "gpus.surroundings.pci_gpus"))
     if _in_container(machine):
-        return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container was given none",
+        return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container got none",
                        tuple(said), usual("container-gpu-access"), "container-gpu-access", "likely")
     return Finding(
         "no-gpu-anywhere", Severity.UNKNOWN,
@@ -73,7 +73,7 @@ def nvml_refuses(machine: Machine) -> Finding | None:
     gap = machine.nvml
     if not isinstance(gap, Gap) or gap.reason == "not-run":
         return None
-    admin = Remedy("the administrator", "NVML does not work on this host; NCCL needs it. What the kernel says:", _KERNEL_LOG)
+    admin = Remedy("the administrator", "NVML does not work on this host, and NCCL needs it. Read the kernel log:", _KERNEL_LOG)
     cause, status, remedies = "nvml-call-failed", "established", (admin,)
     if "mismatch" in gap.detail:
         cause, remedies = "driver-library-mismatch", usual("driver-library-mismatch")
@@ -84,7 +84,7 @@ def nvml_refuses(machine: Machine) -> Finding | None:
         status = "established" if _in_container(machine) else "likely"
     elif _in_container(machine):
         restart = Remedy("your launcher", "Restart the container: device access is often lost when the host reloads systemd "
-                         "(nvidia-container-toolkit's troubleshooting guide). Naming the device files keeps it.",
+                         "(nvidia-container-toolkit's troubleshooting guide). Naming the device files prevents that.",
                          ("docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 IMAGE",))
         cause, status, remedies = "container-gpu-access", "likely", (restart, admin)
     return Finding("nvml-refuses", Severity.BROKEN, f"NVML cannot be used: {gap.detail}", (Evidence(gap.detail, "gpus.nvml"),), remedies,
@@ -98,17 +98,17 @@ def nvml_refuses_a_gpu(machine: Machine) -> Finding | None:
     said = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused)
     if all(g.reason == "no-permission" for _, g in refused) and 0 < len(_nvml_gpus(machine)) - len(refused) <= _cuda_count(machine):
         names = ", ".join(str(i) for i, _ in refused)
-        return Finding("nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not granted to this process", said)
+        return Finding("nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not available to this process", said)
     words = refused[0][1].detail
     is_lost = "lost" in words or "requires restart" in words or refused[0][1].reason == "timed-out"
     admin = Remedy("the administrator", "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.",
                    _KERNEL_LOG)
-    around = Remedy("your launcher", "Until then: start the job in a container that is given the other GPUs only. CUDA_VISIBLE_DEVICES "
-                    "does not get round it: NCCL asks NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
+    around = Remedy("your launcher", "Workaround until it is fixed: start the job in a container with only the other GPUs. "
+                    "CUDA_VISIBLE_DEVICES does not help: NCCL queries NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
                     (f"docker run --gpus '\"device={_others(machine)}\"' IMAGE",))
     return Finding(
         "nvml-refuses-a-gpu", Severity.BROKEN,
-        f"NVML refuses GPU {', '.join(str(i) for i, _ in refused)} of {len(_nvml_gpus(machine))}: {words}",
+        f"NVML returns an error for GPU {', '.join(str(i) for i, _ in refused)} of {len(_nvml_gpus(machine))}: {words}",
         said, (admin, around),
         "gpu-or-link-fault" if is_lost else "container-gpu-access" if refused[0][1].reason == "no-permission"
         else "nvml-call-failed", "likely" if refused[0][1].reason == "timed-out" else "established")
@@ -134,7 +134,7 @@ def visible_devices_wrong(machine: Machine) -> Finding | None:
          Evidence(f"NVML lists {len(_nvml_gpus(machine))} GPUs", "gpus.nvml"),
          Evidence(f"a fresh rank counts {_cuda_count(machine)}", "gpus.cuda")),
         (Remedy("your launcher",
-                "Clear the variable, or name GPUs that exist. Where a scheduler set it, ask for GPUs there.",
+                "Unset the variable, or name GPUs that exist. If a scheduler set it, request GPUs there.",
                 _clear_lines(machine)),), "visible-devices-wrong", "established")
 
 
@@ -152,33 +152,26 @@ def gpus_hidden(machine: Machine) -> Finding | None:
         return Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
     return Finding(
         "gpus-hidden", Severity.WARN, title, evidence,
-        (Remedy("your launcher", "If the job should use them too, clear the variable.", _clear_lines(machine)),),
+        (Remedy("your launcher", "If the job should use them too, unset the variable.", _clear_lines(machine)),),
         "visible-devices-wrong", "possible")
 
 
 def _hidden(machine: Machine, selection: Selection) -> list[int]:
     """nvml_index of each GPU that is not shown. CUDA's own UUIDs decide where it has them: its order need not be NVML's."""
-    indices = _indices_by_cuda(machine)
+    indices = gpu_health.indices_by_cuda(machine)
     shown = selection.shown if len(indices) != len(selection.shown) or None in indices else indices
     return [i for i in range(len(_nvml_gpus(machine))) if i not in shown]
 
 
-def _indices_by_cuda(machine: Machine) -> list[int | None]:
-    """nvml_index of each GPU in CUDA's order, None where the UUID is not among NVML's."""
-    named = [g for g in _nvml_gpus(machine) if isinstance(g, NvmlGpu) and isinstance(g.uuid, str)]
-    known = {g.uuid.lower().removeprefix("gpu-"): g.nvml_index for g in named}
-    return [] if isinstance(machine.cuda, Gap) else [known.get(g.uuid.lower()) for g in machine.cuda.gpus]
-
-
 def indices_differ(machine: Machine) -> Finding | None:
-    """CUDA counts the GPUs in another order than nvidia-smi: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
-    indices = _indices_by_cuda(machine)
+    """CUDA numbers the GPUs in another order than nvidia-smi: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    indices = gpu_health.indices_by_cuda(machine)
     if _selection(machine) is not None or None in indices or indices == sorted(indices):
         return None
     return Finding(
-        "indices-differ", Severity.NOTE, "CUDA counts the GPUs in another order than nvidia-smi",
+        "indices-differ", Severity.NOTE, "CUDA numbers the GPUs in another order than nvidia-smi",
         (Evidence(", ".join(f"cuda {c} is nvidia-smi's {i}" for c, i in enumerate(indices)), "gpus.cuda"),),
-        (Remedy("your launcher", "To count as nvidia-smi does:", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",)),))
+        (Remedy("your launcher", "To use the order of nvidia-smi:", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",)),))
 
 
 def torch_without_cuda(machine: Machine) -> Finding | None:
@@ -187,7 +180,7 @@ def torch_without_cuda(machine: Machine) -> Finding | None:
     if isinstance(cuda, Gap) or cuda.cuda or not (_nvml_gpus(machine) or _gpu_files(machine)):
         return None
     gpus = counted(len(_nvml_gpus(machine)) or len(_gpu_files(machine)), "GPU")
-    fix = Remedy("you", "Install a torch that is built with CUDA into the job's interpreter.", (
+    fix = Remedy("you", "Install a torch with CUDA for the job's interpreter.", (
         f"python3 -m pip install --force-reinstall torch=={cuda.torch.partition('+')[0]}",
         'python3 -c "import torch; print(torch.version.cuda)"'))
     return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {gpus}",
@@ -211,7 +204,7 @@ def cuda_cannot_start(machine: Machine) -> Finding | None:
                        "container-gpu-access", "likely")
     return Finding(
         "cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}", said,
-        (Remedy("the administrator", "CUDA does not start on this host. What the kernel says:",
+        (Remedy("the administrator", "CUDA does not start on this host. Read the kernel log:",
                 _KERNEL_LOG),))
 
 
@@ -236,9 +229,8 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
     expected = tuple(i for i in (selection.shown if selection else reached) if i in reached)
     if (selection and selection.problem) or len(cuda.gpus) >= len(expected):
         return None
-    seen = {g.uuid.lower() for g in cuda.gpus}
     missing = [str(g.nvml_index) for g in nvml.reached if g.nvml_index in expected and not isinstance(g.uuid, Gap)
-               and g.uuid.lower().removeprefix("gpu-") not in seen]
+               and g.nvml_index not in gpu_health.indices_by_cuda(machine)]
     blocked = _unusable_files(machine)
     title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists"
     title += f"; GPU {', '.join(missing)} is left out" if missing else ""
@@ -247,7 +239,7 @@ def cuda_misses_gpus(machine: Machine) -> Finding | None:
         (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"),
          *(Evidence(b, "gpus.surroundings.files") for b in blocked)),
         usual("container-gpu-access") if blocked else (
-            Remedy("the administrator", "CUDA leaves GPUs out that NVML lists. What the kernel says:",
+            Remedy("the administrator", "CUDA does not show all GPUs that NVML lists. Read the kernel log:",
                    _KERNEL_LOG),), "container-gpu-access" if blocked else "gpu-or-link-fault",
         "likely" if blocked else "possible")
 
@@ -273,7 +265,8 @@ def judge(machine: Machine | Gap) -> list[Finding]:
     if isinstance(machine, Gap):
         return []
     if not isinstance(machine.cuda, Gap) and machine.cuda.hip:
-        return [Finding("not-nvidia", Severity.SKIPPED, f"torch {machine.cuda.torch} is built for ROCm; this step knows NVIDIA GPUs")]
+        return [Finding("not-nvidia", Severity.SKIPPED, f"torch {machine.cuda.torch} is built for ROCm; this step supports only "
+                                                        "NVIDIA GPUs")]
     if nothing := no_gpu_anywhere(machine):
         return [nothing]
     found = [f for f in (rule(machine) for rule in RULES) if f]

@@ -19,6 +19,12 @@ def with_mig(nvml: NvmlView) -> list[NvmlGpu]:
     return [g for g in nvml.reached if isinstance(g.mig, Mig) and g.mig.is_enabled]
 
 
+def indices_by_cuda(machine: Machine) -> list[int | None]:
+    """nvml_index of each GPU in CUDA's order, None where the UUID is not among NVML's."""
+    known = {g.uuid.lower().removeprefix("gpu-"): g.nvml_index for g in _gpus(machine) if not isinstance(g.uuid, Gap)}
+    return [] if isinstance(machine.cuda, Gap) else [known.get(g.uuid.lower()) for g in machine.cuda.gpus]
+
+
 def _named(gpus: list[NvmlGpu]) -> str:
     return f"GPU {', '.join(str(g.nvml_index) for g in gpus)}"
 
@@ -35,7 +41,7 @@ def _finding(rule: str, severity: Severity, gpus: list[NvmlGpu], says: str, fiel
 
 def _reset(gpus: list[NvmlGpu], why: str) -> Remedy:
     ids = ",".join(str(g.nvml_index) for g in gpus)
-    return Remedy("the administrator", f"{why} Drain the host and reset the GPU; if the counter comes back, have the card replaced.", (
+    return Remedy("the administrator", f"{why} Drain the host and reset the GPU; if the counter rises again, replace the card.", (
         f"nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT -i {ids}", "sudo dmesg -T | grep -iE 'NVRM|Xid' | head -50",
         f"sudo nvidia-smi --gpu-reset -i {ids}"))
 
@@ -46,7 +52,7 @@ def ecc_errors(machine: Machine) -> Finding | None:
            and g.ecc.volatile_uncorrected > 0]
     return _finding(
         "ecc-errors", Severity.WARN, bad, "uncorrected ECC errors since the driver was loaded", "ecc",
-        lambda g: f"{g.ecc.volatile_uncorrected} uncorrected", (_reset(bad, "Memory of this GPU went wrong."),),
+        lambda g: f"{g.ecc.volatile_uncorrected} uncorrected", (_reset(bad, "The memory of this GPU has errors."),),
         "gpu-or-link-fault", "likely")
 
 
@@ -59,7 +65,7 @@ def rows_need_reset(machine: Machine) -> Finding | None:
         "rows-need-reset", Severity.BROKEN if failed else Severity.WARN, bad,
         "a bad memory row could not be replaced" if failed else "a bad memory row is replaced only at the next reset",
         "remapped_rows", lambda g: f"pending {g.remapped_rows.is_pending}, failed {g.remapped_rows.has_failed}",
-        (_reset(bad, "Row remapping needs it."),), "gpu-or-link-fault", "established" if failed else "likely")
+        (_reset(bad, "Row remapping needs this."),), "gpu-or-link-fault", "established" if failed else "likely")
 
 
 def nvlink_down(machine: Machine) -> Finding | None:
@@ -70,7 +76,7 @@ def nvlink_down(machine: Machine) -> Finding | None:
         [g for group in alike.values() for g in group if _lags(g, max(o.nvlinks.up for o in group))],
         "fewer NVLinks are up than on the other GPUs of its kind", "nvlinks",
         lambda g: f"down: link {', '.join(str(i) for i, up in enumerate(g.nvlinks.active) if not up)}",
-        (Remedy("the administrator", "NVLinks are down. Look for Xid 74, then reset the GPUs; reseat the bridge where there is one.",
+        (Remedy("the administrator", "NVLinks are down. Look for Xid 74, then reset the GPUs. If there is a bridge, reseat it.",
                 ("nvidia-smi nvlink --status", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head -50")),),
         "gpu-or-link-fault", "likely")
 
@@ -97,7 +103,7 @@ def clocks_held_down(machine: Machine) -> Finding | None:
         "clocks-held-down", Severity.WARN,
         [g for g in _gpus(machine) if not isinstance(g.clock_reasons, Gap) and set(g.clock_reasons) & set(SLOWED_BY_FAULT)],
         "slowed down by heat or power", "clock_reasons", lambda g: f"{', '.join(g.clock_reasons)} at {g.temperature_c} C",
-        (Remedy("the administrator", "Cooling or power holds this GPU down: look at fans, inlet temperature and power supply.",
+        (Remedy("the administrator", "Cooling or power limits this GPU. Check fans, inlet temperature and power supply.",
                 ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",)),), "straggler", "possible")
 
 
@@ -109,11 +115,11 @@ def compute_mode_blocks(machine: Machine) -> Finding | None:
              and any(o.kind != "graphics" and not o.is_ours for o in g.owners)]
     said = _seen(taken or gpus, "compute_mode", lambda g: f"compute mode {g.compute_mode}{_held_by(g)}")
     if not taken:
-        return Finding("compute-mode-blocks", Severity.NOTE, f"{_named(gpus)}: exclusive compute mode, one process a GPU", said)
+        return Finding("compute-mode-blocks", Severity.NOTE, f"{_named(gpus)}: exclusive compute mode, one process per GPU", said)
     return Finding(
-        "compute-mode-blocks", Severity.BROKEN, f"{_named(taken)}: compute mode lets no further process in",
+        "compute-mode-blocks", Severity.BROKEN, f"{_named(taken)}: compute mode admits no further process",
         said,
-        (Remedy("the administrator", "Let processes in again.",
+        (Remedy("the administrator", "Admit processes again.",
                 tuple(f"sudo nvidia-smi -i {g.nvml_index} -c DEFAULT" for g in taken)),),
         "gpu-exclusive-mode", "established")
 
@@ -128,10 +134,10 @@ def mig_splits_gpus(machine: Machine) -> Finding | None:
     empty = [g for g in on if not g.mig.instances]
     return Finding(
         "mig-splits-gpus", Severity.BROKEN if empty else Severity.WARN,
-        f"{_named(empty)}: MIG is on without instances, so CUDA can use nothing there" if empty
+        f"{_named(empty)}: MIG is on without instances, so CUDA cannot use these GPUs" if empty
         else f"{_named(on)}: MIG is on; a process sees one slice, and slices have no peer access",
         _seen(on, "mig", lambda g: f"MIG on, {len(g.mig.instances)} instances"),
-        (Remedy("the administrator", "For NCCL over whole GPUs switch MIG off (needs idle GPUs).",
+        (Remedy("the administrator", "For NCCL over whole GPUs, disable MIG (needs idle GPUs).",
                 tuple(f"sudo nvidia-smi -i {g.nvml_index} -mig 0" for g in on)),),
         "vgpu-or-mig-unsupported", "established" if empty else "possible") if on else None
 
@@ -154,11 +160,11 @@ def bus_ids_collide(machine: Machine) -> Finding | None:
     wheel = "12" if isinstance(machine.cuda, Gap) else machine.cuda.cuda.partition(".")[0] or "12"  # nvidia-nccl-cu12, -cu13
     told_apart = tuple(int(n) for n in re.findall(r"\d+", nccl)[:2]) >= UUIDS_SINCE_NCCL
     fix = (Remedy("you", "Use NCCL 2.30 or later, which compares UUIDs.", (f'python3 -m pip install -U "nvidia-nccl-cu{wheel}>=2.30"',)),
-           Remedy("the administrator", "Distinct GPUs report one bus id: an enumeration fault of this host or driver.", (
+           Remedy("the administrator", "Different GPUs report the same bus id: an enumeration fault of this host or driver.", (
                "nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)))
     return Finding(
         "bus-ids-collide", Severity.NOTE if told_apart else Severity.BROKEN,
-        "distinct GPUs report one PCI bus id",
+        "different GPUs report the same PCI bus id",
         tuple(Evidence(f"{bus}: {', '.join(who)}", "gpus.nvml") for bus, who in sorted(clash.items())), fix,
         "bus-id-collision", "possible" if told_apart else "established")
 
@@ -173,14 +179,13 @@ def nvlink_without_peer_access(machine: Machine) -> Finding | None:
     """NVML sees NVLink between GPUs, and CUDA refuses peer access. Cards without NVLink may well have none (GeForce)."""
     if isinstance(machine.nvml, Gap) or isinstance(machine.cuda, Gap) or isinstance(machine.nvml.pairs, Gap) or with_mig(machine.nvml):
         return None
-    index = {g.uuid.lower(): g.cuda_index for g in machine.cuda.gpus if g.uuid}
-    known = {g.nvml_index: index.get(g.uuid.lower().removeprefix("gpu-")) for g in machine.nvml.reached if not isinstance(g.uuid, Gap)}
+    known = {index: g.cuda_index for g, index in zip(machine.cuda.gpus, indices_by_cuda(machine), strict=True)}
     seats = [(pair, known.get(pair.a), known.get(pair.b)) for pair in machine.nvml.pairs if str(pair.level).startswith("NV")]
     bad = [pair for pair, a, b in seats if a is not None and b is not None and not machine.cuda.peer_access[a][b]]
     return Finding(
         "nvlink-without-peer-access", Severity.WARN, f"{len(bad)} pairs of GPUs have NVLink but no peer access",
         tuple(Evidence(f"GPU {p.a} and {p.b}: {p.level}, P2P read {p.p2p_read}", "gpus.cuda.peer_access") for p in bad[:8]),
-        (Remedy("the administrator", "NVLink is there and CUDA refuses peer access: check fabric, driver, confidential mode.",
+        (Remedy("the administrator", "NVLink exists, but CUDA refuses peer access. Check fabric, driver and confidential mode.",
                 ("nvidia-smi topo -p2p r", "nvidia-smi topo -m")),), "gpu-or-link-fault", "possible") if bad else None
 
 

@@ -35,16 +35,16 @@ def _text(value: Any) -> str:
     return value.reason if isinstance(value, Gap) else str(value)
 
 
-@titled("GPUs as NVML tells them", "nvml")
+@titled("GPUs, as NVML reports them", "nvml")
 def gpus_table(machine: Machine) -> Table:
-    """One row a GPU as NVML tells it."""
+    """One row a GPU as NVML reports it."""
     nvml = machine.nvml
     return Table(
         "",
         ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C",
          "health"], [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)],
-        f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A link at rest lowers its PCIe "
-        "generation by itself.")
+        f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A PCIe link at rest uses a "
+        "lower generation.")
 
 
 def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
@@ -77,7 +77,7 @@ def _files_rows(name: str, around: Surroundings) -> list[list[Any]]:
     gpus = [f for f in around.files if f.path.removeprefix("/dev/nvidia").isdigit() or f.path == "/dev/dxg"]
     files = ", ".join(f.path + (f" ({f.error})" if f.error not in ("", "not tried") else "") for f in around.files if "caps" not in f.path)
     chosen = ", ".join(f"{k}={v}" for k, v in around.variables.items() if k != "LD_LIBRARY_PATH")
-    return [[name, str(len(gpus)), files or "none"], ["variables", "", chosen or "none of those that select GPUs is set"],
+    return [[name, str(len(gpus)), files or "none"], ["variables", "", chosen or "none that selects GPUs is set"],
             ["container", "", ", ".join(around.container) or "no sign of one"]]
 
 
@@ -94,7 +94,7 @@ def topology_table(machine: Machine) -> Table:
     return Table(
         "", ["", *(f"GPU {b}" for b in names)],
         [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names],
-        "NV#: that many NVLinks; PIX, PXB, PHB, NODE, SYS: ever further over PCIe. P2P as NVML grants it; "
+        "NV#: number of NVLinks. PIX, PXB, PHB, NODE, SYS: increasing distance over PCIe. P2P: as NVML reports it; "
         "most GeForce cards have none.")
 
 

@@ -116,7 +116,7 @@ class Dump:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """Where one rank's main thread was. ``frames``: "function, file:line", innermost first; ``state``: "T" and so on where it is told."""
+    """The place of one rank's main thread. ``frames``: "function, file:line", innermost first; ``state``: "T" and so on if it is known."""
 
     rank: int
     source: str

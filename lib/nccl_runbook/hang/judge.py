@@ -23,9 +23,10 @@ LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor'
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
-_STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows each rank's stack"
-_WAITS_LEAST = "nccl-runbook look   # beside the job while it runs: a rank that waits least is the slow one"
-_STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: gone it has ended, T is stopped, else it is busy'
+_STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows the stack of each rank"
+_WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
+_STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: missing: it ended; T: stopped; otherwise: busy'
+_DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": _STATE}
 _WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
 
 
@@ -81,10 +82,10 @@ def by_look(hang: Hang, told: Told) -> Told:
 
 
 def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
-    """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so nobody is accused."""
-    there, silent = places(Counter(called(hang, w) for w in found.all())), rank_names([a.rank for a in quiet])
-    return Told("unknown", (), tuple(sorted(found.waits)), f"{counted(len(found.waits), 'rank')} waited in {there}; {silent} fell silent: "
-                "dead, stopped or busy, logs alone do not tell.", cause=_CAUSE["dead"], status="possible",
+    """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so no rank is named."""
+    return Told("unknown", (), tuple(sorted(found.waits)), f"{counted(len(found.waits), 'rank')} waited in "
+                f"{places(Counter(called(hang, w) for w in found.all()))}; {rank_names([a.rank for a in quiet])} fell silent: dead, "
+                "stopped or busy; the logs alone do not show which.", cause=_CAUSE["dead"], status="possible",
                 evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
 
 
@@ -110,17 +111,17 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
 
 
 def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
-    """What a reader must know where nothing tells that the job stood still: no time-out, and the files have no time, or that of a copy."""
+    """What a reader must know if nothing shows that the job stood still: no time-out, and the files have no time, or that of a copy."""
     stood = any(w.op.state == "timed-out" or w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S for w in waits)
     by_dumps = {"skipped", "unmatched", "gpu-stuck", "host-busy"} - {"host-busy" for s in hang.stacks if s.rank == lead.rank}
     if lead.kind not in by_dumps or stood or not waits or any(r.timeouts for r in hang.logs.ranks):
         return []
-    return [Evidence("nothing here tells when the dumps were written (copies, or an archive): if the job still moved then, a rank one step "
-                     "behind looks the same, and a second set, taken ten seconds later, decides", "times of the files")]
+    return [Evidence("nothing here shows when the dumps were written (copies, or an archive): if the job was still moving, a rank one step "
+                     "behind looks the same. A second set of dumps, taken ten seconds later, decides", "times of the files")]
 
 
 def _nobody(hang: Hang, found: Graph) -> Told:
-    """Something is open, and nobody can be accused."""
+    """Something is open, and no rank can be named."""
     first = [w for w in found.all() if w.first] or list(found.all())
     perhaps = sorted({r for w in first for r in w.perhaps})
     calls = Counter(called(hang, w) for w in first)
@@ -128,23 +129,23 @@ def _nobody(hang: Hang, found: Graph) -> Told:
     there = places(calls)
     victims = tuple(sorted(found.waits))
     evidence = tuple(Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
-    unknown = Told("unknown", (), victims, f"all members are in {there}; whether it moves, one picture does not tell.", collective,
-                   evidence=evidence, decides="take the dumps once more, ten seconds later, and hand over both folders")
+    unknown = Told("unknown", (), victims, f"all members are in {there}. One snapshot cannot show progress.", collective,
+                   evidence=evidence, decides="take the dumps again ten seconds later, and give both folders")
     if perhaps:
         return dataclasses.replace(
             unknown, decides=f"collect dump or log of {rank_names(perhaps)}", sentence=f"{counted(len(victims), 'rank')} "
-            f"wait{'s' * (len(victims) == 1)} in {there}; of {rank_names(perhaps)} nothing is known, so nobody is accused.")
+            f"wait{'s' * (len(victims) == 1)} in {there}; of {rank_names(perhaps)} nothing is known, so no rank is named.")
     if any(w.on for w in found.all() if w.first):
-        said = f"the ranks wait for each other: {there}; which of them left the common order is not recorded."
+        said = f"the ranks wait for each other: {there}; which one left the common order is not recorded."
         return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _STACK_LINE)
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
-        said = f"all {counted(len(victims), 'rank')} that told anything wait in {there}; whether there are others nothing tells."
+        said = f"all {counted(len(victims), 'rank')} with any record wait in {there}; there may be others."
         return dataclasses.replace(unknown, sentence=said, decides="collect the dumps, logs or stacks of all ranks")
     logged = any(r.timeouts for r in hang.logs.ranks)
     if late := [w for w in first if logged or w.op.state == "timed-out" or 0 < w.op.timeout_ms <= (w.op.age_s or 0) * 1000]:
-        said = f"all members wait in {there}: nobody is missing, so it is the path between them, a GPU, or the library."
+        said = f"all members wait in {there}. No rank is missing: suspect the path between them, a GPU, or the library."
         return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence,
-                    "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then tell whose GPU never started it")
+                    "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never started it")
     return unknown
 
 
@@ -162,29 +163,30 @@ def _apart(hang: Hang) -> list[Evidence]:
     words = "; ".join(f"{rank_names(sorted(ranks))} {seconds:+d} s" for seconds, ranks in sorted(ahead.items()) if seconds)
     error = max((c.error_s for c in hang.clocks), default=0.0)
     return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, by operations that end everywhere at once); times are "
-                     "brought to one clock, and within that error nothing is called first", "dumps")] if words else []
+                     "shifted to one clock, and within that error nothing is called first", "dumps")] if words else []
 
 
 def _nothing_open(hang: Hang) -> Told:
     """No operation is open anywhere."""
     world = {r for g in hang.groups for r in g.ranks}
     if not (seen := {d.rank for d in hang.dumps if d.entries}):
-        return Told("unknown", (), (), "nothing here says how far the ranks came.", decides=_STACK_LINE)
+        return Told("unknown", (), (), "nothing here shows how far the ranks came.", decides=_STACK_LINE)
     if world - seen:
         lacking = rank_names(sorted(world - seen))
         return Told("unknown", (), (), f"nothing is open in {counted(len(seen), 'dump')}; of {lacking} there is none.",
                     decides=f"collect the dumps of {lacking}")
     if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
-        return Told("unknown", (), (), "nothing is open in the dumps that can be used; others cannot be.",
-                    decides="collect the dumps again that were not used: the list of files says why")
+        return Told("unknown", (), (), "nothing is open in the usable dumps; other dumps cannot be used.",
+                    decides="collect the unused dumps again: the list of files gives the reason")
     for rank, (words, _, _) in graphs.late(hang).items():
         return Told("unknown", (), (), f"nothing is open; rank {rank} is {words}, or its clock is ahead: Gloo records no ends, which "
                     "would tell.", decides=_WAITS_LEAST)
     blind = any(d.backend == "gloo" for d in hang.dumps)
-    return Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all called the same."
-                + " Whether a rank is slow is not seen: Gloo records no ends." * blind,
-                evidence=(Evidence(f"shown would be who comes last by {graphs.LATE_MS:.0f} ms to most of 16 or more operations of all "
-                                   "ranks, and nobody slow by less, or in a smaller group (Gloo, torch 2.13)", "dumps"),) * blind,
+    return Told("healthy", (), (), f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all ranks made "
+                                   "the same calls."
+                + " A slow rank cannot be detected: Gloo records no ends." * blind,
+                evidence=(Evidence(f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in most of at least 16 "
+                                   "operations of all ranks (Gloo, torch 2.13)", "dumps"),) * blind,
                 decides=_WAITS_LEAST * blind)
 
 
@@ -201,10 +203,8 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
 def _decides(hang: Hang, lead: Accused) -> str:
     if hang.ras and lead.doubtful and lead.kind != "unknown":
         return RAS_AGAIN
-    if lead.kind == "gpu-stuck":
-        return "nccl-runbook run --step 01-gpu-visibility"
-    if lead.kind == "unknown":
-        return _STATE
+    if lead.kind in _DECIDES:
+        return _DECIDES[lead.kind]
     if lead.kind == "dead":
         return _in_its_log(fitting(_cause(hang, lead) or _CAUSE["dead"], lead.evidence[0].text).decides[2], lead.evidence)
     known = lead.kind in ("mismatch", "slow") or any(s.rank == lead.rank for s in hang.stacks)
@@ -222,7 +222,7 @@ def _in_its_log(line: str, seen: tuple[Evidence, ...]) -> str:
 def findings(hang: Hang) -> list[Finding]:
     """The same as findings of a step. At least one."""
     if not hang.files:
-        return [Finding("no-dump-named", Severity.SKIPPED, "no dump was named: give dumps, logs or stacks with -p hang_path FOLDER")]
+        return [Finding("no-dump-named", Severity.SKIPPED, "no dump was given: name dumps, logs or stacks with -p hang_path FOLDER")]
     return [hang_told(judge(hang), hang.logs.launcher), *(
         Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),))
         for f in hang.files if f.problem and f.what == "dump")]
@@ -234,11 +234,11 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
     known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
     remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
     if told.cause == "uneven-minibatches":
-        remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there, with the "
-                                "counts.", (
+        remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there "
+                                "and prints the counts.", (
             "from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
             "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0")))
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
-        remedy = [Remedy("you", "See what decides it.", (told.decides,) if told.decides else ())]
+        remedy = [Remedy("you", "Run the test that decides.", (told.decides,) if told.decides else ())]
     decides = (Evidence(f"decides: {told.decides}", "next"),) * bool(told.decides and not any(told.decides in r.lines for r in remedy))
     return Finding("hang-told", severity, told.sentence, (*told.evidence, *decides), tuple(remedy), told.cause, told.status)

@@ -1,4 +1,4 @@
-"""Whom the records accuse: one function for each way in which a rank is proven not to have come."""
+"""The ranks that the records name: one function for each way in which a rank is proven not to have come."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ from textwrap import shorten
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang import judge_graph as graphs
-from nccl_runbook.hang.facts import Hang, Op
+from nccl_runbook.hang.facts import Group, Hang, Op
 from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, seen_in, source_of, top_of, track_of
 from nccl_runbook.hang.live.facts import RasAnswer, RasCommunicator, RasRank
 from nccl_runbook.hang.live.judge_ranks import apart
@@ -17,7 +17,7 @@ from nccl_runbook.messages.judge import raised_first
 
 _WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
-RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both answers to nccl-runbook hang"
+RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both outputs to nccl-runbook hang"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Accused:
 
 
 def accuse(hang: Hang, found: Graph) -> list[Accused]:
-    """Everybody against whom something is proven, each once, by rank."""
+    """Every rank with something proven against it, each once, by rank."""
     first = [*_ended(hang, found), *_different(hang)]
     # others are known to wait for them, and they wait for nobody and nothing
     first += [_missing(hang, rank, waits) for rank, waits in sorted(found.waited_for().items())
               if not found.waits.get(rank) and rank not in found.unended]
-    first += [_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never came through it, while those of all "
-                       "other members did, or began it", f"rank {rank}")
+    first += [_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never finished it; all other GPUs "
+                       "finished or started it", f"rank {rank}")
               for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
     first += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
     if not (known := {a.rank: a for a in reversed(first)}):
@@ -55,7 +55,7 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
 def _ended(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
     waited, first = {r for w in found.all() for r in w.on | w.perhaps}, raised(hang)
-    dead = [Accused(line.rank, "dead", f"ended with an error of its own: {shorten(line.text, 120, placeholder=' ...')}",
+    dead = [Accused(line.rank, "dead", f"ended with its own error: {shorten(line.text, 120, placeholder=' ...')}",
                     frame_of(hang, line.rank), (quoted(line),))
             for line in first if line.rank is not None and (line.rank in waited if hang.dumps else len(first) == 1)]
     return dead + [Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
@@ -78,22 +78,21 @@ def raised(hang: Hang) -> list[LogLine]:
 
 def _different(hang: Hang) -> list[Accused]:
     """Ranks that called something else than the other members at the first number where they differ."""
-    accused = []
-    for group in hang.groups:
-        for difference in group.differences[:1]:
-            usual, ranks = graphs.odd_ones(difference)
-            for rank in sorted(ranks):
-                call = next(c for c, who in difference.calls.items() if rank in who)
-                swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call}
-                              for d in group.differences[1:2])
-                track = next(t for t in group.tracks if t.rank == rank)
-                op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
-                left_out = not swapped and difference.after.get(usual) == call
-                says = (f"called {call} where the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
-                        + ": it left that one out, this is the next" * left_out)
-                accused.append(Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
-                                       op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name))
-    return accused
+    odd = ((group, *graphs.odd_ones(difference)) for group in hang.groups for difference in group.differences[:1])
+    return [_by_call(hang, group, usual, rank) for group, usual, ranks in odd for rank in sorted(ranks)]
+
+
+def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
+    difference, *others = group.differences[:2]
+    call = next(c for c, who in difference.calls.items() if rank in who)
+    swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in others)
+    track = next(t for t in group.tracks if t.rank == rank)
+    op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
+    left_out = not swapped and difference.after.get(usual) == call
+    says = (f"called {call} while the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
+            + ": it skipped that call, this is the next" * left_out)
+    return Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
+                   op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name)
 
 
 def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
@@ -109,8 +108,8 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
         kind = "skipped" if stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])) else "host-busy"
     last = next((d.last for d in hang.dumps if d.rank == rank), None)
     where = f"it is in {top_of(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
-    says = ("is in a send or recv that nobody answers" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
-    says += ": it completed all that it issued, and issued no more in any group" * (kind == "host-busy" and stack is None)
+    says = ("is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
+    says += ": it completed everything it issued, and issued nothing more in any group" * (kind == "host-busy" and stack is None)
     seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
     if there and (track := track_of(hang, wait.group, rank)):
@@ -129,7 +128,7 @@ def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
-    says = (f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}, which the steps before had there: "
+    says = (f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}, which earlier steps had at this place: "
             f"it is in {called(hang, own)}")
     return Accused(rank, "order" if issued else "skipped", says, own.op.frame,
                    (Evidence(says, source_of(hang, own)), *_waiting(hang, waits)), own.op, own.group)
@@ -152,7 +151,7 @@ def silent(hang: Hang, found: Graph) -> list[Accused]:
     spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
     if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
-    kind, why = "unknown", "killed, stopped or busy, the files do not tell"
+    kind, why = "unknown", "killed, stopped or busy; the files do not show which"
     if all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke):
         kind, why = "dead", "it ended, as the others lost their connections"
     seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
@@ -183,11 +182,11 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
     suspects = _lost(answers) or _suspects(answers)
     calls = sorted({row.call for c in answers[-1].communicators for row in apart(c.ranks)})
     if suspects:
-        told = "; ".join(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items())
-        return f"{told}; their ranks in the job are unknown."
+        named = "; ".join(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items())
+        return f"{named}; their ranks in the job are unknown."
     if calls and not _moved(answers):
-        return f"ranks launched different numbers of {', '.join(calls)}: NCCL's RAS cannot tell which side is wrong."
-    return "NCCL's RAS shows no rank that is lost, or whose counts differ from most while none moves."
+        return f"ranks launched different numbers of {', '.join(calls)}: NCCL's RAS cannot show which side is wrong."
+    return "NCCL's RAS shows no lost rank, and no rank whose counts differ while nothing moves."
 
 
 def _who(communicator: RasCommunicator, rank: RasRank) -> tuple:

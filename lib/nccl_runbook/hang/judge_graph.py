@@ -6,8 +6,6 @@ A rank is accused where the record proves that others wait for it and that it wa
 overwritten ring, a dump older than what others completed) is never taken for absence.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import math
@@ -59,18 +57,28 @@ class Graph:
         return (wait for waits in self.waits.values() for wait in waits)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Book:
+    """``order``: open operations of each rank as issued; ``written``: when its dump was written."""
+
+    order: dict[int, list[str]]
+    written: dict[int, float | None]
+
+    def is_first(self, rank: int, name: str) -> bool:
+        return not self.order.get(rank) or self.order[rank][0] == name
+
+    def elsewhere(self, ranks: Iterable[int], name: str) -> frozenset[int]:
+        """Those of the ranks whose GPU is in something earlier than this operation."""
+        return frozenset(r for r in ranks if self.order.get(r) and self.order[r][0] != name)
+
+
 def graph(hang: Hang) -> Graph:
     """The wait-for graph of these facts."""
-    waits: dict[int, list[Wait]] = collections.defaultdict(list)
     book = _Book({d.rank: d.order for d in hang.dumps}, {d.rank: d.written for d in hang.dumps})
-    for group in hang.groups:
-        sure = credible(group)
-        for track in group.tracks:
-            if wait := _collective(group, track, sure, book):
-                waits[track.rank].append(wait)
-    for channel in hang.channels:
-        for wait in _point_to_point(channel, book):
-            waits[wait.rank].append(wait)
+    in_groups = (_collective(group, track, sure, book)
+                 for group in hang.groups for sure in [credible(group)] for track in group.tracks)
+    on_channels = (wait for channel in hang.channels for wait in _point_to_point(channel, book))
+    waits = grouped((wait.rank, wait) for wait in (*in_groups, *on_channels) if wait)
     waited = {rank for every in waits.values() for wait in every for rank in wait.on}
     unended = {r: w for r, w in _unended(hang, book).items() if r in waited}
     return Graph({r: sorted(w, key=lambda wait: not wait.first) for r, w in waits.items() if r not in unended}, unended)
@@ -93,21 +101,6 @@ def _unended(hang: Hang, book: _Book) -> dict[int, Wait]:
 
 def _first_difference(group: Group) -> float:
     return min((d.seq for d in group.differences), default=math.inf)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Book:
-    """``order``: open operations of each rank as issued; ``written``: when its dump was written."""
-
-    order: dict[int, list[str]]
-    written: dict[int, float | None]
-
-    def is_first(self, rank: int, name: str) -> bool:
-        return not self.order.get(rank) or self.order[rank][0] == name
-
-    def elsewhere(self, ranks: Iterable[int], name: str) -> frozenset[int]:
-        """Those of the ranks whose GPU is in something earlier than this operation."""
-        return frozenset(r for r in ranks if self.order.get(r) and self.order[r][0] != name)
 
 
 def credible(group: Group) -> dict[int, Track]:
@@ -217,8 +210,8 @@ def stragglers(hang: Hang) -> dict[int, str]:
 
 
 def _latecomer(hang: Hang) -> dict[int, str]:
-    return {rank: f"{told}, who waited for it {share * 100:.0f} % of the last while"
-            for rank, (told, share, sure) in late(hang).items() if sure}
+    return {rank: f"{says}, who waited for it {share * 100:.0f} % of the last while"
+            for rank, (says, share, sure) in late(hang).items() if sure}
 
 
 def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
@@ -229,7 +222,7 @@ def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
 
 
 def uneven(hang: Hang, rank: int) -> list[Count]:
-    """What the rank said about its number of minibatches, and what another one said, where it had fewer than all others."""
+    """What the rank said about its number of minibatches, and what another one said, if it had fewer than all others."""
     own = [c for c in hang.counts if c.rank == rank]
     others = [c for c in hang.counts if c.rank != rank]
     return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []
@@ -249,7 +242,7 @@ def called(hang: Hang, wait: Wait) -> str:
 
 
 def group_name(hang: Hang, name: str) -> str:
-    """With its description, where it has one."""
+    """With its description, if it has one."""
     desc = next((g.desc for g in hang.groups if g.name == name), "")
     return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
 
@@ -266,13 +259,13 @@ def seen_in(stack: Stack) -> Evidence:
 
 
 def frame_of(hang: Hang, rank: int) -> str:
-    """Where a rank was, by its stack, else by its last operation; "" for neither."""
+    """The place of a rank, by its stack, else by its last operation; "" for neither."""
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
     return top_of(stack) if stack else next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
 
 
 def source_of(hang: Hang, wait: Wait) -> str:
-    """The file that tells of a wait."""
+    """The file that shows a wait."""
     track = track_of(hang, wait.group, wait.rank)
     return track.source if track else ""
 

@@ -1,10 +1,8 @@
 """What a hung job left, put together: dumps of its ranks, logs, saved stacks, live looks. One dump at a time, in any order."""
 
-import array
 import collections
 import contextlib
 import dataclasses
-import itertools
 import os
 import re
 import time
@@ -31,6 +29,7 @@ MOST_DIFFERENCES = 8
 PARALLEL_BYTES = 12 << 20  # below, more processes cost about as much as they save
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
 STACK_BYTES = 4 << 20
+_Key = tuple[str, str, tuple[int, ...]]  # a group's name, description and members
 _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
 
 
@@ -43,21 +42,21 @@ def collect(paths: list[str] | str) -> Hang:
     logged = logs.collect(paths, skip=frozenset(f.name for f in inputs.files), newest=True) if inputs.logs else Logs(
         [], "", {}, [])  # its tables take 0.1 s
     inputs.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in logged.files]
-    times, world = Times(readings, inputs.stamps()), _Members(readings, {r.rank for r in logged.ranks})
+    times, members = Times(readings, inputs.stamps()), _members(readings, {r.rank for r in logged.ranks})
     odd, late = _odd(readings), latecomers(readings)
-    groups = [_group(key, ranks, certain, readings, inputs.names, times) for key, (ranks, certain) in sorted(world.groups.items())]
+    groups = [_group(key, certain, readings, inputs.names, times) for key, certain in sorted(members.items())]
     return Redactor(os.environ).json(Hang(
         sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in inputs.files), key=lambda f: f.name),
         [Dump(rank, "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), odd[rank],
               reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)), reading.timed, *late.get(rank, ()))
          for rank, reading in sorted(readings.items())],
         _with_logs(groups, [r for r in logged.ranks if r.rank not in readings], logged.ranks),
-        _channels(readings, world, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
+        _channels(readings, members, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
         _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks, inputs.ras))
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
-    """The facts as recorded; where the record is that of a live look, what that saw."""
+    """The facts as recorded; for the record of a live look, what that saw."""
     return collect([record_path]) if isinstance(hang, Gap) else hang
 
 
@@ -98,7 +97,8 @@ class _Inputs:
             self._keep(source.name, *dump_file.outcome(source.peek(dump_file.MAX_BYTES + 1)))
         elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
             stack = stacks.read(source.name, source.peek(STACK_BYTES).decode("utf-8", "replace"))
-            self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "no rank is told: name it rankN.txt"))
+            self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "the rank is unknown: name the "
+                    "file rankN.txt"))
             self.stacks += [stack] if stack else []
         else:
             self.logs.append(source.name)
@@ -126,7 +126,7 @@ class _Inputs:
 
 
 def rank_of(name: str) -> int | None:
-    """The rank that a dump's name tells: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last number where no word says."""
+    """The rank in a dump's name: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last number where no word says."""
     base = os.path.basename(name)
     word = re.search(r"rank[_.-]?(\d{1,7})(?![\d_])", base, re.I)
     numbers = re.findall(r"(?<!\d)\d{1,7}(?!\d)", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
@@ -139,12 +139,12 @@ def _one_a_rank(inputs: _Inputs) -> dict[int, Reading]:
     for name, reading in sorted(inputs.read, key=lambda pair: pair[0]):
         rank = rank_of(name)
         world = next((ranks for key, (desc, ranks) in reading.members.items() if desc == "default_pg"), ())
-        if rank is None:
-            inputs.files.append(HangFile(name, "dump", rank, "its name tells no rank"))
-        elif world and rank not in world:
-            inputs.files.append(HangFile(name, "dump", rank, f"its name says rank {rank}, which its default group does not have"))
-        elif any(reading.digest == other.digest for _, other in claims[rank]):
-            inputs.files.append(HangFile(name, "dump", rank, "the same dump as another file"))
+        problem = next((why for applies, why in (
+            (rank is None, "its name contains no rank"),
+            (world and rank not in world, f"its name says rank {rank}, which its default group does not have"),
+            (any(reading.digest == other.digest for _, other in claims.get(rank, ())), "the same dump as another file")) if applies), "")
+        if problem:
+            inputs.files.append(HangFile(name, "dump", rank, problem))
         else:
             claims[rank].append((name, reading))
     chosen = {rank: newest for rank, rows in claims.items() if (newest := _newest(rank, rows, inputs))}
@@ -160,7 +160,7 @@ def _newest(rank: int, rows: list[tuple[str, Reading]], inputs: _Inputs) -> Read
     *older, (name, newest) = rows
     if not all(b.newest_ns > a.newest_ns and (b.members == a.members or b.oldest_ns > a.until_ns)
                for (_, a), (_, b) in zip(rows, rows[1:])):
-        inputs.files += [HangFile(n, "dump", rank, "two files claim this rank: neither was used") for n, _ in rows]
+        inputs.files += [HangFile(n, "dump", rank, "two files claim this rank, so neither was used") for n, _ in rows]
         return None
     inputs.names[rank] = name
     inputs.files += [HangFile(n, "dump", rank, "an older dump of this rank") for n, _ in older]
@@ -176,34 +176,25 @@ def _earlier_logs(names: list[str]) -> dict[str, str]:
             for name, (launch, number) in attempts.items() if number < last[launch]}
 
 
-class _Members:
-    """The groups, by name and members: one name may stand for several sets of ranks."""
-
-    def __init__(self, readings: dict[int, Reading], logged: set[int]) -> None:
-        self.groups: dict[tuple[str, str, tuple[int, ...]], tuple[tuple[int, ...], bool]] = {}
-        users: dict[str, set[int]] = collections.defaultdict(set)
-        everybody = set(readings)
-        for rank, reading in readings.items():
-            for name, (desc, ranks) in reading.members.items():
-                everybody |= set(ranks)
-                if name in reading.columns or rank in ranks and name:
-                    self.groups[name, desc or (reading.columns[name].desc if name in reading.columns else ""), ranks] = (ranks, True)
-            for name in reading.columns.keys() - reading.members.keys():
-                users[name].add(rank)
-        everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < MAX_RANKS else everybody
-        for name, ranks in users.items():
-            desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
-            known = tuple(sorted(everybody if desc == "default_pg" else ranks))
-            self.groups.setdefault((name, desc, known), (known, False))
-        self._by_rank = {(name, r): ranks for (name, _, ranks) in self.groups for r in ranks}
-
-    def of(self, name: str, rank: int) -> tuple[int, ...]:
-        """The members of the group of that name that ``rank`` is in."""
-        return self._by_rank.get((name, rank), ())
+def _members(readings: dict[int, Reading], logged: set[int]) -> dict[_Key, bool]:
+    """The groups, by name and members: one name may stand for several sets of ranks. Whether a dump says who the members are."""
+    groups: dict[_Key, bool] = {}
+    users = grouped((name, rank) for rank, reading in readings.items() for name in reading.columns.keys() - reading.members.keys())
+    everybody = set(readings)
+    for rank, reading in readings.items():
+        for name, (desc, ranks) in reading.members.items():
+            everybody |= set(ranks)
+            if name in reading.columns or rank in ranks and name:
+                groups[name, desc or (reading.columns[name].desc if name in reading.columns else ""), ranks] = True
+    everybody = set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < MAX_RANKS else everybody
+    for name, ranks in users.items():
+        desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
+        groups.setdefault((name, desc, tuple(sorted(everybody if desc == "default_pg" else ranks))), False)
+    return groups
 
 
 def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog]) -> list[Group]:
-    """Ranks without a dump, as far as watchdog and heartbeat lines tell: last number issued, last completed, and which timed out."""
+    """Ranks without a dump, as far as watchdog and heartbeat lines show: last number issued, last completed, and which timed out."""
     world = sorted({r.rank for r in everybody} | set(range(min(max((r.nranks or 0 for r in everybody), default=0), 1 << 16))))
     for row in rows:
         for label in row.enqueued or {t.group: 0 for t in row.timeouts[:1]}:
@@ -229,20 +220,20 @@ def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
     their habit, or that of the others, had in the place of such steps. None for all others."""
     holders = collections.Counter(step for reading in readings.values() for step in reading.steps)
     passed = collections.Counter(place for reading in readings.values() for place in {at for _, at, _ in reading.steps.values()})
-    usual = collections.defaultdict(set)
-    for level, place, names in itertools.chain.from_iterable(reading.steps.values() for reading in readings.values()):
-        usual[place] |= set(names if level < 2 else ())
+    usual = grouped((place, name) for reading in readings.values() for level, place, names in reading.steps.values() if level < 2
+                    for name in names)
     # ranks of groups without a description go different ways by nature
     used = collections.Counter(desc for reading in readings.values() for desc in {c.desc for c in reading.columns.values()})
-    odd = {rank: [set(names) if level == 2 else usual[place] - set(names) for step, (level, place, names) in reading.steps.items()
+    odd = {rank: [set(names) if level == 2 else set(usual.get(place, ())) - set(names)
+                  for step, (level, place, names) in reading.steps.items()
                   if level == 2 and holders[step] <= max(1, len(readings) // 4)
                   or level == 1 and holders[step] == 1 and passed[place] > 2 and used[names[0].rpartition(" ")[0]] == len(readings)]
            for rank, reading in readings.items()}
     return {rank: sorted(set().union(*steps)) if steps else None for rank, steps in odd.items()}
 
 
-def _group(key: tuple, ranks: tuple[int, ...], certain: bool, readings: dict[int, Reading], names: dict[int, str], times: Times) -> Group:
-    name, desc, _ = key
+def _group(key: _Key, certain: bool, readings: dict[int, Reading], names: dict[int, str], times: Times) -> Group:
+    name, desc, ranks = key
     columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
     highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)
     start = max(1, highest - SHOWN + 1)
@@ -306,7 +297,7 @@ def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict
     end = seq - best.first
     if end < 1:
         return dict.fromkeys(by_call, 0)
-    before: array.array = best.calls[max(0, end - HISTORY) : end]
+    before = best.calls[max(0, end - HISTORY) : end]
     pairs = collections.Counter(b for a, b in zip(before, before[1:]) if a == before[-1])
     return {call: pairs[call] for call in by_call}
 
@@ -333,16 +324,13 @@ def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
     return [last[rank] for rank in sorted(last)]
 
 
-def _channels(readings: dict[int, Reading], world: _Members, times: Times) -> list[Channel]:
+def _channels(readings: dict[int, Reading], members: Iterable[_Key], times: Times) -> list[Channel]:
     """Open sends and receives, ends as global ranks, both sides together."""
-    both: dict[tuple[str, int, int], dict[bool, int]] = collections.defaultdict(dict)
-    first: dict[tuple[str, int, int], Op | None] = {}
-    for rank, reading in sorted(readings.items()):
-        for (name, src, dst, sends), (number, row) in reading.sides.items():
-            ranks = world.of(name, rank)
-            if max(src, dst) < len(ranks) and ranks[src if sends else dst] == rank:
-                key = (name, ranks[src], ranks[dst])
-                both[key][sends] = number
-                first[key] = times.op(rank, row, {})
-    return [Channel(name, src, dst, sides.get(True, 0 if src in readings else -1), sides.get(False, 0 if dst in readings else -1),
-                    first[name, src, dst]) for (name, src, dst), sides in sorted(both.items())]
+    by_rank = {(name, rank): ranks for name, _, ranks in members for rank in ranks}
+    sides = grouped(((name, ranks[src], ranks[dst]), (sends, number, times.op(rank, row, {})))
+                    for rank, reading in sorted(readings.items()) for (name, src, dst, sends), (number, row) in reading.sides.items()
+                    for ranks in [by_rank.get((name, rank), ())]
+                    if max(src, dst) < len(ranks) and ranks[src if sends else dst] == rank)
+    opened = {ends: {sends: number for sends, number, _ in rows} for ends, rows in sides.items()}
+    return [Channel(name, src, dst, both.get(True, 0 if src in readings else -1), both.get(False, 0 if dst in readings else -1),
+                    sides[name, src, dst][-1][2]) for (name, src, dst), both in sorted(opened.items())]

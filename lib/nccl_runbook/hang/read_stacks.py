@@ -26,7 +26,7 @@ def looks_like_stacks(text: str) -> bool:
 
 
 def read(name: str, text: str) -> Stack | None:
-    """The main thread of the process, with the rank from the file's name or the process's words; None where no rank is told."""
+    """The main thread of the process, with the rank from the file's name or the process's words; None if the rank is unknown."""
     printed = _RANK.search(text[:4000])
     rank = int(printed[1] or printed[2]) if printed else rank_of_name(os.path.basename(name))
     threads = _pyspy(text) if _PYSPY_HEAD.search(text) else [  # faulthandler writes the main thread last (CPython 3.9 to 3.13)

@@ -1,4 +1,4 @@
-"""Tables of a hung job: who stands where. Ranks that stand alike share a row, so that 1,024 of them fit a page."""
+"""Tables of a hung job: who stands where. Ranks in the same place share a row, so that 1,024 of them fit a page."""
 
 import dataclasses
 import itertools
@@ -63,7 +63,7 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
 
 def files_table(hang: Hang) -> Table:
     """What was read, and what could not be used."""
-    foreign = "read; it does not look like the log of a GPU job" * hang.logs.foreign
+    foreign = "read; does not look like the log of a GPU job" * hang.logs.foreign
     rows = ([f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
             for f in hang.files for odd in [f.problem or foreign * (f.what == "log")])
     return Table("Files", ["file", "kind", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))

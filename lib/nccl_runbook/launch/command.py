@@ -54,7 +54,7 @@ for line in iter(lambda: sys.stdin.readline({LINE_CHARACTERS}), ""):
         print(json.dumps(match.groupdict() or {{"figure": match[1]}}), flush=True)
 print(json.dumps(last))
 """
-_NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d[\d,]*(?:\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 KILLED_S = 1.0
 STOP_S = 0.2  # how soon a stop is seen
@@ -65,7 +65,7 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
     """The command, printing to ``out``. At the end every process that came of it is ended, and none else: closed input is the
     supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started: no such program, or too long."""
     if not shutil.which(argv[0], path=env.get("PATH", os.defpath)):
-        why = "it may not be executed" if os.path.isfile(argv[0]) and not os.access(argv[0], os.X_OK) else "there is no such program"
+        why = "it is not executable" if os.path.isfile(argv[0]) and not os.access(argv[0], os.X_OK) else "there is no such program"
         raise ValueError(f"cannot start {argv[0][:80]}: {why}")
     try:
         child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
@@ -149,7 +149,7 @@ def compiled(figure: str) -> Pattern:
     try:
         pattern = re.compile(figure)
     except re.error as error:
-        raise ValueError(f"--figure {figure!r} is no regular expression: {error}") from None
+        raise ValueError(f"--figure {figure!r} is not a regular expression: {error}") from None
     if figure and not (pattern.groups == 1 or pattern.groups and len(pattern.groupindex) == pattern.groups):
         raise ValueError(f"--figure {figure!r} needs one group around the number, such as 'sync ([0-9.]+) s', or named groups")
     return pattern

@@ -19,7 +19,7 @@ def parse_gpus(text: str, count: int) -> List[int]:
     ranges = gpu_ranges(text) or [(0, count - 1)]
     outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
-        raise ValueError(f"gpus: there is no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
+        raise ValueError(f"gpus: no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
     return [g for first, last in ranges for g in range(first, last + 1)]
 
 
@@ -30,7 +30,7 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
         match = _RANGE.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            raise ValueError(f"gpus: {part.strip()!r} is no GPU index; write all, 0,1 or 0-3")
+            raise ValueError(f"gpus: {part.strip()!r} is not a GPU index; write all, 0,1 or 0-3")
         found.append((first, last))
     return found
 

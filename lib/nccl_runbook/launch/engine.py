@@ -104,7 +104,7 @@ class _Running:
             self.idle.set()
 
     def log(self, rank: int) -> Optional[Path]:
-        """Where the log of one rank is kept, if any is."""
+        """The path of the log of one rank, if any is kept."""
         return self.folder / f"rank{rank}.log" if self.folder else None
 
 
@@ -372,7 +372,7 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
 
 
 def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
-    """What stands before the rank file where ranks have environments of their own: torchrun starts all of them alike."""
+    """What stands before the rank file where ranks have environments of their own: torchrun starts all of them the same way."""
     if not any(request.of_ranks.values()):
         return []
     own = {rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Tuple
 
 # finds torch without importing it (milliseconds instead of seconds); the folder tells whether distributed is part of it
 _ASK = """
@@ -27,7 +27,7 @@ print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": h
                   "host": os.uname().nodename, "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
 """
 # a launcher may print before it, label the line, or mix the lines of two hosts
-_ANSWER = re.compile(r'\{"executable": .*?"distributed": (?:true|false)\}')
+_ANSWER = re.compile(r'\{"executable": (?:(?!\{"executable": ).)*?"distributed": (?:true|false)\}')
 ASK_S = 30.0
 MOST_BYTES = 1 << 16  # of what a prefix prints; an answer has less than 1 KiB
 POLL_S = 0.02
@@ -55,7 +55,7 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
     """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError if it does not run, or not once."""
     command = shlex.join(prefix)
     try:
-        text = _output([*prefix, "-c", _ASK], within_s)
+        text, killed = _output([*prefix, "-c", _ASK], within_s)
         answers = [json.loads(line) for line in _ANSWER.findall(text)]
     except OSError as error:
         raise InterpreterError(f"{prefix[0]} cannot be run: {str(error.strerror).lower()}") from None
@@ -66,12 +66,12 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
     if not answers:
         # if docker, srun or conda start no Python, their last line says why
         last = "".join(filter(str.isprintable, text.strip().rpartition("\n")[2]))
-        raise InterpreterError(f"{command} is not a Python that runs here" + (f": {last}" if last else ""))
+        raise InterpreterError(": ".join(filter(None, (f"{command} is not a Python that runs here", killed, last))))
     return answers[0]
 
 
-def _output(argv: List[str], within_s: float) -> str:
-    """What a command prints until it ends. Raises InterpreterError if it prints too much or for too long.
+def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
+    """What a command prints until it ends, and what killed it. Raises InterpreterError if it prints too much or for too long.
 
     Nobody waits for the end of the pipe: a process that the command left behind may hold it open.
     """
@@ -88,7 +88,7 @@ def _output(argv: List[str], within_s: float) -> str:
                 raise InterpreterError(f"{command} printed {MOST_BYTES >> 10} KiB and no answer")
             if child.poll() is None:
                 raise InterpreterError(f"{command} did not answer within {within_s:.0f} s" + f": {STOPPED}" * is_stopped(child.pid))
-            return output.decode("utf-8", "replace")
+            return output.decode("utf-8", "replace"), killed_by(child.returncode)
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
@@ -107,6 +107,12 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
+def killed_by(code: Optional[int]) -> str:
+    """Which signal ended a process, "" for none: a shell, docker and srun report it as the exit code 128 and its number."""
+    number = -code if code and code < 0 else (code or 0) - 128
+    return f"it was killed ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
+
+
 def _several(prefix: List[str], hosts: List[str], count: int) -> str:
     """A prefix that starts several interpreters: whichever answers first would decide, and hide what the others see."""
     where = f"from {len(hosts)} hosts ({', '.join(hosts)})" if len(hosts) > 1 else f"{count} times from {hosts[0]}"
@@ -114,7 +120,7 @@ def _several(prefix: List[str], hosts: List[str], count: int) -> str:
     line = shlex.join([*prefix[:at], "-N1", "-n1", "-w", hosts[0], *prefix[at:]])
     remedy = f'--python "{line}"' if "srun" in map(os.path.basename, prefix) else \
         "a prefix that starts one Python on one host (srun: -N1 -n1 -w HOST)"
-    return f"{shlex.join(prefix)} answers {where}, and one host is judged at a time: name {remedy}"
+    return f"{shlex.join(prefix)} answers {where}, but only one host can be tested at a time: use {remedy}"
 
 
 def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
@@ -182,7 +188,7 @@ def _split(python: str) -> List[str]:
     except ValueError as error:
         raise InterpreterError(f"{python} cannot be read as a command: {error}") from None
     if not words:
-        raise InterpreterError("an empty interpreter was named: leave --python out, or name one")
+        raise InterpreterError("--python is empty: omit it, or name an interpreter")
     # `conda run` closes the standard input of what it runs unless it captures nothing (conda 26.7, conda/gateways/subprocess.py)
     captures = os.path.basename(words[0]) == "conda" and words[1:2] == ["run"] and not {"--no-capture-output", "--live-stream"} & set(words)
     return [*words[:2], "--no-capture-output", *words[2:]] if captures else words

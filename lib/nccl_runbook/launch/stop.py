@@ -56,5 +56,5 @@ class Stop:
 
 
 def never() -> str:
-    """In place of a Stop, where no command remembers signals."""
+    """In place of a Stop, if no command remembers signals."""
     return ""

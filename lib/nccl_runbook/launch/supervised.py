@@ -15,7 +15,7 @@ GRACE_S, KILL_S = 5.0, 1.0
 
 
 def below(pid):
-    """Process ids of everything below this process; none where /proc does not tell, or it has ended meanwhile."""
+    """Process ids of everything below this process; none if /proc does not show them, or it has ended meanwhile."""
     children = []
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/%d/task" % pid):  # a thread has children of its own

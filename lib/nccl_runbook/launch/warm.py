@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import json
 import os
 import runpy
@@ -259,12 +260,17 @@ class Warm:
         self.selector = selectors.DefaultSelector()
         self.worlds, self.pending, self.folder = [], b"", ""  # the folder comes with torch: one may be killed while it imports that
 
-    @staticmethod
-    def make_folder() -> str:
-        """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it, or where one can be made."""
-        for folder in (os.environ.get("NCCL_RUNBOOK_SCRATCH"), None, "/dev/shm"):
+    def make_folder(self) -> str:
+        """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it, or where one can be made. Its
+        mark is that of launch/own_folder.py: if this process is killed, the next start removes the folder."""
+        for parent in (os.environ.get("NCCL_RUNBOOK_SCRATCH"), None, "/dev/shm"):
             with contextlib.suppress(OSError):
-                return tempfile.mkdtemp(prefix="nccl-runbook-", dir=folder)
+                folder = tempfile.mkdtemp(prefix="nccl-runbook-", dir=parent)
+                with contextlib.suppress(OSError):  # a full disk, or a file system without locks
+                    self.mark = open(os.path.join(folder, ".owner.new"), "w")
+                    fcntl.flock(self.mark, fcntl.LOCK_EX)
+                    os.rename(self.mark.name, os.path.join(folder, ".owner"))
+                return folder
         raise OSError("no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
 
     def send(self, **document) -> None:

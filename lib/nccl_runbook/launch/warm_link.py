@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Callable, Deque, Dict, List, Mapping, Optional
 
 from nccl_runbook.core.redact import clipped
-from nccl_runbook.launch.interpreters import STOPPED, is_stopped
+from nccl_runbook.launch.interpreters import STOPPED, is_stopped, killed_by
 
 _LOADER = 'import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "warm.py", "exec"))'
 START_S = 120.0
@@ -46,9 +46,17 @@ class WarmLink:
         threading.Thread(target=self._live, name="warm process", daemon=True).start()
         atexit.register(self.close)  # so that it takes its folder with it: PR_SET_PDEATHSIG would leave it no time
         if not self._ready.wait(start_s) or not self.hello.get("ready"):
-            why = STOPPED if self.stopped else self.hello.get("error") or (self.errors[-1] if self.errors else "it did not answer")
+            why = self._why_not()
             self.close()
             raise EngineError(f"{' '.join(prefix)} cannot run ranks: {why}")
+
+    def _why_not(self) -> str:
+        """Why it did not come up: how it was ended from outside, else the last that it said."""
+        if self.stopped:
+            return STOPPED
+        killed = killed_by(self.process.returncode) if self.process else ""
+        last = self.hello.get("error") or "".join([*self.errors][-1:])
+        return ": ".join(filter(None, (killed, last))) or "it did not answer"
 
     def _live(self) -> None:
         try:
@@ -64,7 +72,8 @@ class WarmLink:
             source = source_of("nccl_runbook/launch/warm.py")
             self._write(b"%d\n" % len(source) + source)
             self.process.wait()
-            readers[0].join(AFTER_END_S)
+            for reader in readers:
+                reader.join(AFTER_END_S)
         self.ended.set()
         self._ready.set()
         self._on_report({"gone": True})

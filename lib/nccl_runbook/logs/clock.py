@@ -19,7 +19,7 @@ class Clocks:
         self._seen: dict[str, dict[str, float]] = {}
 
     def take(self, line: LogLine, text: str) -> None:
-        """Keep the line's time if it tells of such an event."""
+        """Keep the line's time if it shows such an event."""
         found = None if line.time is None else _COMM.search(text) or _STEP.search(text)
         if found:
             self.note(f"{found[0]}{found[1]}".lower(), clock(line), line.time)

@@ -23,14 +23,14 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
     except FileNotFoundError:
         return Gap("absent", f"there is no file {path}")
     except PermissionError:
-        return Gap("no-permission", f"{path} may not be read by this user")
+        return Gap("no-permission", f"{path} is not readable for this user")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return Gap("failed", f"{path!r} cannot be opened: {getattr(error, 'strerror', None) or error}")
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode) or piped and stat.S_ISFIFO(mode) and path.startswith(HELD):
         return open(handle, "rb")
     os.close(handle)
-    what = "a directory: name one file in it" if stat.S_ISDIR(mode) else "not a regular file: write its text to one first"
+    what = "a directory: name one file in it" if stat.S_ISDIR(mode) else "not a regular file: write its text to a file first"
     return Gap("failed", f"{path} is {what}")
 
 

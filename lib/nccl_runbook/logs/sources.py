@@ -46,7 +46,7 @@ HEAD_BYTES = 8192
 _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
 _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
 DUMP = "a flight-recorder dump: `nccl-runbook hang` reads it"
-_ASIDE = "read as text here, `nccl-runbook hang` lays those of all ranks side by side"
+_ASIDE = "read as text here; `nccl-runbook hang` compares the stacks of all ranks"
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the first that matches names it
 _KINDS = ((_DUMP, DUMP, False),
     (r'"schema"\s*:\s*"nccl-runbook/record', "a record of this runbook: `nccl-runbook run --record` judges it again", False),
@@ -84,7 +84,7 @@ class Source:
         self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
-        """The first bytes as they lie there, also of what is no text; b"" where nothing can be read. ``chunks`` begins with them again."""
+        """The first bytes as they lie there, also of binary files; b"" if nothing can be read. ``chunks`` begins with them again."""
         try:
             if self._file is not None and len(self._head) < size:
                 self._head += self._file.read(size - len(self._head))
@@ -93,7 +93,7 @@ class Source:
         return self._head[:size]
 
     def chunks(self) -> Iterator[bytes]:
-        """Pieces of the text; ends early, with a sentence in ``left_out``, where it is damaged or endless."""
+        """Pieces of the text; ends early, with a sentence in ``left_out``, if it is damaged or endless."""
         total = blank = 0
         try:
             for piece in self._text():
@@ -137,7 +137,7 @@ class Source:
             yield rows
             self.lines += len(rows)
             if time.monotonic() > until:
-                self.left_out = f"reading stopped after {self.lines} lines: the time was up"
+                self.left_out = f"reading stopped after {self.lines} lines, at the time limit"
                 break
         if rest:
             yield [rest]
@@ -147,7 +147,7 @@ class Source:
             self.left_out = f"{between}; {self.left_out}" if self.left_out else between
 
     def _without_key(self, row: bytes) -> bytes:
-        """The row; masked if it is one of a private key, which only the line above all its rows tells."""
+        """The row; masked if it is one of a private key, which only the line above all its rows shows."""
         self._of_key -= self._of_key > 0
         if b"-----BEGIN " in row or b"-----END " in row:
             self._of_key = MAX_KEY_LINES * (b"-----END " not in row)
@@ -159,7 +159,7 @@ class Source:
             return
         head = self._head + self._file.read(CHUNK_BYTES)
         if head.startswith(_BINARY):
-            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is no text (a program, a pickle, a zip to unpack)"
+            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is a binary file (program, pickle or zip)"
             return
         name = _wide(head)
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
@@ -211,7 +211,7 @@ def _wide(head: bytes) -> str:
 
 
 def kind(head: bytes) -> tuple[str, bool]:
-    """One sentence for the beginning of a text, "" for a log as far as one can tell; and whether to read it as one."""
+    """One sentence for the beginning of a text, "" for a log as far as that is visible; and whether to read it as one."""
     text = head[:HEAD_BYTES].decode("utf-8", "replace")
     for pattern, words, is_log in _KINDS:
         if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):
@@ -223,7 +223,7 @@ def kind(head: bytes) -> tuple[str, bool]:
 
 def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[Source]:
     """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
-    nothing = "holds no file to read (hidden files and links are left out)"
+    nothing = "contains no readable file (hidden files and links are skipped)"
     given = dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
     listed = [one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]]
     if len(listed) > MAX_FILES:
@@ -234,7 +234,21 @@ def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[S
         elif path == "-":
             yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
         else:
-            yield from _opened(path)
+            try:
+                with piped(path) if stat.S_ISFIFO(os.stat(path).st_mode) else open(path, "rb") as file:
+                    yield from _unpacked(path, file)
+            except OSError as error:
+                yield Source(path, 0, None, f"cannot be read: {_why(error)}")
+
+
+def read_each(texts: Iterable[Source], read: Callable[[Source], None]) -> list[FileRead]:
+    """Give each text that can be read to ``read``; what became of every one."""
+    files = []
+    for source in texts:
+        if not source.problem:
+            read(source)
+        files.append(source.told())
+    return files
 
 
 def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
@@ -243,11 +257,11 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
         mode = stat.S_IFREG if path == "-" else os.stat(path).st_mode
         if not stat.S_ISDIR(mode):
             is_text = stat.S_ISREG(mode) or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
-            yield path, "" if is_text else "is no regular file: pipe it to standard input and name it -"
+            yield path, "" if is_text else "is not a regular file: pipe it to standard input and write - for its name"
         elif depth >= MAX_DEPTH:
             yield path, f"folders nest deeper than {MAX_DEPTH}"
         elif depth and os.path.exists(os.path.join(path, "pyvenv.cfg")):  # one that was named is what somebody wants read
-            yield path, "is a virtual environment, which holds no logs"
+            yield path, "is a virtual environment, which contains no logs"
         else:
             for name in sorted(os.listdir(path)):
                 inner = os.path.join(path, name)
@@ -272,14 +286,6 @@ def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
     readable = (one for one in listed if not one[1])  # to open a pipe would wait for whoever writes to it
     best = set(sorted(readable, key=worth, reverse=True)[:MAX_FILES])
     return [one for one in listed if one in best]
-
-
-def _opened(path: str) -> Iterator[Source]:
-    try:
-        with piped(path) if stat.S_ISFIFO(os.stat(path).st_mode) else open(path, "rb") as file:
-            yield from _unpacked(path, file)
-    except OSError as error:
-        yield Source(path, 0, None, f"cannot be read: {_why(error)}")
 
 
 def _unpacked(path: str, file: BinaryIO) -> Iterator[Source]:

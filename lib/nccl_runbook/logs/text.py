@@ -7,7 +7,7 @@ from typing import NamedTuple
 LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
 MAX_PIECES = 200  # of one line, the first and the last ones: a line of a gigabyte is no message
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
-_REPEATED = re.compile(r"\s*\[repeated (\d+)x across cluster\].*$")
+_REPEATED = re.compile(r"\[repeated (\d+)x across cluster\].*$")
 # a progress bar without its newline
 _GLUED = re.compile(r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])")
 # what stands in front of a message; each may come once, in any order, a few in a row
@@ -33,7 +33,7 @@ _ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
 
 class Said(NamedTuple):
-    """``text`` without prefixes; ``rank`` as the line itself tells it; ``pid`` of the process if it does; ``time`` in seconds."""
+    """``text`` without prefixes; ``rank`` as the line itself shows it; ``pid`` of the process if it does; ``time`` in seconds."""
 
     text: str
     rank: int | None
@@ -44,7 +44,7 @@ class Said(NamedTuple):
 
 
 def rank_of_name(name: str) -> int | None:
-    """The rank that a file's name tells (rank3.log, attempt_0/3/stderr.log), None for none."""
+    """The rank in a file's name (rank3.log, attempt_0/3/stderr.log), None for none."""
     found = _NAME.search(name)
     return int(next(g for g in found.groups() if g)) if found else None
 
@@ -91,7 +91,7 @@ def said(text: str) -> Said:
     times = 1 + min(int(again.group(1)), 10**6) if again else 1
     # in a line that NCCL begins no time is left: it puts it in front of all
     time = time if time or nccl and not nccl.start() else _time(rest)
-    return Said(rest[: again.start()] if again else rest, rank, host, pid, time, times)
+    return Said(rest[: again.start()].rstrip() if again else rest, rank, host, pid, time, times)
 
 
 def _time(text: str) -> float | None:

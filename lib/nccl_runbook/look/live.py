@@ -33,19 +33,20 @@ def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Ca
     looking = Look(pids)
     hidden = [p for p in pids if not os.access(f"/proc/{p}/environ", os.R_OK)]
     if hidden and not looking.ranks:
-        raise ValueError(f"process {hidden[0]} may not be read, it is another user's or has just ended: look as that user, or as root")
+        raise ValueError(f"process {hidden[0]} is not readable: it belongs to another user or has just ended. Look as that user, or "
+                         "as root")
     first = looking.first()
     say(first_text(first))
     keep(first)
     if not first.ranks or gap_s <= 0:
         return first
-    say(f"further samples for {gap_s:g} s: only then can a rank be called hung")
+    say(f"taking samples for {gap_s:g} s: one sample cannot show a hang")
     return looking.after(gap_s)
 
 
 def record(live: Live, wall_s: float) -> Dict[str, Any]:
-    judged = {"python": sys.executable, "host": os.uname().nodename}
-    return unjudged(STEP, REASON, live.taken, wall_s, parameters={"gap_s": live.gap_s}, judged=judged, facts=to_json({"live": live}))
+    return unjudged(STEP, REASON, live.taken, wall_s, parameters={"gap_s": live.gap_s},
+                    judged={"python": sys.executable, "host": os.uname().nodename}, facts=to_json({"live": live}))
 
 
 def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) -> Dict[str, Any]:
@@ -57,10 +58,10 @@ def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) 
 def checked_pids(pids: Sequence[int]) -> List[int]:
     """The same; raises ValueError for one without a process, and where there is no /proc."""
     if not os.path.isdir("/proc/self"):
-        raise ValueError("a live look reads /proc, which only Linux has: look on the node, and judge the record here with --record")
+        raise ValueError("a live look needs /proc, which only Linux has: look on the node, and judge the record here with --record")
     gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
     if gone:
-        raise ValueError(f"there is no process {gone[0]} here: --pid takes pids of this host, as ps shows them")
+        raise ValueError(f"no process {gone[0]} here: --pid takes pids of this host, as ps shows them")
     return list(pids)
 
 
@@ -84,9 +85,10 @@ def cells(look: Live, rank: LiveRank) -> List[str]:
 def first_text(look: Live) -> str:
     """The first evidence, before anything can be said about a hang."""
     if not look.ranks:
-        return f"{look.host}: no process of this user has torch loaded or a rank in its environment; name one with --pid"
+        return (f"{look.host}: no hung job found. No process of this user has torch loaded or a rank in its environment. "
+                "To name one, use --pid")
     rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
-    return f"{look.host}: {len(look.ranks)} ranks after {look.first_s:.1f} s\n" + "\n".join(grid(_filled(rows)))
+    return f"{look.host}: {counted(len(look.ranks), 'rank')} after {look.first_s:.1f} s\n" + "\n".join(grid(_filled(rows)))
 
 
 def _filled(rows: Sequence[Sequence[str]]) -> List[List[str]]:
@@ -114,14 +116,14 @@ def job_name(picture: Picture) -> str:
 
 def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The answer for a terminal: a sentence, the ranks, and what was not seen."""
-    blocks = []
-    for one in pictures:
-        head, rows = table(one, looks)
-        lines = [f"{job_name(one)}: {one.sentence}" + (f" [{one.kind}{', ' + one.status if one.status else ''}]" if one.kind else ""),
-                 *grid([head, *rows])]
-        lines += [f"not seen: {n}" for n in one.not_seen] + ([f"next: {one.decides}"] if one.decides else [])
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks) or "no rank was found"
+    return "\n\n".join(_block(picture, looks) for picture in pictures) or "no rank was found"
+
+
+def _block(picture: Picture, looks: Sequence[Live]) -> str:
+    head, rows = table(picture, looks)
+    kind = f" [{', '.join(filter(None, (picture.kind, picture.status)))}]" if picture.kind else ""
+    return "\n".join([f"{job_name(picture)}: {picture.sentence}{kind}", *grid([head, *rows]), *(f"not seen: {n}" for n in picture.not_seen),
+                      *[f"next: {picture.decides}"] * bool(picture.decides)])
 
 
 def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "", fix: str = "") -> str:
@@ -143,8 +145,8 @@ def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
     return (f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
             f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>{_strip(picture.ranks)}'
             + scrolling(caption, table_html(caption, head, shown))
-            + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence]) + _list("What we could not see", picture.not_seen)
-            + (f'<h3>Next, to paste</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "") + "</section>")
+            + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence]) + _list("Not seen", picture.not_seen)
+            + (f'<h3>Run next</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "") + "</section>")
 
 
 def _strip(views: Sequence[RankView]) -> str:

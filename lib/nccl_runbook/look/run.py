@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import pkgutil
 import runpy
@@ -27,16 +28,13 @@ from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.look import live as live_look
-from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.machine import ask_users as users
-from nccl_runbook.machine import guard
+from nccl_runbook.machine import ask_nvml as nvml, ask_users as users, guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.placement import placement
 from nccl_runbook.search import group_testing, halving
 from nccl_runbook.sync import ask as sync
 from nccl_runbook.sync.facts import SyncArm
-from nccl_runbook.worlds import ask as worlds
-from nccl_runbook.worlds import ask_arms as arms
+from nccl_runbook.worlds import ask as worlds, ask_arms as arms
 from nccl_runbook.worlds.facts import Trial
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
@@ -153,18 +151,19 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
 
 def arguments() -> argparse.Namespace:
     here = f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
-    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives here; what it saw is judged elsewhere: "
-                                     "nccl-runbook run --record FILE. Nothing is installed, and nothing but FILE is left behind.")
+    parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives on this node, and writes a record; "
+                                                                  "to judge "
+                                     "it elsewhere: nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.")
     parser.add_argument("--json", metavar="FILE", default=here, help="- for standard output; default: nccl-look-HOST-TIME.json")
     parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="NAME", help=", ".join(STEPS))
-    parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one a rank; default: all")
-    parser.add_argument("--allow-busy", action="store_true", help="test on GPUs that somebody else uses, too")
-    parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="seconds for all steps together")
-    live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts no test, stops and signals nothing")
-    live.add_argument("--live", action="store_true", help="who did not come, and why: a table at once, the answer after the gap")
+    parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one per rank; default: all")
+    parser.add_argument("--allow-busy", action="store_true", help="also test on GPUs that somebody else uses")
+    parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="time limit in seconds of all steps together")
+    live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts, stops and signals nothing")
+    live.add_argument("--live", action="store_true", help="which rank never came, and why: a table at once, the answer after the gap")
     live.add_argument("--gap", type=float, default=10.0, metavar="S", help="seconds between the two samples (10)")
-    live.add_argument("--pid", type=int, nargs="+", default=[], metavar="N", help="a rank or its launcher: look at that job only")
-    live.add_argument("--html", metavar="FILE", default="", help="write the answer as a page, too")
+    live.add_argument("--pid", type=int, nargs="+", default=[], metavar="N", help="look only at the job of this rank or launcher")
+    live.add_argument("--html", metavar="FILE", default="", help="also write the answer as a page")
     args = parser.parse_args()
     if (args.pid or args.html or args.gap != 10.0) and not args.live:
         parser.error("--pid, --gap and --html belong to --live")
@@ -197,7 +196,8 @@ def look(options: argparse.Namespace, output: Output) -> None:
     """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError if the file cannot be written."""
     if not 0 <= options.budget <= 86400:
         raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
-    engine, why_not = Engine([sys.executable], None, output.redactor), None
+    ends = time.monotonic() + options.budget
+    engine, why_not = Engine([sys.executable], None, output.redactor, until=ends if options.budget else math.inf), None
     try:
         said = engine.judged()
         output.say(f"{said['host']}: {sys.executable}, torch {said['torch']}, NCCL {said['nccl'] or 'none'}")
@@ -205,9 +205,9 @@ def look(options: argparse.Namespace, output: Output) -> None:
             output.say(NOT_HERE % options.gpus)
     except EngineError as error:
         why_not = Gap("absent", str(error))
-        output.say(f"no rank is run: {error}; what can be seen without is looked at, and the interpreter of your job would see more")
+        output.say(f"no rank is run: {error}; only what needs no rank is looked at. Use the interpreter of your job to see more")
     with engine:
-        _steps(options, output, engine if why_not is None else None, why_not)
+        _steps(options, output, engine if why_not is None else None, why_not, ends)
 
 
 def live(options: argparse.Namespace, output: Output) -> None:
@@ -227,8 +227,7 @@ def live(options: argparse.Namespace, output: Output) -> None:
         output.put(options.html, live_look.page(pictures, [seen]))
 
 
-def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap]) -> None:
-    ends = time.monotonic() + options.budget
+def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap], ends: float) -> None:
     own = {"python": shlex.quote(sys.executable), "gpus": options.gpus, "allow_busy": options.allow_busy}
     asked = [Step(n, {**settings()["parameters"][n], **own}, engine, why_not) for n in STEPS if n in options.step]
     records = [step.record("not run") for step in asked]

@@ -31,7 +31,7 @@ def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str,
 def _wait(child: subprocess.Popen, deadline_s: float) -> str:
     try:
         code = child.wait(deadline_s)
-        return "" if code == 0 else f"the process that asked NVML ended with {code}"
+        return "" if code == 0 else f"the process that queried NVML ended with {code}"
     except subprocess.TimeoutExpired:
         stopped = f": {STOPPED}" * is_stopped(child.pid)
         child.kill()
@@ -43,7 +43,7 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
 
 
 def _silence(ended: str) -> Gap:
-    return Gap("timed-out" if "did not answer" in ended else "failed", ended or "the process that asked NVML said nothing")
+    return Gap("timed-out" if "did not answer" in ended else "failed", ended or "the process that queried NVML printed nothing")
 
 
 def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[str, Any]], Gap], Gap]:
@@ -51,7 +51,7 @@ def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[s
     try:
         lines, ended = run_child(what, deadline_s)
     except OSError as error:
-        return Gap("failed", f"no process could be started that asks NVML: {error}")
+        return Gap("failed", f"cannot start a process to query NVML: {error}")
     system = next((line for line in lines if line["part"] == "system"), None)
     if system is None:
         return _silence(ended)
@@ -62,24 +62,20 @@ def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[s
 
 def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, kind: Any) -> List[Any]:
     """One entry a GPU: a fact of that kind from its line, the Gap that its handle gave, or ``missing``."""
-    entries = {line["nvml_index"]: Gap(**line["refused"]) if "refused" in line else m.from_json(kind, _fields(line))
+    entries = {line["nvml_index"]: Gap(**line["refused"]) if "refused" in line else m.from_json(kind, line, "part")
                for line in lines if "refused" in line or line["part"] == part}
     return [entries.get(index, missing) for index in range(count)]
 
 
-def _fields(line: Dict[str, Any]) -> Dict[str, Any]:
-    return {k: v for k, v in line.items() if k != "part"}
-
-
 def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
-    """Everything NVML says of this machine. A hang leaves Gaps (timed-out) for what had not been told by then."""
+    """Everything NVML says of this machine. A hang leaves Gaps (timed-out) for what was not known by then."""
     answer = ask("all", deadline_s)
     if isinstance(answer, Gap):
         return answer
     system, lines, missing = answer
     gpus = by_index(lines, system["count"], "gpu", missing, m.NvmlGpu)
     reached = sum(not isinstance(g, Gap) for g in gpus)
-    pairs = [m.from_json(m.Pair, _fields(line)) for line in lines if line["part"] == "pair"]
+    pairs = [m.from_json(m.Pair, line, "part") for line in lines if line["part"] == "pair"]
     versions = (m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml"))
     return m.NvmlView(*versions, gpus, pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
 

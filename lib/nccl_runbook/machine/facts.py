@@ -1,4 +1,4 @@
-"""Facts about one machine's GPUs: as NVML tells them, as the device files stand, and as CUDA in a fresh rank sees them."""
+"""Facts about one machine's GPUs: as NVML reports them, as the device files stand, and as CUDA in a fresh rank sees them."""
 import dataclasses
 import functools
 from typing import Any, Dict, List, Union, get_args, get_origin, get_type_hints
@@ -8,7 +8,7 @@ from nccl_runbook.core.facts import Gap
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Device memory in bytes. ``used_bytes`` leaves out what the driver reserves where NVML tells it apart (driver >= 510)."""
+    """Device memory in bytes. ``used_bytes`` leaves out what the driver reserves if NVML separates it (driver >= 510)."""
 
     total_bytes: int
     used_bytes: int
@@ -234,10 +234,11 @@ def gap_or(value: Any, make: Any) -> Any:
     return Gap(value["reason"], value["detail"]) if isinstance(value, dict) and set(value) == {"reason", "detail"} else make(value)
 
 
-def from_json(cls: Any, data: Dict[str, Any]) -> Any:
-    """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one. Raises TypeError for other fields."""
+def from_json(cls: Any, data: Dict[str, Any], beside: str = "") -> Any:
+    """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one. ``beside``: a key that is no field.
+    Raises TypeError for others."""
     types = get_type_hints(cls)
-    return cls(**{name: gap_or(value, functools.partial(_typed, types.get(name))) for name, value in data.items()})
+    return cls(**{name: gap_or(value, functools.partial(_typed, types.get(name))) for name, value in data.items() if name != beside})
 
 
 def _typed(kind: Any, value: Any) -> Any:

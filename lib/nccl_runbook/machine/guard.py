@@ -66,6 +66,6 @@ def _merged(held: List[Tuple[GpuUse, Owner]]) -> List[str]:
         sizes = [o.used_mib for _, o in uses if not isinstance(o.used_mib, Gap)]
         user = uses[0][1].user
         words.append(f"pid {pid}, {user if isinstance(user, str) else 'unknown owner'}, "
-                     f"{f'{sum(sizes)} MiB' if sizes else 'memory not told'} on GPU "
+                     f"{f'{sum(sizes)} MiB' if sizes else 'memory unknown'} on GPU "
                      f"{', '.join(str(u.nvml_index) for u, _ in uses)}")
     return words

@@ -9,15 +9,14 @@ def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
     """A finding that forbids tests on GPUs, or None where they may run or nothing can be said (no NVML: then no GPU test runs anyway)."""
     if (busy := in_the_way(users, allow_busy)) is None:
         return None
-    evidence = tuple(Evidence(w, "users") for w in busy.words)
-    return Finding("gpus-busy", Severity.UNKNOWN, busy.reason, evidence, _remedies(busy.mine))
+    return Finding("gpus-busy", Severity.UNKNOWN, busy.reason, tuple(Evidence(w, "users") for w in busy.words), _remedies(busy.mine))
 
 
 def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
-    anyway = Remedy("you", "Wait until the GPUs are free, or test beside the other job: that may slow it down or leave it without memory.",
+    anyway = Remedy("you", "Wait until the GPUs are free. Or test beside the other job, which may slow that job down or take its memory.",
                     ('make report ARGS="--allow-busy"',))
     if not mine:
         return (anyway,)
-    look = Remedy("you", "This is your own job. If it hangs, look at it before you end it: the evidence dies with it.",
+    look = Remedy("you", "This is your own job. If it hangs, look at it before you end it: the evidence disappears with the job.",
                   tuple(f"py-spy dump --pid {pid}" for pid in mine) + (f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}",))
     return look, anyway

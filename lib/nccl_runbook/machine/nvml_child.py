@@ -191,7 +191,7 @@ def owner(process, kind):
     uid = int(status["Uid"].split()[0]) if status else -1
     return {"pid": pid, "kind": kind, "name": status["Name"].strip() if status else unknown,
             "user": user_name(uid) if status else unknown,
-            "used_mib": {"reason": "unsupported", "detail": "NVML gives no memory per process here"} if used is None else used >> 20,
+            "used_mib": {"reason": "unsupported", "detail": "NVML reports no memory per process here"} if used is None else used >> 20,
             "is_ours": bool(status) and is_descendant(pid), "is_same_user": uid == os.getuid()}
 
 

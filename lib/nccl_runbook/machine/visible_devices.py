@@ -38,7 +38,7 @@ def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | st
     if len(matches) > 1:
         return f"{entry!r} fits {len(matches)} GPUs"
     near = difflib.get_close_matches(entry, known, 1, cutoff=0.8)
-    return f"{entry!r} names no GPU" + (f"; did you mean {near[0]}?" if near else "")
+    return f"{entry!r} does not name a GPU" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
@@ -50,9 +50,9 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
     for entry in (e.strip() for e in value.split(",")):
         gpu = _selected(entry, gpus)
         if isinstance(gpu, str):
-            return Selection(tuple(named.values()), gpu + "; CUDA ignores it and all that follows")
+            return Selection(tuple(named.values()), gpu + "; CUDA ignores it and all later entries")
         if gpu[0] in named:
-            return Selection((), f"{entry} is named twice; CUDA then shows no GPU at all")
+            return Selection((), f"{entry} is named twice; CUDA then shows no GPU")
         named[gpu[0]] = gpu[1]
     return Selection(tuple(dict.fromkeys(named.values())))
 
@@ -60,7 +60,7 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
 def granted_by(variables: dict[str, str], shown: Sequence[int], gpus: Sequence[NvmlGpu | Gap]) -> str:
     """Name and value of the scheduler's variable that grants exactly the GPUs shown, or ""."""
     for name in GRANTS:
-        spread = re.sub(r"(\d+)-(\d+)(?=,|$)", lambda m: ",".join(map(str, range(int(m[1]), min(int(m[2]), int(m[1]) + 255) + 1))),
+        spread = re.sub(r"(?<!\d)(\d+)-(\d+)(?=,|$)", lambda m: ",".join(map(str, range(int(m[1]), min(int(m[2]), int(m[1]) + 255) + 1))),
                         variables.get(name, "")) if re.fullmatch(r"[\d,\- ]*", variables.get(name, "")) else variables[name]
         grant = read_selection(spread, gpus)
         if spread and not grant.problem and set(grant.shown) == set(shown):

@@ -10,11 +10,11 @@ PREFIX = "catalogue-"
 
 
 def folder() -> Path:
-    """Where the files lie; it need not exist. RuntimeError if there is no home folder."""
+    """The folder of the files; it need not exist. RuntimeError if there is no home folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     place = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
     if not place.is_absolute():
-        raise RuntimeError(f"HOME is no absolute path: {place.parent}")
+        raise RuntimeError(f"HOME is not an absolute path: {place.parent}")
     return place / "nccl-runbook"
 
 

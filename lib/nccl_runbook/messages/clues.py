@@ -152,7 +152,7 @@ def version() -> str:
 
 
 def _spelt(expression: str | tuple[str, ...]) -> str:
-    """The expression, of which a long one is a list of alternatives, without short forms."""
+    """The expression; a long one is a list of alternatives, without short forms."""
     expression = expression if isinstance(expression, str) else "|".join(expression)
     for short, words in table("messages/catalogue/short-forms")["words"].items() if "<" in expression else ():
         expression = expression.replace(short, words if isinstance(words, str) else "|".join(words))

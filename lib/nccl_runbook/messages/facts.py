@@ -61,7 +61,7 @@ class RankLog:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """Lines that look like errors, alike but for their numbers, and match nothing that is known."""
+    """Lines that look like errors, equal but for their numbers, and match nothing that is known."""
 
     first: LogLine
     times: int

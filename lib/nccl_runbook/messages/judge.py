@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from nccl_runbook.logs.clock import clock
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.messages.clues import ECHO, catalogue, compiled, version
 from nccl_runbook.messages.facts import Logs, Seen
@@ -14,12 +15,10 @@ def current(logs: Logs) -> Logs:
         return logs
     quoted = [(line, seen) for seen in logs.seen.values() for line in seen.lines]
     quoted += [(t.first, Seen([t.first], t.times)) for t in logs.unknown]
-    again = {}
-    for name, expression in {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}.items():
-        matched = [(line, seen) for line, seen in quoted if compiled(expression).search(plain(line.text))]
-        if matched:
-            lines = list(dict.fromkeys(line for line, _ in matched))
-            again[name] = Seen(lines, max(s.times for _, s in matched), all(s.resumed for _, s in matched))
+    asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
+    matched = {name: [(line, seen) for line, seen in quoted if compiled(e).search(plain(line.text))] for name, e in asked.items()}
+    again = {name: Seen(list(dict.fromkeys(line for line, _ in of)), max(s.times for _, s in of), all(s.resumed for _, s in of))
+             for name, of in matched.items() if of}
     return dataclasses.replace(logs, seen=again, catalogue=version())
 
 
@@ -32,13 +31,13 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
     others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return [], []
-    lead = min(first, key=lambda r: (r.first_error.time is None, _when(r.first_error, logs) or 0.0, r.rank))
+    lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
     rivals = [r for r in first if r is not lead and not _surely_after(r.first_error, lead.first_error, logs)]
     echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
     return [r.first_error for r in (lead, *rivals)], [line for line in echoes if line]
 
 
-def _when(line: LogLine, logs: Logs) -> float | None:
+def when(line: LogLine, logs: Logs) -> float | None:
     """The line's time on the first clock; unchanged if nothing ties its clock to that one."""
     offset = _offset(line, logs)
     return None if line.time is None else line.time - (offset.offset_s if offset else 0.0)
@@ -53,8 +52,8 @@ def _surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
     if line.host == other.host != "":
         return line.time > other.time
     one, two = _offset(line, logs), _offset(other, logs)
-    return bool(one and two and _when(line, logs) - _when(other, logs) > one.error_s + two.error_s)
+    return bool(one and two and when(line, logs) - when(other, logs) > one.error_s + two.error_s)
 
 
 def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
-    return next((c for c in logs.clocks if c.clock == (line.host or line.file)), None)
+    return next((c for c in logs.clocks if c.clock == clock(line)), None)

@@ -115,11 +115,11 @@ class Kinds:
         return {0: self.above, **above} if self.above else above
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
-        """Every kind, None for what tells nothing."""
+        """Every kind, None for lines without information."""
         return zip(self.first.values(), map(self._telling.get, self.first))
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
-        """What is alike in lines of one kind; most are known, or short and without a number."""
+        """What lines of one kind share; most are known, or short and without a number."""
         text, known = b"\n".join(rows), self.first
         infos = text.count(b"NCCL INFO")
         bare = text.translate(None, _HEX if infos >= len(rows) else _DIGITS).split(b"\n") if rows else []
@@ -147,7 +147,7 @@ class Kinds:
         return {index: [(text, next(several) if len(of) > 1 else may) for text in of] for index, (of, may) in texts.items()}
 
     def _judged(self, at: At, texts: Asked) -> Kind | None:
-        """What the line tells, if it does."""
+        """What the line shows, if anything."""
         if _OURSELVES.search(at[2]):
             return None
         pattern, messages, own = matcher().pattern, {}, {}

@@ -208,21 +208,17 @@ class Matcher:
             words = b" ".join({*text.translate(_LETTERS).split()})
             return ((literal, at) for literal, word in zip(self._literals, self._words) if word in words for at in _places(literal, text))
         ends: list[tuple[int, int]] = []
-        self._database.scan(text, match_event_handler=_take, context=ends)
+        self._database.scan(text, match_event_handler=lambda number, start, end, flags, ends: ends.append((number, end)), context=ends)
         return ((self._literals[number], end - len(self._literals[number])) for number, end in ends)
 
 
 def _places(literal: bytes, text: bytes) -> Iterator[int]:
-    """Where the literal begins: the first place in each line."""
+    """The place where the literal begins: the first in each line."""
     at = text.find(literal)
     while at >= 0:
         yield at
         line_end = text.find(b"\n", at)
         at = text.find(literal, line_end) if line_end >= 0 else -1
-
-
-def _take(number: int, start: int, end: int, flags: int, ends: list[tuple[int, int]]) -> None:
-    ends.append((number, end))
 
 
 def _compiled(literals: Sequence[bytes]) -> Any:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.logs.sources import Source, sources
+from nccl_runbook.logs.sources import Source, read_each, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.messages import clues, read_ranks
 from nccl_runbook.messages.facts import CONTEXT, Logs, Seen, Template
@@ -49,11 +49,7 @@ def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = 
     """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
     for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(time.monotonic() + limit_s, newest)
-    files = []
-    for source in (s for s in sources(paths, stdin) if s.name not in skip):
-        if not source.problem:
-            reader.read(source)
-        files.append(source.told())
+    files = read_each((s for s in sources(paths, stdin) if s.name not in skip), reader.read)
     return Redactor(os.environ).json(reader.facts(files, "\n".join(clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000])))
 
 
@@ -122,7 +118,7 @@ class _Reader:
             found.lines.append(line)
 
     def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
-        """Another rank, or, where nobody knows the rank, no more than a few lines of one host."""
+        """Another rank, or, if the rank is unknown, no more than a few lines of one host."""
         if line.rank is None:
             return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
         return all(line.rank != k.rank for k in kept)
@@ -152,7 +148,7 @@ class _Reader:
         table, launcher = self._table, next(begun, "").removeprefix("launcher-")
         rest = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised
         numbers = {attempt_of_name(f.name)[1] for f in files}
-        attempts = max(table.attempts, len(numbers) and max(numbers) - min(numbers) + 1)
+        attempts = max(1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1)
         words = "\n".join([context, *self._words] if self._words else [context])
         return Logs(files, words, seen, *rest, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, clues.version())
 

@@ -1,4 +1,4 @@
-"""What single lines tell about a rank: its devices, versions, transports, sequence numbers, first error and progress."""
+"""What single lines show about a rank: its devices, versions, transports, sequence numbers, first error and progress."""
 
 import re
 from collections import Counter, defaultdict
@@ -11,7 +11,7 @@ from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ECHO, compiled
 from nccl_runbook.messages.facts import RankLog, Timeout
 
-_GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\))?\s*Rank (\d+)\]")
+_GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 MAX_CALLS = 50_000
 _ERROR = (
     r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
@@ -61,8 +61,8 @@ class Ranks:
 
     def __init__(self, newest: bool = False) -> None:
         """``newest``: what ranks said in attempts before the last is dropped."""
-        self._newest, self._over, self.attempts = newest, "", 1
-        self._again_in: Counter[str] = Counter()  # each node has a file
+        self._newest, self._over = newest, ""
+        self.again_in: Counter[str] = Counter()  # how often the launcher started ranks again, by file: each node has one
         self._rows: dict[int, dict[str, Any]] = {}
         self.of_pid: dict[tuple[str, str], int] = {}  # the rank of a process, by host or file, once one of its lines has told
         # the last step and the one before, of a rank, or of a file where nobody says who goes on
@@ -81,8 +81,7 @@ class Ranks:
         if line.rank is None:
             return None
         if line.rank not in self._rows:
-            lists, tables = ("hosts", "files", "devices", "timeouts"), ("transports", "enqueued", "completed")
-            self._rows[line.rank] = {**{name: [] for name in lists}, **{name: {} for name in tables}}
+            self._rows[line.rank] = vars(RankLog(line.rank, [], []))
         row = self._rows[line.rank]
         for name, value in (("hosts", line.host), ("files", line.file)):
             if value and value not in row[name] and len(row[name]) < 8:
@@ -90,7 +89,7 @@ class Ranks:
         return row
 
     def take(self, line: LogLine, text: str, pid: str, order: int, found: Found) -> None:
-        """What this line tells, where those expressions match it."""
+        """What this line shows, if those expressions match it."""
         self.clocks.take(line, text)
         call, comm = found.get("rank-call"), found.get("rank-communicator")
         if call and len(self._calls) < MAX_CALLS:
@@ -128,8 +127,9 @@ class Ranks:
         self._over = line.file if "rank-over" in found else self._over
         if "rank-success" in found:
             self._ended_well(line)
-        if line.file in self._well and ("rank-progress" not in found or self._well[line.file] not in (None, line.rank)):
-            return  # teardown, or steps of other ranks that the launcher held back
+        if line.file in self._well and ("rank-progress" not in found or '"tracked_stats"' in text or
+                                        self._well[line.file] not in (None, line.rank)):
+            return  # teardown, MLPerf's statistics of the last step, or steps of other ranks that the launcher held back
         error = not watched and "rank-error" in found and "NCCL INFO" not in text
         if error or watched:
             self._broke[line.rank] = order
@@ -145,9 +145,8 @@ class Ranks:
         if ended and not error:
             self._went(line, order)
         if row is not None:
-            row["ended"], row["warned"] = row.get("ended", False) or ended, row.get("warned", False) or watched
-            if error and "first_error" not in row:
-                row["first_error"] = line
+            row["ended"], row["warned"] = row["ended"] or ended, row["warned"] or watched
+            row["first_error"] = row["first_error"] or (line if error else None)
 
     def _ended_well(self, line: LogLine) -> None:
         """What was printed there before did not end the job, and what comes is its teardown."""
@@ -156,8 +155,8 @@ class Ranks:
         self.failed, self.timeout, self.raised = (at if at and at.file != file else None for at in (self.failed, self.timeout, self.raised))
         for row in self._rows.values():
             row["timeouts"] = [t for t in row["timeouts"] if t.at.file != file]
-            if "first_error" in row and row["first_error"].file == file:
-                del row["first_error"]
+            if row["first_error"] and row["first_error"].file == file:
+                row["first_error"] = None
 
     def _went(self, line: LogLine, order: int) -> None:
         who = line.file if line.rank is None else line.rank
@@ -167,8 +166,7 @@ class Ranks:
     def _again(self, line: LogLine) -> dict[str, Any] | None:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
         self._over = ""
-        self._again_in[line.file] += 1
-        self.attempts = 1 + max(self._again_in.values())
+        self.again_in[line.file] += 1
         if self._newest:  # what other nodes wrote is dropped, or not, by their own files
             self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
         return self._row(line)
@@ -176,7 +174,7 @@ class Ranks:
     def _communicator(self, rank: int, row: dict[str, Any], comm: re.Match[str]) -> None:
         rank_there, nranks, cuda, nvml, bus, ident = comm.groups()
         if rank == int(rank_there):
-            row["nranks"] = max(int(nranks), row.get("nranks") or 0)
+            row["nranks"] = max(int(nranks), row["nranks"] or 0)
         device = " ".join(f"{k} {v}" for k, v in (("cudaDev", cuda), ("nvmlDev", nvml), ("busId", bus)) if v is not None)
         if device and device not in row["devices"] and len(row["devices"]) < 16:
             row["devices"].append(device)
@@ -215,7 +213,7 @@ class Ranks:
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""
-        return [RankLog(rank, communicators=len(self._comms[rank]), **row) for rank, row in sorted(self._rows.items())]
+        return [RankLog(**{**row, "communicators": len(self._comms[rank])}) for rank, row in sorted(self._rows.items())]
 
     def apart(self) -> list[LogLine]:
         """The first calls of one number, in groups of one size, that differ between processes."""

@@ -6,17 +6,14 @@ from typing import Any
 
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
-from nccl_runbook.plan import frameworks
-from nccl_runbook.plan import judge as rules_of_plans
-from nccl_runbook.plan import read_training_file as training_file
+from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training_file as training_file
 from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, of_realhf, parse
 from nccl_runbook.plan.groups import Placed, Site, place
-from nccl_runbook.scripts.read import Command, Script
-from nccl_runbook.scripts.read import read as read_script
+from nccl_runbook.scripts.read import Command, Script, read as read_script
 
 MOST_GPUS = 1024  # of one node; more is a slip
-FOREIGN = "no allocation that is known to us (AReaL, verl, OpenRLHF, TRL, open-instruct)"
+FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, open-instruct)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +60,7 @@ def plans_of(target: str, asked: Site, rules: knowledge.Rules) -> tuple[list[Pla
     if files[training_file.MOST_FILES:]:
         left_out.append(f"{path.name}: only {training_file.MOST_FILES} of {len(files)} YAML files")
     if not plans:
-        raise ValueError(left_out[0] if left_out else f"{target} holds no YAML file")
+        raise ValueError(left_out[0] if left_out else f"{target} contains no YAML file")
     return plans, left_out
 
 
@@ -99,8 +96,8 @@ def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -
 def _sized(asked: Site, told: int) -> Site:
     gpus = asked.gpus or told
     if not 0 < gpus <= MOST_GPUS:
-        raise ValueError(f"{gpus} GPUs of one node: at most {MOST_GPUS} can be planned" if gpus
-                         else "say how many GPUs a node has: --gpus N")
+        raise ValueError(f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned" if gpus
+                         else "name the number of GPUs per node: --gpus N")
     return dataclasses.replace(asked, gpus=gpus)
 
 
@@ -118,10 +115,10 @@ def _of_training(training: training_file.Training, where: str, asked: Site, rule
         own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")))
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
     if not roles and not training.mode:
-        raise ValueError("it names backends by role; read it with a tag from v1.0.3 on and the single-controller launcher")
+        raise ValueError("it names backends by role: use a tag from v1.0.3 on and the single-controller launcher")
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (of_realhf(training.mode) if realhf else training.mode)
     if "${" in text:
-        raise ValueError(f"{clipped(text, 200)} is not told in this file: name what it stands for instead of the file")
+        raise ValueError(f"{clipped(text, 200)} is not resolved in this file: give the allocation string instead of the file")
     return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
 
 

@@ -74,7 +74,7 @@ class Launch:
         name = next((n for n in self.flags if self.framework.flags.get(n, {}).get("field") == field), "")
         values = " ".join(self.flags[name]) if name else self.told(field)
         if not re.match(form, values):
-            raise ValueError(f"{name or field} is {values!r}: not a number that can be read here")
+            raise ValueError(f"{name or field} is {values!r}: not a number that can be resolved here")
         return values
 
     def on(self, field: str) -> bool:
@@ -92,7 +92,7 @@ def merged(framework: Framework, commands: Sequence[tuple[str, Mapping[str, Sequ
             flags |= own
             sees[serves] = _visible(" ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus)
     if not set(flags) & set(framework.flags):
-        raise ValueError(f"{framework.name} is started here, but none of the flags that place its ranks was found")
+        raise ValueError(f"{framework.name} is started here, but without any flag that places its ranks")
     if framework.name == "trl" and True in sees:
         flags.setdefault("vllm_mode", ("server",))
         if False not in sees:  # the trainer is started elsewhere
@@ -143,8 +143,8 @@ def _ray(shape: Shape, gpus: int, nodes: int, least_nodes: int) -> tuple[Mode, P
     count = nodes or max(1, least_nodes, -(-at // gpus) if several else 1)
     jobs = [(p.kind, Job(p.name or p.kind, s, p.world_size, count=gpus * count)) for p, s in zip(parts, starts)]
     engines, trainers = ([j for kind, j in jobs if kind == wanted and j.size] for wanted in ("engine", "trainer"))
-    waits = [f"Ray waits without end for {at} GPUs where there are {gpus * count}"] if at > gpus * count else []
-    fills = [f"it needs {at} GPUs, which is {count} nodes of {gpus}: name another number with --nodes"] * (not nodes and count > 1)
+    waits = [f"Ray waits forever for {at} GPUs where there are {gpus * count}"] if at > gpus * count else []
+    fills = [f"it needs {at} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"] * (not nodes and count > 1)
     groups = groups_of(engines, trainers, shape.update)
     shared, short = any(g.shared for g in groups if g.name == "weight-update"), "oversubscribed" if waits else "clean"
     verdict = "duplicate" if shared else "refused" if shape.refusals else short
@@ -158,8 +158,8 @@ def _verl(launch: Launch) -> Shape:
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     train, rollout = math.prod(pools[0]), math.prod(pools[-1])
     refused = [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"] * bool(rollout % tensor)
-    how = "the engines have GPUs of their own, and the weights travel by NCCL" if apart else \
-        "the hybrid engine puts actor, rollout and reference on the same GPUs, and weights stay inside the process: no NCCL group for it"
+    how = "the engines have their own GPUs, and the weights travel through NCCL" if apart else \
+        "the hybrid engine puts actor, rollout and reference on the same GPUs. Weights stay inside the process, without an NCCL group"
     parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
                                                              None if apart else 0)]
     return Shape(parts, pools, "xccl" if apart else "in-process", [how], refused)
@@ -182,8 +182,8 @@ def _openrlhf(launch: Launch) -> Shape:
     if engines:
         parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
-    notes = ["engines share the actor's GPUs, and weights go over as CUDA IPC handles: no NCCL group for it"] if handed_over else []
-    notes += ["the advantage estimator gae, which is the default, trains a critic"] * has["critic"]
+    notes = ["engines share the actor's GPUs, and weights travel as CUDA IPC handles, without an NCCL group"] if handed_over else []
+    notes += ["the advantage estimator gae (the default) trains a critic"] * has["critic"]
     refusals = [f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}"
                 ] * (shares and engines > 0 and engines * tensor != parts[0].world_size)
     shared = [("trainer", "ref")] * (has["ref"] and (together or launch.on("share_ref")))
@@ -191,7 +191,7 @@ def _openrlhf(launch: Launch) -> Shape:
     refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])
                  for a, b in shared if shape[a] != shape[b]]
     refusals += ["OpenRLHF refuses this: asynchronous training with vLLM's sleep mode"] * (together and asynchronous and launch.on("sleep"))
-    notes += ["with asynchronous training the engines are not colocated: they need GPUs of their own"] * (together and asynchronous)
+    notes += ["with asynchronous training, the engines are not colocated and need their own GPUs"] * (together and asynchronous)
     gloo = launch.told("backend") == "gloo"  # what is clean in old releases alone is not clean
     notes += ["planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; Gloo up to v0.8.5"
               ] * (gloo and not launch.on("with_ray"))
@@ -206,7 +206,7 @@ def _open_instruct(launch: Launch) -> Shape:
     notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens "
              "the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
     refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
-    notes += ["vllm_sync_backend is read in v0.2.0, and by nobody in v0.3.0: NCCL there, or CUDA IPC with single_gpu_mode"
+    notes += ["v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode"
               ] * ("vllm_sync_backend" in launch.flags)
     return Shape(parts, [(1, learners) for learners in launch.numbers("learners")], "ipc" if together else "xccl", notes, refusals)
 
@@ -217,7 +217,7 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     sees, server = launch.trainer_sees or everything, launch.server_sees or everything
     all_visible = "accelerate launch" in launch.text and not launch.told("processes") and not launch.told("per_node")
     # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
-    notes = ["accelerate launch without --num_processes starts a process for each visible GPU"] * all_visible
+    notes = ["accelerate launch without --num_processes starts one process per visible GPU"] * all_visible
     machines = max(nodes, launch.number("machines"))
     processes = len(sees) if all_visible else 1
     if launch.told("per_node"):
@@ -241,8 +241,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     crowded = bool(set(held) & set(used)) and not elsewhere
     verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if crowded else "clean"
     notes += ["TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same CUDA device'"] * shared
-    notes += ["only the server is started here; whether it meets the trainer is not known"] * (not processes)
-    notes += ["server and trainer are taken to be on different nodes"] * elsewhere
+    notes += ["only the server is started here; its trainer is not known"] * (not processes)
+    notes += ["server and trainer are assumed to be on different nodes"] * elsewhere
     used = tuple(gpus * machines + gpu for gpu in used) if elsewhere else used
     return Mode(tuple(p for p in parts if p.world_size), None), Placed(_seats(held, used), verdict, tuple(notes))
 

@@ -20,8 +20,9 @@ _ROLES = ("actor", "critic", "ref", "teacher")
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated ("xccl" or "disk"); of single-controller
-    mode whether the engines come first, and whether a cluster's scheduler gives ``own_gpus`` to each worker instead of counting round."""
+    """The place where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated ("xccl" or "disk"); of
+    single-controller mode whether the engines come first, and whether a cluster's scheduler gives ``own_gpus`` to each worker instead of
+    counting round."""
 
     gpus: int
     launcher: str = "local"
@@ -53,7 +54,7 @@ class Group:
 
     @property
     def shared(self) -> dict[int, list[int]]:
-        """GPU to its ranks in this group, where there are two or more: NCCL refuses those."""
+        """GPU to its ranks in this group, if there are two or more: NCCL refuses those."""
         return {gpu: ranks for gpu, ranks in grouped((r.gpu, r.rank) for r in self.ranks if r.gpu is not None).items() if len(ranks) > 1}
 
 
@@ -167,7 +168,7 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
          "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or 'gen'); "
          "this is the plan by component"),
         (site.launcher == "single-controller" and widest > site.gpus,
-         f"one engine wants {widest} GPUs: the scheduler refuses it (GPUAllocationError)"),
+         f"one engine needs {widest} GPUs: the scheduler refuses that (GPUAllocationError)"),
         *[(True, "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
                  "as many workers on both sides: it refuses to start otherwise") for _ in sharing],
         (site.own_gpus, "Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before"),
@@ -206,7 +207,7 @@ def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> I
     if not text.strip():
         return Intended("", count)
     if not count:
-        return Gap("not-run", "no GPU is visible here, or none was looked at: name as many as the job has, --gpus 0 or 0-7")
+        return Gap("not-run", "no GPU is visible here, or none was checked: name the GPUs of the job, such as --gpus 0 or 0-7")
     try:
         return Intended(text, count, rules.tag, place(parse(text, rules), Site(count)))
     except Refused:

@@ -28,8 +28,8 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
         (Evidence(f"AReaL {rules.tag} (era {rules.era}) raises {why.error}: {why.says}"),
          *([Evidence(f"it is valid in {spans(valid)}")] if valid else [])),
         (Remedy("you",
-                f"For {rules.tag} write it so:" if instead
-                else f"Write it as {rules.tag} reads it, such as sglang:d1+fsdp:d1.",
+                f"For {rules.tag}, write:" if instead
+                else f"Use the grammar of {rules.tag}, such as sglang:d1+fsdp:d1.",
                 (instead,) if instead else ()),))
 
 
@@ -64,7 +64,7 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
     """One sentence: what will happen."""
     where = sizes(mode, site.gpus) + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
     if placed.verdict == "duplicate" and not any(g.shared for g in placed.groups if g.name == "weight-update"):
-        return f"two ranks of the trainer sit on one GPU: NCCL will refuse them ({where})"
+        return f"two ranks of the trainer share one GPU: NCCL will refuse them ({where})"
     return f"{table('plan/areal/tags')['sentences'][placed.verdict]} ({where})"
 
 
@@ -84,11 +84,11 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
     by_update = placed.verdict == "duplicate" and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
     found = _disk(rules, mode, site) if by_update else []
     if smaller := fitting(mode, site):
-        found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to follow):", (smaller,)))
+        found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to change too):", (smaller,)))
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
-    why = (f"Ray hands out whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
-           if site.launcher == "ray" else "this one is clean on no number of GPUs.")
-    return found or [Remedy("you", f"Write another string: {why}")]
+    why = (f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
+           if site.launcher == "ray" else "no number of GPUs makes this string clean.")
+    return found or [Remedy("you", f"Choose another string: {why}")]
 
 
 def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
@@ -99,13 +99,14 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
         lines += [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
     engine = next(iter(mode.of("engine")), None)
     share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
-    room = [f"{share}  # both live on one GPU: the engine must leave room for the trainer"] * bool(share and site.gpus == 1)
-    apart = [Remedy("you", "And where the job is started:", tuple(room))] if room and not switch.honours_option else []
+    room = [f"{share}  # both share one GPU: the engine must leave memory for the trainer"] * bool(share and site.gpus == 1)
+    apart = [Remedy("you", "Also add this to the command line that starts the "
+                           "job:", tuple(room))] if room and not switch.honours_option else []
     return [Remedy("you", switch.text + unread, (*lines, *([] if apart else room))), *apart]
 
 
 def _more(mode: Mode, site: Site) -> list[Remedy]:
-    """More hardware, where that alone makes it clean."""
+    """More hardware, if that alone makes it clean."""
     asked = sum(p.world_size for p in mode.parts)
     least = max(site.nodes + 1, sum(p.world_size for p in mode.of("engine")) // site.gpus)  # the engines' nodes, then one for the trainer
     nodes = next((n for n in range(least, least + 4)
@@ -151,7 +152,7 @@ def _spelt(part: Part, named: bool = True) -> str:
 def about_tag(rules: Rules, site: Site) -> list[str]:
     """What is to be known about this tag beside the verdict."""
     unread = f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"
-    uncontrolled = f"{rules.tag} has no single-controller mode (it came with v0.5.0); computed as for v1.0.4"
+    uncontrolled = f"{rules.tag} has no single-controller mode (new in v0.5.0); computed as for v1.0.4"
     return [unread] * (not rules.known) + [uncontrolled] * (site.launcher == "single-controller" and not rules.controller)
 
 

@@ -57,13 +57,13 @@ def text_of(path: Path) -> str:
     """The file's text. Raises ValueError with why it cannot be read, without its name."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
-            raise ValueError("this folder cannot be read" if path.is_dir() else "it is no regular file")
+            raise ValueError("this folder cannot be read" if path.is_dir() else "it is not a regular file")
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
     if len(data) > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB: that is no configuration")
+        raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB, too large for a configuration")
     return data.decode("utf-8", "replace")
 
 
@@ -80,7 +80,7 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
         data = yaml.load(text, Loader=loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        raise ValueError(f"no YAML that can be read{f' at line {mark.line + 1}' if mark else ''}") from error
+        raise ValueError(f"not readable as YAML{f' at line {mark.line + 1}' if mark else ''}") from error
     return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
 
 

@@ -18,7 +18,7 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
     columns = ["group", *(_name(gpu, gpus[-1], of_node) for gpu in gpus), *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
     note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
-    return Table("Which rank sits on which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
+    return Table("Which rank uses which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
 
 
 def _name(gpu: int, last: int, of_node: int) -> str:
@@ -67,6 +67,6 @@ def groups_tables(plans: Sequence[Any]) -> list[Table]:
 
 
 def _head(plan: Any) -> str:
-    told = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework,
+    parts = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework,
             plan.launcher and f"launcher {plan.launcher}", f"{counted(plan.gpus, 'GPU')} a node"]
-    return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, told))})"
+    return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, parts))})"

@@ -314,7 +314,6 @@ def check(args):
     backend = {"cuda": "nccl", "cpu": "gloo"}[device.type] if args.backend == "auto" else args.backend
     store = join(backend, args.timeout, rank, size)
     emit("init", backend=backend, seconds=round(time.perf_counter() - began, 4))
-    right = True
     asked = [int(s) for s in args.sizes.split(",")]
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
     most = max(1, int(least(store, "free", free, rank, size)) // ROOM >> 20) << 20 if free else max(asked)
@@ -327,10 +326,9 @@ def check(args):
         narrows = rate is not None and SLOW_FROM <= size_bytes < max(asked)
         return fine, least(store, "%s-%d" % (op, size_bytes), rate, rank, size) if narrows else None
 
-    for op in args.ops.split(","):
-        if op == "send_recv" and size == 1:
-            continue  # nobody to send to
-        right = (run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, run)) and right
+    # send_recv of one rank has nobody to send to
+    ops = [op for op in args.ops.split(",") if size > 1 or op != "send_recv"]
+    right = all([run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, run) for op in ops])
     emit("begin", what="destroy")
     # taking NCCL's group apart took 0.5 to 0.7 s of a world of four ranks (H200, NCCL 2.28.9); over Gloo a
     # sixth of healthy worlds hung there with torch 2.2, which joins threads under the GIL

@@ -42,14 +42,8 @@ def raw(path):
     """The bytes of a file, or of a link its target; never waits (/dev/kmsg ends with EAGAIN)."""
     if os.path.islink(path) or os.path.isdir(path):
         return os.readlink(path).encode() if os.path.islink(path) else b""
-    data = b""
-    with open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        while len(data) < MOST_BYTES:
-            block = file.read(1 << 16)
-            if not block:  # b"" at the end, None where nothing more is there yet
-                break
-            data += block
-    return data
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        return file.read(MOST_BYTES) or b""  # None where nothing is there yet
 
 
 def content(path, keep):
@@ -113,20 +107,21 @@ def look(request):
     root = "" if pid == "self" else "/proc/%s/root" % pid
     env = environ_of(pid)
     home = glob.escape(env.get("HOME") or os.path.expanduser("~"))
-    files = {}
-    for pattern, keep in request["files"].items():
+
+    def placed(pattern):
+        """A glob of the request as it leads there from here."""
         start = "" if pattern.startswith("/proc/") else root
-        whole = start + re.sub("^~", lambda _: home, pattern.replace("{pid}", pid))
-        files.update({path[len(start):]: tried(content, path, keep)
-                      for path in sorted(glob.glob(whole)) or [whole]})
+        return start + re.sub("^~", lambda _: home, pattern.replace("{pid}", pid))
+
+    files = {path.removeprefix(root): tried(content, path, keep) for pattern, keep in request["files"].items()
+             for path in sorted(glob.glob(placed(pattern))) or [placed(pattern)]}
     maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
     words = env.get("LD_PRELOAD", "").replace(":", " ").split()
     preloaded = [p for p in paths if preloads(p, root, words)]
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
     torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
-    copies = {p[len(root):] for g in request["copies"]
-              for p in glob.glob(root + re.sub("^~", lambda _: home, g))}
+    copies = {p.removeprefix(root) for g in request["copies"] for p in glob.glob(placed(g))}
     return {
         "event": "environment", "variables": kept(env, request["names"], request["hidden"]),
         "names": len(env), "files": files,

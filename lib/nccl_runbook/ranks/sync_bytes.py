@@ -52,9 +52,9 @@ class Pattern:
         bounds = [0, *itertools.accumulate(padded(size) // 2 for size in sizes)]
         places = [bound + start // 2 for bound, start in zip(bounds, starts)]
         self.bounds = torch.tensor(bounds, device=self.base.device)
-        self.pieces = [piece for run in runs(places, tensors) for piece in self.clipped(*run)]
+        self.pieces = [piece for run in runs(places, tensors) for piece in self.cut(*run)]
 
-    def clipped(self, place, words):
+    def cut(self, place, words):
         """(place, words, the base to add to, number of the round) of each part of a run that lies in one
         round."""
         for first in range(place // CHUNK * CHUNK, place + len(words), CHUNK):

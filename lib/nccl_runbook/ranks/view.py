@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import sys
+import uuid
 import warnings
 
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
@@ -59,12 +60,10 @@ def container_signs():
 def pci_gpus():
     """NVIDIA display devices on the PCI bus and the kernel driver bound to each. A container sees its host's
     bus here."""
-    drivers = {}
-    for folder in sorted(glob.glob("/sys/bus/pci/devices/*")):
-        if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS):
-            driver = os.path.join(folder, "driver")
-            drivers[os.path.basename(folder)] = os.path.basename(os.path.realpath(driver)) if os.path.exists(driver) else ""
-    return drivers
+    folders = [folder for folder in sorted(glob.glob("/sys/bus/pci/devices/*"))
+               if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS)]
+    return {os.path.basename(f): os.path.basename(os.path.realpath(f + "/driver")) if os.path.exists(f + "/driver") else ""
+            for f in folders}
 
 
 def surroundings():
@@ -107,12 +106,9 @@ class Driver:
         if self.library is None or self.library.cuDeviceGet(ctypes.byref(device), index) != 0:
             return "", ""
         ask_uuid = getattr(self.library, "cuDeviceGetUuid_v2", self.library.cuDeviceGetUuid)
-        known = ask_uuid(raw, device) == 0
-        digits = bytes(raw).hex()
-        uuid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20],
-                         digits[20:])) if known else ""
+        identifier = str(uuid.UUID(bytes=bytes(raw))) if ask_uuid(raw, device) == 0 else ""
         known = self.library.cuDeviceGetPCIBusId(bus, BUS_ID_SIZE, device) == 0
-        return uuid, bus.value.decode() if known else ""
+        return identifier, bus.value.decode() if known else ""
 
 
 def mapped_nccl(torch):
@@ -132,12 +128,12 @@ def mapped_nccl(torch):
 
 
 def add_gpus(torch, driver, gpus):
-    """Append each GPU; what was told before an error stays."""
+    """Append each GPU; what was printed before an error stays."""
     counted = driver.count()
     for index in range(torch.cuda.device_count() if counted is None else counted):
         p = torch.cuda.get_device_properties(index)
-        uuid, bus = driver.identity(index)
-        gpus.append({"cuda_index": index, "name": p.name, "uuid": uuid, "pci_bus_id": bus,
+        identifier, bus = driver.identity(index)
+        gpus.append({"cuda_index": index, "name": p.name, "uuid": identifier, "pci_bus_id": bus,
                      "total_bytes": p.total_memory,
                      "capability": f"{p.major}.{p.minor}"})
 

@@ -120,14 +120,11 @@ class Sync:
         bytes."""
         part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
         self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
-        self.rows, self.starts, self.own_shapes = {}, [], []
-        for name, shape, size in zip(self.names, shapes, self.sizes):
-            split = self.rank > 0 and self.args.tp > 1 and len(shape) > 0 and shape[0] % self.args.tp == 0
-            if split:
-                each = shape[0] // self.args.tp
-                self.rows[name], shape = (part * each, (part + 1) * each), torch.Size([each, *shape[1:]])
-            self.starts.append(size // self.args.tp * part if split else 0)
-            self.own_shapes.append(shape)
+        split = [self.rank > 0 and self.args.tp > 1 and len(s) > 0 and s[0] % self.args.tp == 0 for s in shapes]
+        self.starts = [size // self.args.tp * part if cut else 0 for size, cut in zip(self.sizes, split)]
+        self.own_shapes = [torch.Size([s[0] // self.args.tp, *s[1:]]) if cut else s for s, cut in zip(shapes, split)]
+        self.rows = {name: (part * own[0], (part + 1) * own[0])
+                     for name, own, cut in zip(self.names, self.own_shapes, split) if cut}
         self.total, self.own_sizes = sum(self.sizes), [shape.numel() * width for shape in self.own_shapes]
 
     def own(self, i, whole):

@@ -3,6 +3,7 @@
 Inline style only: an untrusted Lab strips everything else (see tables.py).
 """
 import collections
+import dataclasses
 import re
 from collections.abc import Iterable
 from html import escape
@@ -67,12 +68,12 @@ def remedy_text(remedy: Remedy) -> str:
     return "\n".join([f"    {remedy.who}: {remedy.text}", *(f"        {line}" for line in remedy.lines)])
 
 
+@dataclasses.dataclass(repr=False)
 class StepView:
-    """The end of a step: ``.record`` to go on with, ``.findings`` worst first."""
+    """The end of a step: ``.record`` to go on with, ``.findings`` worst first; ``path``: where the record lies."""
 
-    def __init__(self, record: Record, path: Path | None = None) -> None:
-        self.record = record
-        self._path = path
+    record: Record
+    path: Path | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -86,7 +87,7 @@ class StepView:
         parts = [banner(record.status, record.reason), *map(finding_html, record.findings),
                  _fold(f"Not looked at ({len(record.not_looked_at)})", missing and f"<ul>{missing}</ul>"),
                  _fold(f"Repeat by hand, in the runbook's folder ({len(record.commands)})", by_hand)]
-        where = f'<p style="opacity:.75">record: {escape(short_path(self._path))}</p>' if self._path else ""
+        where = f'<p style="opacity:.75">record: {escape(short_path(self.path))}</p>' if self.path else ""
         return "<div>" + "".join(parts) + where + "</div>"
 
     def __repr__(self) -> str:
@@ -94,7 +95,7 @@ class StepView:
         lines = [f"{look.symbol} {record.step}: {look.word} - {record.reason}", *map(finding_text, record.findings)]
         lines += [f"not looked at: {line}" for line in record.not_looked_at]
         lines += _by_hand(record.commands)
-        return "\n".join(lines + ([f"record: {short_path(self._path)}"] if self._path else []))
+        return "\n".join(lines + ([f"record: {short_path(self.path)}"] if self.path else []))
 
 
 def _by_hand(commands: list[Command]) -> list[str]:
@@ -105,11 +106,11 @@ def _by_hand(commands: list[Command]) -> list[str]:
         lambda m: '"$LONG"' if m[0] == value else m[0], c.line) for c in commands]
 
 
+@dataclasses.dataclass(repr=False)
 class Line:
     """A sentence for the reader, without the quotes of a string."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    text: str
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.text)}</p>"
@@ -118,11 +119,11 @@ class Line:
         return self.text
 
 
+@dataclasses.dataclass(repr=False)
 class VerdictView:
     """The verdict in one sentence, what was judged, and the fix: the top of 99-verdict."""
 
-    def __init__(self, document: VerdictDocument) -> None:
-        self.document = document
+    document: VerdictDocument
 
     def _repr_html_(self) -> str:
         document = self.document
@@ -166,7 +167,7 @@ def causes_table(document: VerdictDocument) -> Table:
 def steps_table(document: VerdictDocument) -> Table:
     """Every step with its status and one line why."""
     rows = [[s.notebook, _badged(s.status), s.reason, f"{s.wall_s:.1f}" if s.wall_s else ""] for s in document.steps]
-    return Table("Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step has left a record.")
+    return Table("Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step left a record.")
 
 
 def not_looked_at_table(document: VerdictDocument) -> Table:
@@ -178,4 +179,4 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
     groups = grouped((why or what, (step, what if why else "")) for step, what, why in parts)
     rows = [[", ".join(dict.fromkeys(s for s, _ in of)), why, of[0][1] + f" and {n - 1} more" * (n > 1)]
             for why, of in groups.items() if (n := len({w for _, w in of}))]
-    return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything that was asked for was seen.")
+    return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything requested was seen.")

@@ -19,19 +19,16 @@ class Curve:
     y_label: str
     series: dict[str, list[tuple[float, float]]]
 
-    def _points(self) -> dict[str, list[tuple[float, float]]]:
-        """What can be drawn, bounded."""
-        clean = {n: [(x, y) for x, y in points[:MOST_POINTS] if 0 < x < 1e18 and 1e-9 < y < 1e12] for n, points in self.series.items()}
-        return dict([(name, points) for name, points in clean.items() if points][:MOST_SERIES])
-
     def svg(self) -> str:
         """The picture; "" where there is nothing to draw."""
-        points = self._points()
+        # what can be drawn, bounded
+        clean = {n: [(x, y) for x, y in points[:MOST_POINTS] if 0 < x < 1e18 and 1e-9 < y < 1e12] for n, points in self.series.items()}
+        points = dict([(name, points) for name, points in clean.items() if points][:MOST_SERIES])
         every = [p for line in points.values() for p in line]
         if len({x for x, _ in every}) < 2:
             return ""
         plot = _Plot([x for x, _ in every], [y for _, y in every])
-        label = f"{self.y_label} by {self.x_label}: {', '.join(points)}; the table beside it holds the figures"
+        label = f"{self.y_label} by {self.x_label}: {', '.join(points)}; the table beside it has the figures"
         parts = [*plot.grid(), *(_line(plot, i, line) for i, line in enumerate(points.values())), *_names(plot, points)]
         parts += [_text(LEFT, HEIGHT - 4, self.x_label, "start"), _text(4, 10, self.y_label, "start")]
         return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 # translucent, so that they read on light and dark; a word always says what the colour says
 TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
          "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)"}
-# how a verdict, or a run at work, looks: symbol, and a key of TONES that is a class of style.css, too
-LOOKS = {"healthy": ("✓", "ok"), "degraded": ("!", "warn"), "broken": ("✕", "broken"), "unknown": ("?", "unknown"),
-         "running": ("…", "muted")}
 NAMES = "It contains names of hosts, users and paths, and addresses: the option --share of nccl-runbook replaces all but the paths."
 SHARED = "Replaced (--share): {}. Look at the page before you pass it on."
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
@@ -39,7 +36,13 @@ class Badge(NamedTuple):
 
 # how a status looks: a word, a symbol and a colour, so that no one of them carries the meaning alone
 BADGES = {
-    **{status: Badge(status, *look) for status, look in LOOKS.items()},
+    # a verdict, or a run at work; the tone is a class of style.css, too
+    "healthy": Badge("healthy", "✓", "ok"),
+    "degraded": Badge("degraded", "!", "warn"),
+    "broken": Badge("broken", "✕", "broken"),
+    "unknown": Badge("unknown", "?", "unknown"),
+    "running": Badge("running", "…", "muted"),
+    # a step
     "ok": Badge("ok", "✓", "ok"),
     "note": Badge("note", "i", "note"),
     "warn": Badge("warning", "!", "warn"),
@@ -94,16 +97,16 @@ def grid(rows: Sequence[Sequence[str]]) -> List[str]:
 def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     """The whole page: a banner with ``sentence``, then ``main``, which is HTML; its h2 with an id are linked on top.
 
-    ``status``: one of LOOKS; ``sub``: the line below the sentence; ``about``: what the page is of, and when.
+    ``status``: a verdict, or "running"; ``sub``: the line below the sentence; ``about``: what the page is of, and when.
     """
     frame, style = ((pkgutil.get_data(__package__, f"templates/{name}") or b"").decode() for name in ("frame.html", "style.css"))
     links = "".join(f'<li><a href="#{at}">{name}</a></li>' for at, name in _HEADING.findall(main))
-    symbol, tone = LOOKS[status]
+    look = BADGES[status]
     main, sentence, sub, about = map(shared, (main, sentence, sub, about))
     hidden = masked(main) or "nothing"
     names = SHARED.format(replaced(main) or "nothing") if os.environ.get(SHARE) else NAMES
     return plain(string.Template(frame).substitute(
-        main=main, style=style, links=links, tone=tone, symbol=symbol, sentence=escape(sentence), sub=escape(sub),
+        main=main, style=style, links=links, tone=look.tone, symbol=look.symbol, sentence=escape(sentence), sub=escape(sub),
         about=escape(about), hidden=hidden, names=names))
 
 

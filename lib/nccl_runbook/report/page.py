@@ -114,17 +114,13 @@ def _table(data: dict[str, Any]) -> Table:
 
 def _tried(records: Iterable[Record]) -> Table | None:
     """Experiments of the reader over all steps, None without any."""
-    rows = []
-    for record in records:
-        for trial in record.tried_by_hand:
-            result = Cell("passed", "ok") if trial.get("passed") is True else Cell("failed", "broken")
-            used = trial.get("gpus")
-            gpus = ", ".join("CPU" if one is None else str(one) for one in (used if isinstance(used, list) else [used]))
-            at, seconds, line = (str(trial.get(name, "")) for name in ("at", "wall_s", "line"))
-            rows.append([record.step, at, _environment_of(trial), gpus, result, seconds, line])
+    rows = [[record.step, *_trial(trial)] for record in records for trial in record.tried_by_hand]
     return Table("Trials", ["step", "at", "environment", "GPUs", "result", "seconds", "line"], rows) if rows else None
 
 
-def _environment_of(trial: dict[str, Any]) -> str:
-    env = trial.get("env")
-    return (" ".join(f"{k}={v}" for k, v in env.items()) if isinstance(env, dict) else str(env or "")) or "no change"
+def _trial(trial: dict[str, Any]) -> list[str | Cell]:
+    env, used = trial.get("env"), trial.get("gpus")
+    delta = (" ".join(f"{k}={v}" for k, v in env.items()) if isinstance(env, dict) else str(env or "")) or "no change"
+    gpus = ", ".join("CPU" if one is None else str(one) for one in (used if isinstance(used, list) else [used]))
+    result = Cell("passed", "ok") if trial.get("passed") is True else Cell("failed", "broken")
+    return [str(trial.get("at", "")), delta, gpus, result, str(trial.get("wall_s", "")), str(trial.get("line", ""))]

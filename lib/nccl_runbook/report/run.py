@@ -2,7 +2,7 @@
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import counted, to_json, utc_now
@@ -24,44 +24,35 @@ class RunFolder:
     document: dict[str, Any]
 
 
-class Found(NamedTuple):
-    """What a run's folder holds; ``unreadable``: step -> why, in one sentence."""
-
-    records: list[records.Record]
-    unreadable: dict[str, str]
-
-
-def read_records(run_dir: Path) -> Found:
-    """Every NN-*.json of the folder, in order of their names; a file that is no record of its step is told, never dropped."""
+def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
+    """Every NN-*.json of the folder, in order of their names; a file that is not a record of its step is reported, never dropped:
+    step -> why, in one sentence, 99-verdict apart."""
     good: list[records.Record] = []
     bad: dict[str, str] = {}
     for path in sorted(run_dir.glob("[0-9][0-9]-*.json")):
         try:
             record = records.load(path)
+            if record.step != path.stem:
+                raise records.RecordError(f"{path.name} is a record of {record.step}")
+            good.append(record)
         except records.RecordError as error:
             bad[path.stem] = str(error).replace(f"{path.parent}{os.sep}", "")
-            continue
-        if record.step == path.stem:
-            good.append(record)
-        else:
-            bad[path.stem] = f"{path.name} is a record of {record.step}"
-    return Found(good, bad)
+    return good, {step: why for step, why in bad.items() if step != VERDICT_STEP}
 
 
-def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Record]]:
-    """The document of a folder and the records it rests on; steps whose record cannot be read are unknown."""
-    found = read_records(run_dir)
-    bad = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
+def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Record], dict[str, str]]:
+    """The document of a folder, the records it rests on, and those that cannot be read; their steps are unknown."""
+    good, bad = read_records(run_dir)
     run = dataclasses.replace(run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad})
     clean = records.read(RunInfo, Redactor(os.environ).json(to_json(run)))
-    return verdict_document(clean, found.records), found.records
+    return verdict_document(clean, good), good, bad
 
 
 def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     """verdict.json and index.html of the folder, each replaced as a whole and without secrets; the document they show."""
     from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
 
-    document, found = build(run_dir, run)
+    document, found, _ = build(run_dir, run)
     document.written = utc_now()
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
     records.write_texts({run_dir / "verdict.json": records.json_text(document, Redactor(os.environ)),
@@ -75,16 +66,13 @@ def info_of(run_dir: Path) -> RunInfo:
         run = records.read(VerdictDocument, (run_dir / "verdict.json").read_bytes()).run
         return run if run.command else dataclasses.replace(run, planned=[], not_run={})
     except (OSError, records.RecordError):
-        return RunInfo(id=run_dir.name, started=min((r.started for r in read_records(run_dir).records), default=utc_now()))
+        return RunInfo(id=run_dir.name, started=min((r.started for r in read_records(run_dir)[0]), default=utc_now()))
 
 
 def collect(run_dir: Path) -> RunFolder:
     """The verdict of a folder as a fact, for 99-verdict; nothing is written."""
-    found = read_records(run_dir)
-    document, _ = build(run_dir, info_of(run_dir))
-    names = [r.step for r in found.records if r.step != VERDICT_STEP]
-    unreadable = {step: why for step, why in found.unreadable.items() if step != VERDICT_STEP}
-    return RunFolder(run_dir.name, names, unreadable, to_json(document))
+    document, found, unreadable = build(run_dir, info_of(run_dir))
+    return RunFolder(run_dir.name, [r.step for r in found if r.step != VERDICT_STEP], unreadable, to_json(document))
 
 
 def judge(folder: RunFolder) -> list[Finding]:
@@ -92,7 +80,7 @@ def judge(folder: RunFolder) -> list[Finding]:
     found = [Finding("record-unreadable", Severity.UNKNOWN, f"the record of {step} cannot be read", (Evidence(why, f"{step}.json"),))
              for step, why in folder.unreadable.items()]
     if not folder.read:
-        return [*found, Finding("no-records", Severity.UNKNOWN, f"no step has left a record in {folder.name}")]
+        return [*found, Finding("no-records", Severity.UNKNOWN, f"no step left a record in {folder.name}")]
     return [*found, Finding("records-read", Severity.OK, f"{counted(len(folder.read), 'record')} read",
                             (Evidence(", ".join(folder.read), folder.name),))]
 

@@ -117,14 +117,12 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
     if record is not None and record.status != "running":
         return StepEntry(notebook=name, status=record.status, reason=record.reason, wall_s=record.wall_s,
                          findings=worst_first(record.findings), record=f"{name}.json")
-    if name in run.not_run:
-        reason = run.not_run[name]
-    elif run.interrupted:
-        reason = "the run was interrupted during this step" if record else "not run: the run was interrupted before this step"
-    elif not run.command:
-        reason = f"{name} has not finished"
-    else:
-        reason = _AT_WORK if record else _TO_COME
+    reasons = (
+        (name in run.not_run, run.not_run.get(name, "")),
+        (run.interrupted, "the run was interrupted during this step" if record else "not run: the run was interrupted before this step"),
+        (not run.command, f"{name} has not finished"),
+        (True, _AT_WORK if record else _TO_COME))
+    reason = next(why for holds, why in reasons if holds)
     return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
 
 
@@ -144,11 +142,9 @@ def merge_causes(records: Iterable[Record]) -> list[Cause]:
 
 def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
     best = min((f for _, f in found), key=lambda f: STATUSES.index(f.status or "ruled-out"))
-    pro: list[Evidence] = []
-    contra: list[Evidence] = []
-    for step, finding in found:
-        (contra if (finding.status == "ruled-out" and best.status != "ruled-out") else pro).extend(_sourced(step, finding.evidence))
-        contra.extend(_sourced(step, finding.against))
+    opposed = {"ruled-out"} - {best.status}  # what such a finding saw speaks against the cause
+    pro = [e for step, f in found if f.status not in opposed for e in _sourced(step, f.evidence)]
+    contra = [e for step, f in found for e in _sourced(step, (*f.evidence, *f.against) if f.status in opposed else f.against)]
     told = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
@@ -160,7 +156,7 @@ def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
-    """The same words of several steps are told once, with the first place: every step's own findings hold the rest."""
+    """The same words of several steps appear once, with the first place: every step's own findings hold the rest."""
     return [same[0] for same in grouped((e.text, e) for e in evidence).values()]
 
 
@@ -180,8 +176,9 @@ def _different(records: Iterable[Record]) -> list[str]:
     seen = grouped(((r.judged.python, r.judged.torch, r.judged.nccl), r.step) for r in records if r.judged.torch)
     if len(seen) < 2:
         return []
-    told = [f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or '?'}" for (python, torch, nccl), steps in seen.items()]
-    return [f"one and the same software in every step: {'; '.join(told)}"]
+    software = [f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL "
+                f"{nccl or '?'}" for (python, torch, nccl), steps in seen.items()]
+    return [f"the same software in every step: {'; '.join(software)}"]
 
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
@@ -198,22 +195,17 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
         sure = [(f"Only possible: {c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
         sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
     sure = sure or [(f.title, list(f.remedy)) for f in bad]
-    seen: set[Remedy] = set()
-    answer = []
-    for title, remedies in sure:
-        new = [r for r in remedies if r not in seen]
-        seen.update(new)
-        if new:
-            answer.append((title, new))
-    return answer
+    first = {r: at for at, (_, remedies) in reversed([*enumerate(sure)]) for r in remedies}  # each is told once
+    new = [(title, [r for r in remedies if first[r] == at]) for at, (title, remedies) in enumerate(sure)]
+    return [(title, remedies) for title, remedies in new if remedies]
 
 
 def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Cause], judged: Judged, done: int) -> str:
     trouble = _trouble(steps, causes) if word in ("broken", "degraded") else ""
     if _running(run, steps):
         known = [_bare(s.reason) for s in steps if s.status in DONE and s.reason]
-        told = f"; {word} so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
-        return f"Running: {done} of {counted(len(steps), 'step')} done{told}."
+        so_far = f"; {word} so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
+        return f"Running: {done} of {counted(len(steps), 'step')} done{so_far}."
     tail = f"; interrupted after {done} of {counted(len(steps), 'step')}" if run.interrupted else ""
     if trouble:
         return f"{word.capitalize()}: {trouble}{tail}."
@@ -264,9 +256,9 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     """Why nothing can be said: the reason that most steps give, and what did pass (a rehearsal on Gloo by name)."""
     unknown = [s for s in steps if s.status == "unknown" or (s.status == "skipped" and s.notebook in run.asked)]
     if not steps:
-        return "no step has left a record"
+        return "no step left a record"
     if not unknown:
-        return "no step has tested anything" if any(map(_tests_nothing, steps)) else "every step was skipped"
+        return "no step tested anything" if any(map(_tests_nothing, steps)) else "every step was skipped"
     reasons = [_bare(s.reason) or f"{s.notebook} gave no reason" for s in unknown]
     rehearsed = [_bare(f.title) for s in steps for f in s.findings if f.id.startswith("rehears") and f.severity.value in (*DONE, "unknown")]
     lead = max(dict.fromkeys(reasons), key=reasons.count)

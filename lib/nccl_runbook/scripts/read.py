@@ -4,25 +4,32 @@ Variables that the same text sets and arithmetic are worked out. What needs a sh
 """
 import ast
 import dataclasses
+import itertools
 import operator
 import posixpath
 import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from nccl_runbook.causes.toml import table
 
 MOST_BYTES = 1 << 20
 MOST_LEVELS = 4
-# a # within quotes begins no comment
-_COMMENT = re.compile(r"^((?:[^\"'#\n]|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|(?<=\S)#)*)(?<!\S)#.*", re.M)
+MOST_HEREDOCS = 500  # of one text: for each the rest is searched
+MOST_EXPANDED = 1 << 20  # characters that the variables of a text may be put in for: `A=$A$A` doubles with each line
+_HERE = r"<<(?P<tabs>-?)[ \t]*\\?(?P<quote>[\"']?)(?P<name>[A-Za-z_][\w.-]*)(?P=quote)"
+# a quote that is never closed is a letter, < one of a word unless a heredoc begins there
+_TOKEN = re.compile(
+    rf"(?P<gap>(?:[ \t\r]|\\[ \t]*(?:\r?\n|\Z))+|\#[^\n]*)|(?P<end>[;&|\n]+)|(?P<here>{_HERE})|"
+    r"(?P<word>(?:[^ \t\r\n;&|\"'\\<$]+|\$\(\((?:[^()\n]|\([^()\n]*\))*\)\)|\"(?:[^\"\\]|\\.)*\"|'[^']*'|<<<|"
+    r"\\(?![ \t]*(?:\r?\n|\Z)).|[\"'$]|<(?!<-?[ \t]*\\?[\"']?[A-Za-z_]))+)|.", re.S)
+_QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)", re.S)
+_NO_SHELL = {"cat", "python", "python3"}  # unless they write a file
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.M)
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
 _USED = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|(\w+))")
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)  # overrides as Hydra and OmegaConf take them
 _BEFORE = {"env", "export", "declare", "-x", "exec", "nohup", "time", "then", "do", "else", "if", "!", "{", "("}
-_LONG_WORD = re.compile(r"(?<!\S)\S{16384,}")  # none of a launch line; shlex takes the square of its length (Python 3.11)
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.Mod: operator.mod}
 
 
@@ -57,9 +64,10 @@ def read(text: str) -> Script:
     asked = _size("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
     names = ("SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_GPUS_PER_NODE")
     known = {name: str(value) for name, value in zip(names, asked * 2) if value}
-    commands = tuple(_commands(text[:MOST_BYTES], known, MOST_LEVELS))
-    told = [(name, _size(name, c.text)) for c in commands for name, row in table("scripts/launchers").items()
-            if {*map(posixpath.basename, c.words[:3])} & {*row["programs"]}]
+    commands = tuple(_Reader().commands(text[:MOST_BYTES], known, MOST_LEVELS))
+    launchers = {program: name for name, row in table("scripts/launchers").items() for program in row["programs"]}
+    told = [(launchers[program], _size(launchers[program], c.text)) for c in commands
+            for program in dict.fromkeys(map(posixpath.basename, c.words[:3])) if program in launchers]
     submitted = [asked, *(size for name, size in told if name in ("sbatch", "mason"))]
     nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
     sourced = [c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1]
@@ -68,36 +76,47 @@ def read(text: str) -> Script:
 
 
 def _size(launcher: str, text: str) -> tuple[int, int]:
-    """Nodes, and GPUs of a node, as this launcher is told."""
+    """Nodes, and GPUs of a node, as this launcher gets them."""
     row = table("scripts/launchers")[launcher]
     nodes, gpus, total = (int(next(reversed(re.findall(row[what], text)), 0)) if what in row else 0 for what in ("nodes", "gpus", "total"))
     return nodes, gpus or total // (nodes or 1)
 
 
-def _commands(text: str, known: dict[str, str], levels: int) -> Iterator[Command]:
-    for words in _split(worked_out(re.sub(r"[ \t]*\\[ \t]*(\r?\n|$)", " ", _COMMENT.sub(r"\1", text)), None)):
-        words, env = [w for word in words for w in _expanded(word, known)], {}
-        while words and (words[0] in _BEFORE or _PREFIX.fullmatch(words[0])):
-            name, equals, value = words.pop(0).partition("=")
-            env |= {name: value} if equals else {}
-        if not words:
-            known |= env
-        while words:
-            end = words.index("--") if "--" in words[1:] else len(words)
-            command, words = words[:end], words[end + 1:]
-            yield Command(tuple(command), _flags(command), {**{n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}, **env})
-            inner = command[command.index("-c") + 1:][:1] if "-c" in command and levels else []
-            yield from (c for line in inner if re.search(r"\s", line) for c in _commands(line, {**known, **env}, levels - 1))
+class _Reader:
+    """Reads commands; puts variables in as long as the text does not grow without end."""
 
+    def __init__(self) -> None:
+        self._left = MOST_EXPANDED
 
-def _expanded(word: str, known: Mapping[str, str]) -> list[str]:
-    """The word with variables and arithmetic put in. One that is a variable and nothing else may stand for several words."""
-    filled = worked_out(_USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), word), known)
-    return next(_split(filled), []) if _USED.fullmatch(word) and re.search(r"\s", filled) else [filled]
+    def commands(self, text: str, known: dict[str, str], levels: int) -> Iterator[Command]:
+        # an escaped operator is for the shell of whoever is handed these words
+        lines = (own for line in _split(worked_out(text, None)) for own in _groups(line, lambda w: w and not w.strip(";&|\n")))
+        for line in lines:
+            words, env, at = [w for word in line for w in self._expanded(word, known)], {}, 0
+            while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
+                name, equals, value = words[at].partition("=")
+                env |= {name: value} if equals else {}
+                at += 1
+            if at == len(words):
+                known |= env
+            visible = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
+            for command in _groups(words[at:], "--".__eq__):
+                yield Command(tuple(command), _flags(command), {**visible, **env})
+                inner = command[command.index("-c") + 1:][:1] if "-c" in command and levels else []
+                yield from (c for line in inner if re.search(r"\s", line) for c in self.commands(line, {**known, **env}, levels - 1))
+
+    def _expanded(self, word: str, known: Mapping[str, str]) -> list[str]:
+        """The word with variables and arithmetic put in. One that is a variable and nothing else may stand for several words."""
+        names = [found[0] or found[2] for found in _USED.findall(word)]
+        self._left -= sum(len(known.get(name, "")) for name in names)
+        if self._left < 0 or not (names or "$((" in word):
+            return [word]
+        filled = worked_out(_USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), word), known)
+        return next(_split(filled), []) if _USED.fullmatch(word) and re.search(r"\s", filled) else [filled]
 
 
 def worked_out(text: str, known: Mapping[str, str] | None) -> str:
-    """The text with $((4 * 1024)) as its result; without blanks in it where ``known`` is None or that cannot be told."""
+    """The text with $((4 * 1024)) as its result; without blanks in it where ``known`` is None or that is unknown."""
     def result(found: re.Match[str]) -> str:
         expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", found[1])
         try:
@@ -119,25 +138,46 @@ def _number(node: ast.AST, known: Mapping[str, str]) -> int:
     return value
 
 
-def _split(text: str) -> Iterator[list[str]]:
-    """The words of each command. A quote may span lines; the line of one that is never closed is split at blanks."""
-    text = _LONG_WORD.sub("", text)
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|\n")
-    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    words, at = [], 0
-    try:
-        for word in lexer:
-            at = lexer.instream.tell() - 1  # it has looked one character ahead
-            if set(word) <= set(";&|\n"):
-                yield words
-                words = []
-            else:
-                words.append(word)
-        yield words
-    except ValueError:
-        line, _, rest = text[at:].partition("\n")
-        yield [*words, *line.split()]
-        yield from (found for row in rest.splitlines() for found in _split(row))
+def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
+    """The words of each command. A quote may span lines, but none leaves a heredoc: that is a text of its own, with commands of its own
+    unless it is only printed, or Python."""
+    words, parts, heredocs, at, left = [], [], [], 0, MOST_HEREDOCS
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        at, kind = token.end(), token.lastgroup
+        if kind in ("word", None):
+            parts.append(_unquoted(token[0]))
+            continue
+        words += ["".join(parts)] if parts else []
+        parts = []
+        if kind == "here":
+            left -= 1
+            heredocs += [token] if left > 0 else []
+        elif kind == "end":
+            yield words
+            if heredocs and "\n" in token[0]:
+                at = text.index("\n", token.start())
+                for heredoc in heredocs:
+                    tabs = r"\t*" if heredoc["tabs"] else ""
+                    end = re.compile(rf"^{tabs}{re.escape(heredoc['name'])}\r?$", re.M).search(text, at)
+                    begin, at = at, end.end() if end else at
+                    is_shell = levels and (not _NO_SHELL & {*words} or any(">" in word for word in words))
+                    yield from _split(text[begin:at].rpartition("\n")[0], levels - 1) if is_shell else ()
+                heredocs = []
+            words = []
+    yield words + ["".join(parts)] * bool(parts)
+
+
+def _groups(words: list[str], is_end: Callable[[str], bool]) -> list[list[str]]:
+    """What stands between those words."""
+    return [[*group] for ends, group in itertools.groupby(words, lambda word: bool(is_end(word))) if not ends]
+
+
+def _unquoted(word: str) -> str:
+    """As the shell takes it; within double quotes a backslash stays but before a quote, itself and the end of a line."""
+    if not {*"\"'\\"} & {*word}:
+        return word
+    return _QUOTED.sub(lambda m: re.sub(r"\\(?:([\\\"])|[ \t]*\r?\n)", r"\1", m[1]) if m[1] is not None else m[2] or m[3] or "", word)
 
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:

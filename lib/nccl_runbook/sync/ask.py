@@ -63,7 +63,7 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
 
 
 def _folder(method: str, place: str, local: bool) -> ContextManager[str]:
-    """Where a disk method writes; behind a prefix the ranks make it and remove it."""
+    """The folder in which a disk method writes; behind a prefix the ranks make it and remove it."""
     if local and "disk" in method and os.access(os.path.join(place, ""), os.W_OK | os.X_OK):
         return own_folder(_FOLDER, place)
     return contextlib.nullcontext(os.path.join(place, f"{_FOLDER}{os.getpid()}-{secrets.token_hex(4)}"))
@@ -104,11 +104,12 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
     if engine.stopped():
         return Gap("not-run", engine.stopped())
     if left_s < _LEAST_S:
-        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left for it; alone: --methods {method}, or methods={method}")
+        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, or methods={method}")
     if method.startswith(_ON_GPUS) and devices[0] is None:
-        return Gap("unsupported", "it needs GPUs, and CUDA shows none")
+        return Gap("unsupported", "it needs GPUs, but CUDA shows none")
     if method == "nccl-one-gpu" and not _allows_one_gpu(engine.judged()["nccl"]):
-        return Gap("unsupported", f"NCCL {engine.judged()['nccl'] or 'of unknown version'} has no mode for two ranks on one GPU; 2.30 has")
+        return Gap("unsupported", f"NCCL {engine.judged()['nccl'] or 'of unknown version'} does not support two ranks on one GPU; "
+                                  "2.30 does")
     name = method.partition("@")[0]
     args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")),
             "--buckets", _buckets(method), *options]

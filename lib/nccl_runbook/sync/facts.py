@@ -85,8 +85,8 @@ class SyncArm:
             return f"wrong: {self.wrong[0]['tensor']}"
         if self.shortage and not self.complete:
             return f"not enough {self.shortage.what}: {self.shortage.needed_bytes} bytes needed, {self.shortage.free_bytes} free"
-        late = "all compared, all right; time ended with one thing changed" if self.variants else "did not end in time"
-        return "all compared, all right" if self.complete else self.stopped or (late if self.timed_out else "did not pass")
+        late = "all compared, all correct; time ran out during the variants" if self.variants else "did not end in time"
+        return "all compared, all correct" if self.complete else self.stopped or (late if self.timed_out else "did not pass")
 
     def __str__(self) -> str:
         took = f"first {self.first_s:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""

@@ -67,12 +67,12 @@ def wrong_bytes(arm: SyncArm) -> Finding | None:
         (Evidence(f"{w['count']} tensors differ in that sync; {w['words']} 16-bit words of {w['tensor']}",
                   _source(arm)),),
         (Remedy("you",
-                "Do not sync weights this way until it is explained. See whether it stays with one GPU or "
+                "Do not use this method until the cause is known. Repeat it to see whether it stays with one GPU or "
                 "pair when repeated:", (arm.shell_line,)),))
 
 
 def not_enough(arm: SyncArm) -> Finding | None:
-    """Too little memory or space is no fault of the method: it was not tested."""
+    """The method is not at fault for too little memory or space: it was not tested."""
     if arm.shortage is None:
         return None
     s = arm.shortage
@@ -80,7 +80,7 @@ def not_enough(arm: SyncArm) -> Finding | None:
         "weight-sync-not-enough", Severity.UNKNOWN, f"{arm.method} was not measured: not enough {s.what}",
         (Evidence(f"{_gb(s.needed_bytes)} needed, {_gb(s.free_bytes)} free", _source(arm)),),
         (Remedy("you",
-                "Name a directory with room by the parameter directory." if " in " in s.what
+                "Use the parameter directory to name a folder with enough space." if " in " in s.what
                 else "Free memory, or choose a smaller model."),))
 
 
@@ -101,7 +101,7 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
         cause = causes()["trainer-and-engine-share-gpu"]
         return Finding(
             cause.id, Severity.NOTE,
-            f"{cause.title}, so NCCL refuses to connect them (expected here); the other methods need no second GPU",
+            f"{cause.title}, so NCCL refuses to connect them (expected here). The other methods need no second GPU",
             (message,
              Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}",
                       "plan")), remedies(cause), cause.id, "established")
@@ -109,7 +109,7 @@ def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     status = "likely" if all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids) else "possible"
     return Finding(
         "refused-though-gpus-differ", Severity.BROKEN,
-        "NCCL says that two ranks share a GPU, but they were placed on different ones",
+        "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
         (message, Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")),
         remedies(cause, status), cause.id, status)
 
@@ -123,7 +123,7 @@ def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding 
     return Finding(
         "failed-on-one-gpu", Severity.NOTE,
         f"{arm.method} did not work between two ranks on one GPU (expected), without NCCL's usual message",
-        (Evidence([*_messages(arm), "no rank said anything"][0], _source(arm)),
+        (Evidence([*_messages(arm), "no rank printed anything"][0], _source(arm)),
          Evidence("ranks: " + ", ".join(arm.ended), _source(arm))), remedies(cause), cause.id, "likely")
 
 
@@ -139,7 +139,7 @@ def interrupted(arm: SyncArm) -> Finding | None:
     """Ended from outside: that says nothing of the method."""
     return Finding(
         "weight-sync-interrupted", Severity.UNKNOWN, f"{arm.method} was {arm.stopped}",
-        (Evidence(f"{len(arm.syncs)} syncs were finished in {arm.wall_s:.0f} s",
+        (Evidence(f"{len(arm.syncs)} syncs finished in {arm.wall_s:.0f} s",
                   _source(arm)),)) if arm.stopped else None
 
 
@@ -147,20 +147,20 @@ def did_not_end(arm: SyncArm) -> Finding | None:
     """Stuck if not one sync was finished in a minute; otherwise only too slow for the budget."""
     if not arm.timed_out:
         return None
-    evidence = (Evidence(f"{len(arm.syncs)} syncs were finished in {arm.deadline_s:.0f} s", _source(arm)),)
+    evidence = (Evidence(f"{len(arm.syncs)} syncs finished in {arm.deadline_s:.0f} s", _source(arm)),)
     more_time = Remedy("you", "Give the step a larger budget_s.")
     if arm.passed and arm.variants:
         return Finding(
             "weight-sync-cut", Severity.NOTE,
-            f"{arm.method} was measured; {arm.deadline_s:.0f} s were too short to measure it with engines "
-            "busy or other buckets", evidence, (more_time,))
+            f"{arm.method} was measured; {arm.deadline_s:.0f} s were too short to measure it with busy "
+            "engines or other buckets", evidence, (more_time,))
     if arm.syncs or arm.deadline_s < HANG_S or "disk" in arm.method:
         return Finding(
             "weight-sync-too-slow", Severity.UNKNOWN,
             f"{arm.method} did not end within {arm.deadline_s:.0f} s", evidence, (more_time,))
     return Finding("weight-sync-hangs", Severity.BROKEN,
-                   f"{arm.method} hangs: no sync was finished in {arm.deadline_s:.0f} s", evidence,
-                   (Remedy("you", "See 03-fewer-gpus and 04-transports first: they say which pair and which transport. By hand:",
+                   f"{arm.method} hangs: no sync finished in {arm.deadline_s:.0f} s", evidence,
+                   (Remedy("you", "Run 03-fewer-gpus and 04-transports first: they find the pair and the transport. By hand:",
                            (arm.shell_line,)),))
 
 
@@ -171,15 +171,15 @@ def failed(arm: SyncArm) -> Finding:
     cause = known[0] if known and known[0].id != "duplicate-gpu" else None
     return Finding(
         "weight-sync-failed", Severity.BROKEN, f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
-        (Evidence(known[1] if known else messages[0] if messages else "no rank said anything", _source(arm)),
+        (Evidence(known[1] if known else messages[0] if messages else "no rank printed anything", _source(arm)),
          Evidence("ranks: " + ", ".join(arm.ended))),
         (*(remedies(cause) if cause else ()),
-         Remedy("you", "Repeat it by hand, and see 03-fewer-gpus for a smaller world that fails too.",
+         Remedy("you", "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
                 (arm.shell_line,))), cause and cause.id, cause and "likely")
 
 
 def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
-    """A rate that no link has comes from a timer around an asynchronous call, so the figure tells nothing."""
+    """A rate that no link has comes from a timer around an asynchronous call, so the figure means nothing."""
     if not arm.syncs or not runs.size_bytes:
         return None
     seconds = min(s.seconds for s in arm.syncs)
@@ -209,8 +209,8 @@ def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
 def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
     return Finding(
         "rehearsed-without-gpu", Severity.UNKNOWN,
-        "rehearsed on Gloo: no GPU here, so NCCL and copies to GPUs were not measured",
-        (Evidence("the figures are those of this CPU and its disk",
+        "rehearsal on Gloo: no GPU here, so NCCL and copies to GPUs were not measured",
+        (Evidence("the figures are for this CPU and its disk",
                   "runs.devices"),)) if runs.on_cpu else None
 
 
@@ -223,7 +223,7 @@ def bytes_verified(runs: SyncRuns) -> Finding | None:
         "weight-sync-verified", Severity.OK,
         f"every byte arrived with {', '.join(a.method for a in good)} ({runs.tensors} tensors, "
         f"{_gb(runs.size_bytes)}{part})",
-        (Evidence(f"{sum(a.compared for a in good)} comparisons of all tensors, new bytes at each sync",
+        (Evidence(f"{sum(a.compared for a in good)} comparisons of all tensors, with new bytes in each sync",
                   "runs.arms"),))
 
 
@@ -278,7 +278,7 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
     where the user's seconds go."""
     if isinstance(own, Gap) or not own.syncs:
         return [Finding("own-sync-not-seen", Severity.UNKNOWN,
-                        own.detail if isinstance(own, Gap) else "no sync of yours was recorded")]
+                        own.detail if isinstance(own, Gap) else "your own sync was not recorded")]
     slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs,
                   key=lambda s: sum(s.phases.values()))
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
@@ -289,7 +289,7 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
                               slowest.source),),
                     (Remedy("you",
                             table("sync/choice")["own"]["advice"].get(
-                                phase, "See what your code does in that phase.")),))]
+                                phase, "Check what your code does in that phase.")),))]
 
 
 def phase_of(frames: Sequence[str]) -> str:

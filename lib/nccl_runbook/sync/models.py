@@ -120,7 +120,7 @@ def _bounded(model: Model, path: str) -> Model:
     count = len(spec["head"] + spec["tail"]) + spec["layers"] * (len(spec["layer"]) + 3 * spec["experts"].get("count", 0))
     if count > _MOST_TENSORS or not any(math.prod(shape)
                                         for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
-        raise ValueError(f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: no model that can be moved")
+        raise ValueError(f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: not a model that can be moved")
     return model
 
 
@@ -129,7 +129,7 @@ def _from_path(path: Path) -> Model:
         files = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json")
                  if (path / n).is_file()]
         if not files:
-            raise ValueError(f"{path} holds no config.json and no safetensors files")
+            raise ValueError(f"{path} contains no config.json and no safetensors files")
         path = files[0]
     if path.suffix == ".safetensors":
         return _listed(path.name, _header(path))
@@ -168,12 +168,12 @@ def _from_config(path: Path, config: dict[str, Any]) -> Model:
 def _bytes(path: Path, size: int, start: int = 0) -> bytes:
     try:
         if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(size)
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}; the shapes stand in its config.json or safetensors files") from error
+        raise ValueError(f"cannot read {path}: {error.strerror}; the shapes are in its config.json or safetensors files") from error
 
 
 def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
     with contextlib.suppress(ValueError, RecursionError):
         if isinstance(found := json.loads(data), dict):
             return found
-    raise ValueError(f"cannot read {path}: it is no JSON of a model")
+    raise ValueError(f"cannot read {path}: it is not the JSON of a model")
 
 
 def _header(path: Path) -> dict[str, list[int]]:

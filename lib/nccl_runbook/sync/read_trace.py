@@ -27,7 +27,7 @@ def collect(path: str) -> OwnSync | Gap:
             return Gap("unsupported", f"{path} has more than {FILE_BYTES >> 30} GiB")
         syncs = read(file, path)
     return OwnSync(syncs) if syncs else Gap("absent",
-                                            f"{path} holds no line of pause_trace(): wrap your sync in it (nccl_guards.py)")
+                                            f"{path} contains no line of pause_trace(): wrap your sync in pause_trace() of nccl_guards.py")
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:

@@ -57,8 +57,8 @@ def choice_table(here: str = "") -> Table:
              r["overlap"], r["shared"], r["colocated"]]
             for key, r in table("sync/choice")["topology"].items()]
     return Table(
-        "Which way to move the weights",
-        ["what connects them", "every rank its own GPU", "groups overlap", "silently shared", "colocated"],
+        "Which method moves the weights",
+        ["what connects them", "every rank has its own GPU", "groups overlap", "silently shared", "colocated"],
         rows)
 
 
@@ -81,11 +81,11 @@ def _note(runs: SyncRuns) -> str:
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
     return " ".join((
         f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases.",
-        *["NCCL's first sync makes the communicator too."] * any(a.method.startswith("nccl") for a in runs.run),
+        *["NCCL's first sync also creates the communicator."] * any(a.method.startswith("nccl") for a in runs.run),
         *[f"Disk: {' and '.join(written)}, no fsync in between; every byte is read."] * bool(written),
         *(f"{a.method}: by {a.by}." for a in runs.run if a.by),
         *(f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]),
-        *["Rehearsal on the CPU: these are no figures for GPUs."] * runs.on_cpu))
+        *["Rehearsal on the CPU: these figures do not hold for GPUs."] * runs.on_cpu))
 
 
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:

@@ -100,7 +100,7 @@ def _read_again(recorded: Logs) -> list[Finding]:
     """That the facts were read with another catalogue of messages."""
     return [] if recorded.catalogue == version() else [Finding(
         "catalogue-differs", Severity.NOTE,
-        "the record was made with another catalogue of messages: only the lines that it quotes were read again")]
+        "the record was made with another catalogue of messages: only its quoted lines were read again")]
 
 
 def _behind_dumps(kept: list[Hypothesis], findings: list[Finding], dumps: Dumps) -> tuple[list[Hypothesis], list[Finding]]:
@@ -115,7 +115,7 @@ def _after_hang(hypothesis: Hypothesis, dumps: Dumps) -> Hypothesis:
     """Nobody is sent to `hang`, which has read what is there."""
     decides = hypothesis.decides
     if decides.line.startswith(HANG):
-        decides = dataclasses.replace(decides, line=dumps.next, why="what the dumps leave open")
+        decides = dataclasses.replace(decides, line=dumps.next, why="what the dumps do not show")
     remedy = (dataclasses.replace(r, lines=tuple(line for line in r.lines if not line.startswith(HANG))) for r in hypothesis.remedy)
     return dataclasses.replace(hypothesis, decides=decides, remedy=tuple(remedy))
 

@@ -1,4 +1,4 @@
-"""Facts about what the user brought, how a run was set up and how long things took."""
+"""Facts about what the user gave, how a run was set up and how long things took."""
 
 import dataclasses
 

@@ -53,7 +53,8 @@ def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
     out = triage_ranks.ruled_out(logs.context)
     seen = [p for p in (_weighed(p, logs) for p in [*pointers(logs), *_survived(logs)]) if p.status == "established" or p.cause not in out]
-    found = sorted([*seen, *triage_ranks.experiments(logs.context)], key=lambda p: p.place)
+    found = sorted([*seen, *triage_ranks.experiments(logs.context)],
+                   key=lambda p: (p.cause in ENDED and _failed_before(p.evidence[0], logs), p.place))  # what had failed comes first
     merged = [_hypothesis(cause, those, logs) for cause, those in grouped((p.cause, p) for p in found).items()]
     ranked = _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)
     return [_carried_over(h) for h in ranked if h.cause not in _NVIDIA_ONLY][:MOST] if platform(logs) else ranked[:MOST]
@@ -100,7 +101,7 @@ def _survived(logs: Logs) -> list[Pointer]:
     """Messages after which the job went on."""
     rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
     lines = tuple(seen.lines[0] for seen in rows if seen.resumed or works(logs.context))[:4]
-    went_on = Advice("The job went on after these lines, or had ended well before them.")
+    went_on = Advice("The job continued after these lines, or had ended well before them.")
     return [Pointer("benign", "possible", lines, (), 900, went_on)] if lines else []
 
 
@@ -130,10 +131,10 @@ def may_be_slow(logs: Logs, works: bool = False) -> bool:
 def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
     """Less sure if only the reporter says it, or if it was printed after what it should explain."""
     doubts = [why for doubtful, why in (
-        (pointer.evidence[0].file == CONTEXT, "it was told, not printed by the job"),
-        (pointer.cause in ENDED and _failed_before(pointer.evidence[0], logs), "the job had failed before that: rather a consequence"),
+        (pointer.evidence[0].file == CONTEXT, "reported by the user, not printed by the job"),
+        (pointer.cause in ENDED and _failed_before(pointer.evidence[0], logs), "the job had failed before that: probably a consequence"),
         (pointer.cause in MAY_FOLLOW and _after_timeout(pointer, logs),
-         "it was printed after the timeout, by a rank that had waited: rather a consequence")) if doubtful and pointer.status != "possible"]
+         "printed after the timeout, by a rank that had waited: probably a consequence")) if doubtful and pointer.status != "possible"]
     return dataclasses.replace(pointer, status="possible", against=(*pointer.against, *doubts)) if doubts else pointer
 
 
@@ -202,14 +203,14 @@ def verdict(hypotheses: list[Hypothesis]) -> str:
 def where(line: LogLine) -> str:
     """In words: "train.log line 812, rank 3"."""
     at = f" line {line.line}" if line.line else ""
-    place = "what you told" if line.file == CONTEXT else "/".join(line.file.split("/")[-2:]) + at
+    place = "your description" if line.file == CONTEXT else "/".join(line.file.split("/")[-2:]) + at
     return place + (f", rank {line.rank}" if line.rank is not None else "")
 
 
 def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     """One true line at the top."""
     there = platform(logs)
-    return _headline(logs, hypotheses) + f" The job ran on {there}: advice that holds for NVIDIA only is left out." * bool(there)
+    return _headline(logs, hypotheses) + f" The job ran on {there}: advice that holds only for NVIDIA is left out." * bool(there)
 
 
 def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
@@ -219,15 +220,15 @@ def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if not read:
         return "Unknown: nothing could be read (" + "; ".join(f"{f.name} {f.problem or 'is empty'}" for f in logs.files[:3]) + ")."
     if not hypotheses:
-        fit = " The words fit several causes; the tests below separate them." if fits(logs, hypotheses) else ""
-        foreign = "this does not look like the log of a GPU job" if logs.foreign else "no message that is known here was found"
+        fit = " The description fits several causes. The tests below separate them." if fits(logs, hypotheses) else ""
+        foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message was found"
         lines = sum(f.lines for f in read)
         return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}.{fit}"
     lead = hypotheses[0]
     if lead.cause == "benign":
-        return "Unknown: only messages that are known to be harmless; a log cannot show that all is well."
+        return "Unknown: only known harmless messages. A log cannot show that a job is healthy."
     word = {"established": "Broken", "likely": "Likely"}.get(lead.status, "Undecided")
-    again = f" The ranks were started {logs.attempts} times: this broke first; nccl-runbook hang judges the last attempt."
+    again = f" The ranks were started {logs.attempts} times. This broke first; nccl-runbook hang judges the last attempt."
     return f"{word}: {lead.title}{'' if word == 'Likely' else f' ({lead.status})'}.{again * (logs.attempts > 1)}"
 
 
@@ -241,21 +242,22 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
     step = {line: step_texts().get(those[0].decides.probe) for line, those in lines.items()}
     rows = [(line, "; or ".join(h.title for h in those), f"about {step[line].about_s} s" if step[line] else "reads only")
             for line, those in lines.items()]
-    return hosts, rows or [("nccl-runbook run", "all steps: each cause that a log cannot show", "about 5 minutes")]
+    return hosts, rows or [("nccl-runbook run", "all steps: causes that a log cannot show", "about 5 minutes")]
 
 
-def findings(logs: Logs, told: list[Hypothesis]) -> list[Finding]:
+def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     """The hypotheses of these logs as findings of a step. At least one."""
     if not logs.files and not logs.context:
-        return [Finding("no-log-named", Severity.SKIPPED, "no log was named: --log takes a file or a folder (papermill: -p log PATH)")]
+        return [Finding("no-log-named", Severity.SKIPPED, "no log was given: --log takes a file or a folder (papermill: -p log PATH)")]
     missed = {f.name: f.problem or f.left_out for f in logs.files}
     unread = [Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),)) for name, why in missed.items() if why]
-    if not told or told[0].cause == "benign":
-        unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, told).removeprefix("Unknown: ")))
-    elif all(h.status == "possible" for h in told):
-        title = f"the log alone does not decide it: {told[0].title} ({told[0].status})"  # what is only possible is no verdict, never health
+    if not hypotheses or hypotheses[0].cause == "benign":
+        unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, hypotheses).removeprefix("Unknown: ")))
+    elif all(h.status == "possible" for h in hypotheses):
+        # what is only possible is no verdict, never health
+        title = f"the log alone is not enough: {hypotheses[0].title} ({hypotheses[0].status})"
         unread.append(Finding("log-undecided", Severity.UNKNOWN, title))
-    return [*map(log_points_to_cause, told), *unread]
+    return [*map(log_points_to_cause, hypotheses), *unread]
 
 
 def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
@@ -266,7 +268,7 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     evidence += [Evidence(decoded, "decoded")] * bool(decoded)
     line = hypothesis.decides.line
     decides = Evidence(f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe)
-    first = Remedy("you", f"What decides it: {hypothesis.decides.why}.", (line,) if line else ())
+    first = Remedy("you", f"What decides: {hypothesis.decides.why}.", (line,) if line else ())
     remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
     return Finding("log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status,
                    tuple(Evidence(text, "logs") for text in hypothesis.against))

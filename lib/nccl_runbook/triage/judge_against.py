@@ -15,7 +15,7 @@ LEAST = 3  # samples on each side: with fewer nobody knows the spread
 _KINDS: dict[str, str] = table("triage/profile")["kind"]  # the surest first, and why it could explain a change
 _HARMLESS = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "NCCL_DEBUG_TIMESTAMP_FORMAT", "NCCL_COMM_ID"}
 # 4 H200, torch 2.11, NCCL 2.28.9, 2026-11-20 (measured)
-_LOGGING = "it only changes what is printed: a sync of 15.2 GB took 45.3 ms with NCCL_DEBUG=INFO and without"
+_LOGGING = "it only changes the log: a sync of 15.2 GB took 45.3 ms with and without NCCL_DEBUG=INFO"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ def compare(good: RunProfile, bad: RunProfile) -> Comparison:
 def _time(kind: str, good: RunProfile, bad: RunProfile) -> TimeChange:
     was, now = _spread(good.times.get(kind, [])), _spread(bad.times.get(kind, []))
     if min(was[0], now[0]) < LEAST:
-        return TimeChange(kind, was, now, "too few samples to say")
+        return TimeChange(kind, was, now, "too few samples")
     ratio, apart = now[1] / was[1] if was[1] else float("inf"), _apart(good.times[kind], bad.times[kind])
     if ratio >= SLOWER and apart:
         return TimeChange(kind, was, now, f"{ratio:.1f} times slower")
@@ -105,7 +105,7 @@ def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference
         if name in _HARMLESS:
             could, why = False, _LOGGING
         elif known is None or known.until:
-            could, why = False, "nothing that is known reads it"
+            could, why = False, "no known library reads it"
     return Difference(kind, name or "channels", _many(was), _many(now), could, why)
 
 
@@ -129,9 +129,8 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     if max(was, now) < 2 * min(was, now):
         return []
     could = per and now > was
-    why = _KINDS["communicators"] if could else "fewer than before"
-    if not per:
-        why = "without timed syncs in both the runs may only differ in length"
+    harmless = "fewer than before" if per else "without timed syncs in both runs, only their length may differ"
+    why = _KINDS["communicators"] if could else harmless
     return [Difference("communicators", "communicators opened" + (" per sync" if per else ""), f"{was:.3g}", f"{now:.3g}", could, why)]
 
 
@@ -144,15 +143,15 @@ def _devices(good: RunProfile, bad: RunProfile) -> list[Difference]:
 def _sentence(good: RunProfile, bad: RunProfile, times: tuple[TimeChange, ...], differences: list[Difference]) -> str:
     for profile, name in ((good, "good"), (bad, "bad")):
         if not any(f.lines for f in profile.files):
-            return f"Unknown: nothing could be read of the {name} run."
+            return f"Unknown: the log of the {name} run could not be read."
     slower = next((t for t in reversed(times) if "slower" in t.says), None)
-    head = "No time that both print became slower. " if any("few" not in t.says for t in times) else "Too few times in both to compare. "
+    head = "No time that both runs print became slower. " if any("few" not in t.says for t in times) else "Too few times are in both runs. "
     if slower:
         head = f"{slower.kind}: {span(slower.good)} then, {span(slower.bad)} now, {slower.says}. "
     could = sum(d.could_explain for d in differences)
     if not differences:
-        return head + "Nothing that both logs print differs."
-    tail = " They changed at once, so this comparison proves none of them." if could > 1 else ""
+        return head + "Nothing that both logs print is different."
+    tail = " They changed at the same time, so this comparison proves none of them." if could > 1 else ""
     return f"{head}{len(differences)} things differ, {could} of them could explain a change.{tail}"
 
 
@@ -167,7 +166,7 @@ def finding(comparison: Comparison, good: str, bad: str) -> Finding:
     evidence = tuple(Evidence(f"{t.kind}: {span(t.good)} then, {span(t.bad)} now: {t.says}", "both logs") for t in comparison.times)
     differs = tuple(Evidence(f"{d.name}: {d.good} then, {d.bad} now: {d.why}", "both logs")
                     for d in comparison.differences if d.could_explain)
-    remedy = Remedy("you", "Run both set-ups in turn, and walk from one to the other until the setting that carries it is named:",
+    remedy = Remedy("you", "Run both set-ups in turn, and find the setting that makes the difference:",
                     (f"nccl-runbook ab log:{good} log:{bad}",))
     severity = Severity.WARN if comparison.slower else Severity.UNKNOWN if comparison.sentence.startswith("Unknown") else Severity.NOTE
     return Finding("run-differs-from-good-run", severity, comparison.sentence, (*evidence, *differs[:8]),
@@ -175,7 +174,7 @@ def finding(comparison: Comparison, good: str, bad: str) -> Finding:
 
 
 def beside(told: Sequence[Finding], compared: Comparison | None, good: str, bad: str) -> list[Finding]:
-    """Those of the log alone, ``told``, and the comparison's. Nothing is called harmless of a run that became slower."""
+    """Those of the log alone and the comparison's. Nothing is called harmless of a run that became slower."""
     harmless = ("benign", "no-cause-in-log") if compared and compared.slower else ()
     kept = [f for f in told if f.cause not in harmless and f.id not in harmless]
     return [*kept, finding(compared, good, bad)] if compared else kept

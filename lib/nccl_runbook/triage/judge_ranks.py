@@ -18,7 +18,7 @@ MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _AT_WORK = re.compile(
     r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|extract|captur|quanti[sz])(?:es?|ing)\b|"
     r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed")
-_COUNT = re.compile(r"(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
+_COUNT = re.compile(r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
 _CLAUSE = re.compile(r"[;,\n]|\.\s|\bbut\b|\bwhile\b|\bwhereas\b|\band (?=with|works|runs|passes|hangs|fails)")
 _FAILS = re.compile(
     r"(?i)\b(?:no|without|not) (?:difference|effect|change|help|success|luck)|\bstill\b|"
@@ -90,13 +90,12 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised an exception of its own while others waited for it."""
     first, echoes = raised_first(logs)
     who = ", ".join(str(line.rank) for line in first)
-    against = (f"ranks {who} raised too close together to say which was first",) if len(first) > 1 else ()
+    against = (f"ranks {who} raised too close together to show which was first",) if len(first) > 1 else ()
     return [Pointer("peer-crashed", "likely", (*first[:3], *echoes), against, 30)] if first else []
 
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
     """A rank that lives has enqueued less than another one waits for."""
-    found = []
     for waiter in _waiting(logs):
         for work in waiter.timeouts:
             group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
@@ -106,8 +105,8 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
             if late:
                 lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
                 told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
-                found += [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
-    return found[:3]
+                return [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
+    return []
 
 
 def counts_differ(logs: Logs) -> list[Pointer]:
@@ -156,7 +155,7 @@ def tensors_differ(logs: Logs) -> list[Pointer]:
     if not name:
         return []
     says = f"{name} is {one[0]} of ({one[1]}) on one side and {other[0]} of ({other[1]}) on the other."
-    fix = ("you", f"Send and receive {name} with one data type and shape: convert it before the transfer.",
+    fix = ("you", f"Use the same data type and shape of {name} on both sides: convert it before the transfer.",
            (f"tensor = tensor.to(torch.{other[0]})",))
     return [Pointer("collective-mismatch", "likely" if _waiting(logs) else "possible", (one[2], other[2]), (), 17, Advice(says, (fix,)))]
 
@@ -167,7 +166,7 @@ def all_wait_alike(logs: Logs) -> list[Pointer]:
         return [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)] if logs.timeout else []
     lines = tuple(r.timeouts[0].at for r in waiting[:2])
     told = ("collective-on-some-ranks-only", "rank-busy-on-host", "rank-dependent-branch")
-    return [Pointer(cause, "possible", lines, ("which rank was missing was not seen",), 900 + i) for i, cause in enumerate(told)]
+    return [Pointer(cause, "possible", lines, ("the missing rank is not known",), 900 + i) for i, cause in enumerate(told)]
 
 
 def rank_is_silent(logs: Logs) -> list[Pointer]:
@@ -178,7 +177,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     if not silent or len(silent) > max(1, len(logs.ranks) // 2):
         return []
     last = [r.last for r in silent if r.last]
-    against = ("a process that is killed or stopped prints nothing: only its state tells the two apart",)
+    against = ("a killed or stopped process prints nothing: only its state shows which",)
     busy = [line for line in last if _AT_WORK.search(line.text)]
     told = enumerate(("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy) + ("peer-crashed", "peer-stopped"))
     doing = [Advice(f"Rank {line.rank} printed last: {line.text[:120]}") for line in busy[:1]]
@@ -193,8 +192,8 @@ def guards_failed(logs: Logs) -> list[Pointer]:
 
 def numbered_calls_differ(logs: Logs) -> list[Pointer]:
     """NCCL prints what each rank calls: another operation, size or type under one number within groups of one size."""
-    against = ("groups of one size may be several groups: then these calls do not belong together",)
-    find = ("you", "Compare these two calls, and find why the ranks differ there: another branch, another input, or a call too many.", ())
+    against = ("groups of the same size may be different groups; then these calls do not belong together",)
+    find = ("you", "Compare these two calls, and find out why the ranks differ: another branch, another input, or an extra call.", ())
     return [Pointer("collective-mismatch", "possible", tuple(logs.apart), against, 34, Advice("", (find,)))] if logs.apart else []
 
 
@@ -218,7 +217,7 @@ def nodes_differ(logs: Logs) -> list[Pointer]:
     sure = "likely" if len({(line.rank, line.host) for line in networks.values()}) > 1 else "possible"
     channels = {found[1]: line for found, line in _matches(logs, "nccl-channels")
                 if line.rank is not None and (logs.failed or logs.context)}
-    against = ("communicators of other ranks may have other numbers of channels",)
+    against = ("communicators of other ranks may have different numbers of channels",)
     told = ((networks, sure, (), 36), (channels, "possible", against, 37))
     return [Pointer("nodes-differ", status, tuple(by.values()), why, place) for by, status, why, place in told if len(by) > 1]
 
@@ -271,7 +270,7 @@ def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Pointer]
 
 
 def _trials(context: str) -> Iterator[tuple[Mapping[str, Any], bool | None, str]]:
-    """Each setting that was tried, whether the job worked with it (None: not told), and the words."""
+    """Each setting that was tried, whether the job worked with it (None: unknown), and the words."""
     for clause in _CLAUSE.split(context):
         for row in table("triage/experiments")["experiment"]:
             if setting := re.search("(?i)" + row["words"], clause):

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.logs.sources import Source, sources
+from nccl_runbook.logs.sources import Source, read_each, sources
 from nccl_runbook.logs.text import Said, pieces, said
 from nccl_runbook.triage.facts import RunProfile
 
@@ -33,18 +33,15 @@ _HINT = re.compile(rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|v
 
 def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit_s: float = LIMIT_S) -> RunProfile:
     """The profile of these logs. Never raises for what is in them: what could not be read says so in ``files``."""
-    reader, until, files = _Reader(), time.monotonic() + limit_s, []
-    for source in sources(paths, stdin):
-        if not source.problem:
-            reader.read(source, until)
-        files.append(source.told())
-    return Redactor(os.environ).json(reader.profile(files))
+    reader = _Reader(time.monotonic() + limit_s)
+    return Redactor(os.environ).json(reader.profile(read_each(sources(paths, stdin), reader.read)))
 
 
 class _Reader:
     """One pass over the texts of a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, until: float) -> None:
+        self._until = until
         self._silent: set[bytes] = set()
         self._settings: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         self._via: Counter[str] = Counter()
@@ -53,9 +50,9 @@ class _Reader:
         self._times: dict[str, list[float]] = defaultdict(list)
         self._source, self._syncs = "", Counter[tuple[str, int | None]]()  # every rank may print the time of the same sync
 
-    def read(self, source: Source, until: float) -> None:
+    def read(self, source: Source) -> None:
         self._source = source.name
-        for rows in source.rows(until):
+        for rows in source.rows(self._until):
             for raw in rows:
                 self._row(raw)
 
@@ -69,7 +66,7 @@ class _Reader:
             self._silent.add(key)
 
     def _line(self, who: Said) -> bool:
-        """Take in one line; whether it told anything."""
+        """Take in one line; whether it had a setting or a time."""
         text = who.text
         told = [self._setting(kind, found) for kind, pattern in _SETTINGS for found in [pattern.search(text)] if found]
         via = _VIA.search(text) if "Channel" in text or "Ring" in text else None

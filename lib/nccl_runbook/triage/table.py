@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.messages.facts import Logs, RankLog
+from nccl_runbook.messages.judge import when
 from nccl_runbook.report.tables import Cell, Table
 
 _SHORT = 90
@@ -19,7 +20,7 @@ def tables(logs: Logs) -> list[Table]:
 def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
     columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
-    return Table("Ranks, as their own lines tell", columns, [_row(r) for r in logs.ranks],
+    return Table("Ranks, from their own lines", columns, [_row(r) for r in logs.ranks],
                  "Blank means the log does not say. The rank may still be broken.")
 
 
@@ -34,44 +35,42 @@ def _row(rank: RankLog) -> list[object]:
 
 def order_table(logs: Logs) -> Table:
     """What each rank said that mattered, by time, on one clock."""
-    offsets = {c.clock: c.offset_s for c in logs.clocks}
     said = [(line, what) for r in logs.ranks for line, what in (
         (r.progress, "last progress"), (r.first_error, "first error"), *((t.at, "waited") for t in r.timeouts[:1]))]
-    timed = sorted(((line.time - offsets.get(line.host or line.file, 0.0), line, what)
-                    for line, what in said if line and line.time is not None), key=lambda row: row[0])
+    timed = sorted(((when(line, logs), line, what) for line, what in said if line and line.time is not None), key=lambda row: row[0])
     rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, what, line.text[:_SHORT]] for at, line, what in timed[:100]]
     apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
-    note = "Nothing ties the clocks of several hosts together: the order between hosts is as they stamped it."
-    if apart:
-        note = f"Clocks against {logs.clocks[0].clock}: {apart}. What is closer than that has no known order."
+    note = f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order." if apart else \
+        "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps."
     return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note)
 
 
 def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> Table:
     """A good run beside the bad one. ``rows``: what, good run, bad run, answer, tone; most telling first."""
     cells = [[what, good, bad, Cell(answer, tone)] for what, good, bad, answer, tone in rows]
-    return Table("The good run beside the bad one", ["what", "good run", "bad run", "could it explain the change"], cells, sentence)
+    return Table("The good run and the bad run", ["what", "good run", "bad run", "could it explain the change"], cells, sentence)
 
 
 def fits_tables(fits: Sequence[Cause]) -> list[Table]:
     """Causes that fit the symptom, below the test that separates them; none without any."""
     rows = [[line, "; ".join(those)] for line, those in grouped(
         (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits).items()]
-    return [Table("Fits this symptom, not shown by the log", ["test that separates them", "causes"], rows)] if rows else []
+    return [Table("Fits this symptom, but the log does not show it", ["test that separates them", "causes"], rows)] if rows else []
 
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
-    """What to run on ``hosts``, none of which is this one; none without hosts. ``rows``: line, what it tells apart, its price."""
+    """What to run on ``hosts``, which are other hosts; none without hosts. ``rows``: line, what it separates, its price."""
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
-    note = (f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds: on four GPUs. Where nothing "
-            "can be installed: python3 nccl-look.pyz --json look.json there, and nccl-runbook run --record look.json here.")
-    return [Table("To run where the job ran", ["line", "whether it is", "takes"], [list(row) for row in rows], note)] if hosts else []
+    note = (f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds: on four GPUs. If nothing "
+            "can be installed there: run python3 nccl-look.pyz --json look.json there, and nccl-runbook run --record look.json here.")
+    return [Table("Run on the hosts of the job", ["line", "whether it is", "takes"], [list(row) for row in rows], note)] if hosts else []
 
 
 def unknown_table(logs: Logs) -> Table:
     """Lines that look like errors and match nothing."""
     rows = [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown]
-    return Table("Lines that look like errors and are not known", ["times", "first of them", "where"], rows, "Numbers in them differ.")
+    return Table("Lines that look like errors, but match no known "
+                 "message", ["times", "first of them", "where"], rows, "Numbers in them differ.")
 
 
 def files_table(logs: Logs) -> Table:

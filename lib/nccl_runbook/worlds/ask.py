@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
-from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
+from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
 MIB = 1 << 20
 GPU_SIZES, CPU_SIZES = (4, 16 * MIB, 256 * MIB), (4, MIB)
@@ -19,7 +19,6 @@ GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
 # one hung, less will do.
 STALL_FIRST_S, STALL_S = 12.0, 5.0
 MATRIX_MOST = 8  # GPUs: with more, where something fails, the search asks for the pairs that it needs
-NOT_RUN = Gap("not-run")
 SPENT = "the budget was spent: raise budget_s"
 
 
@@ -87,7 +86,7 @@ def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Lad
 def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Singles, Gap]:
     """Each GPU by itself, all at once."""
     if not on_gpus(devices) or Budget(budget_s, True).spent:
-        return Gap("not-run", SPENT if on_gpus(devices) else "no GPU to be tested by itself")
+        return Gap("not-run", SPENT if on_gpus(devices) else "no GPU to test alone")
     gpus = sorted(set(devices))
     done = trials(engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather")
                            for g in gpus])
@@ -111,10 +110,10 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
     alone = {} if isinstance(singles, Gap) else singles.trials
     gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
-        return Gap("not-run", "fewer than two GPUs that pass alone: no pair to test")
+        return Gap("not-run", "fewer than two GPUs pass alone: no pair to test")
     failing = not isinstance(ladder, Gap) and ladder.first_failing is not None
     if failing and len(gpus) > MATRIX_MOST:
-        return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below asks for the pairs that it needs")
+        return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below tests the pairs that it needs")
     make = functools.partial(request, ops="all_reduce,send_recv",
                              stall_s=STALL_S if failing else STALL_FIRST_S)
     # where the ladder failed the search repeats what decides, of three GPUs or more
@@ -166,15 +165,15 @@ def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, G
     asks for the rounds."""
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing is None or isinstance(singles, Gap):
-        return Gap("not-run", "no world of several GPUs failed")
+        return Gap("not-run", "no run with several GPUs failed")
     steady = failing.again is not None and not failing.again.passed
     gpus = sorted(int(g) for g in singles.trials) if steady else sorted(d for d in failing.world.request.devices if d is not None)
     known = {tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]}
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
     if len(gpus) < 3 and steady or len(set(failing.world.request.devices)) < failing.world.request.world_size:
-        return Gap("not-run", "fewer than three GPUs: the pair is all there is to name")
+        return Gap("not-run", "fewer than three GPUs: there is only one pair")
     if not any(t.passed for t in singles.trials.values()) or len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix):
-        return Gap("not-run", "every GPU or every pair fails: it is not one of them")
+        return Gap("not-run", "every GPU or every pair fails: no single one is at fault")
     # a world that failed and passed did so, whatever the same two did as a pair
     known.update({**{(p.first, p.second): p.trial for p in matrix},
                   **({} if steady else {tuple(gpus): failing})})

@@ -20,7 +20,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
 # with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
 DEEP_S = 240.0
-SET_ALREADY = "your environment sets this already, so the control has it too"
+SET_ALREADY = "your environment already has this setting, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
 # what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build,
 # stays, and so does multicast off: an arm switches nothing on
@@ -90,7 +90,7 @@ class _Session:
 
 
 def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
-    """Why this arm would tell nothing here, None if it may."""
+    """Why this arm would show nothing here, None if it may."""
     env, acts_on, _ = ARMS.get(name) or CPU_ARMS[name]
     if all(os.environ.get(k) == v for k, v in env.items()):
         return Gap("unsupported", SET_ALREADY)
@@ -98,7 +98,7 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
         return Gap("absent", "no InfiniBand or RoCE device here")
     met = {} if isinstance(control.world.transports, Gap) else control.world.transports
     if name == "interface pinned" and met and not any("NET" in key for key in met):
-        return Gap("unsupported", "cannot act here: the ranks have met, and no channel goes over the network")
+        return Gap("unsupported", "no effect here: the ranks are already connected, and no channel uses the network")
     used = {**met, **control.world.algorithms}
     # so far that NCCL's log shows all it uses
     connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))
@@ -143,9 +143,9 @@ def _why_not_later(session: _Session, arms: Arms, before: str,
     wider = trials.get(before.rpartition(" ")[0])
     if arms.control.passed:
         return None if session.deep else Gap("not-run",
-                                             f"only where the control fails, or with budget_s from {DEEP_S:g}")
+                                             f"only if the control fails, or with budget_s from {DEEP_S:g} on")
     if _clean_passes(arms):
-        return Gap("not-run", "a variable of the environment makes the difference")
+        return Gap("not-run", "a variable of your environment makes the difference")
     fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(wider, "reason", "") != "not-run"
     return None if fits or not before else Gap("not-run", f"only where {before}")
 
@@ -155,11 +155,9 @@ def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) 
     arms are only checked, and what passes is repeated and timed: it may be what one runs with meanwhile."""
     first = session.worlds(envs, timed=control.passed)
     more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
-    done: Dict[str, Union[Trial, Gap]] = dict.fromkeys(envs, Gap("not-run", SPENT))
-    for name, world in first.items():
-        timed, other = (more[name], world) if not control.passed and name in more else (world, more.get(name))
-        done[name] = Trial(name, timed, None if timed.passed else other)
-    return done
+    both = {n: (more[n], world) if not control.passed and n in more else (world, more.get(n)) for n, world in first.items()}
+    return {**dict.fromkeys(envs, Gap("not-run", SPENT)),
+            **{n: Trial(n, timed, None if timed.passed else other) for n, (timed, other) in both.items()}}
 
 
 def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
@@ -167,13 +165,13 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
     hangs on."""
     variables, control = steering(os.environ), arms.control
     if not variables or (control.passed and not any(k.startswith(("NCCL_", "GLOO_")) for k in variables)):
-        return dataclasses.replace(arms, clean=Gap("not-run", "no variable here steers NCCL"))
+        return dataclasses.replace(arms, clean=Gap("not-run", "no variable here affects NCCL"))
 
     def without(names: Iterable[str], name: str) -> Union[World, Gap]:
         try:
             return session.worlds({name: dict.fromkeys(names)}, timed=control.passed or name == "clean").get(name) or Gap("not-run", SPENT)
         except EngineError as error:
-            return Gap("failed", f"the interpreter does not start then: {error}")
+            return Gap("failed", f"the interpreter does not start without them: {error}")
 
     clean = without(variables, "clean")
     # the driver may be found through it only
@@ -197,7 +195,7 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
         return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
 
     halved = halve(list(variables), shows)
-    why_not = "cut by the time budget" if halved.why_not == "unclear" and session.budget.spent else halved.why_not
+    why_not = "cut off by the time budget" if halved.why_not == "unclear" and session.budget.spent else halved.why_not
     return dataclasses.replace(arms, guilty=Guilty({v: variables[v] for v in halved.guilty}, len(variables),
                                                    halved.asked, why_not))
 
@@ -213,7 +211,7 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
     """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at
     once, for then it is no single GPU or link, and each that hangs costs seconds."""
     if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
-        return Gap("not-run", "only where the control fails every time, on three GPUs or more, and without its variables too")
+        return Gap("not-run", "only if the control fails every time, on three GPUs or more, and also without its variables")
     gpus = sorted(arms.control.world.request.devices)
     make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False,
                              stall_s=STALL_S, sizes=GPU_SIZES)

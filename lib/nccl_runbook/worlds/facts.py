@@ -6,6 +6,8 @@ from typing import Dict, List, Optional, Union
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World
 
+NOT_RUN = Gap("not-run")
+
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -121,13 +123,13 @@ class Arms:
     control: Trial
     arms: List[Arm]
     control_after: Union[Trial, Gap]
-    clean: Union[Arm, Gap] = Gap("not-run")
-    guilty: Union[Guilty, Gap] = Gap("not-run", "the environment was not seen to make a difference")
+    clean: Union[Arm, Gap] = NOT_RUN
+    guilty: Union[Guilty, Gap] = Gap("not-run", "the environment makes no visible difference")
 
     def __getitem__(self, name: str) -> World:
         """The world of that arm, or of "control". Raises KeyError naming the arms that were run."""
         arms = [*self.arms, *([] if isinstance(self.clean, Gap) else [self.clean])]
         run = {"control": self.control, **{a.name: a.trial for a in arms if isinstance(a.trial, Trial)}}
         if name not in run:
-            raise KeyError(f"no arm {name!r}; run were: {', '.join(run)}")
+            raise KeyError(f"no variant {name!r}; these ran: {', '.join(run)}")
         return run[name].world

@@ -9,19 +9,18 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
 from nccl_runbook.search.group_testing import Diagnosis, Group, most_runs, of_pairs, replay, wilson
-from nccl_runbook.worlds.facts import Ladder, Pairs, Search, Singles
+from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pairs, Search, Singles
 
 RESTS_ON = ()  # a ladder that was not run is judged below
-REHEARSED_ON = "no GPU was used: rehearsed on Gloo"
-SHARED = Remedy("you", "Look at what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
-                "IOMMU. 04 switches each transport off:",
+REHEARSED_ON = "no GPU was used: rehearsal on Gloo"
+SHARED = Remedy("you", "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
+                "IOMMU. 04 switches off each transport:",
                 ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"))
-NOT_SEARCHED = Gap("not-run")
 A_PART = "gpu-or-link-fault"
 
 
 def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap,
-          search: Search | Gap = NOT_SEARCHED) -> list[Finding]:
+          search: Search | Gap = NOT_RUN) -> list[Finding]:
     """Findings of step 03."""
     if isinstance(ladder, Gap):
         return [Finding("not-run", Severity.UNKNOWN, ladder.detail or str(ladder))]
@@ -40,7 +39,7 @@ def _rehearsal(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
         return [explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world,
                         failing.again)]
-    return [_unknown("rehearsed", f"{REHEARSED_ON} with {_sizes(ladder)}, all right",
+    return [_unknown("rehearsed", f"{REHEARSED_ON} with {_sizes(ladder)}, all correct",
                      "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked")]
 
 
@@ -71,7 +70,7 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
                 for p in failed]
     unfinished = _unknown("pairs-not-finished",
                           f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
-                          "raise budget_s to test them all")
+                          "raise budget_s to test all")
     return findings + [unfinished] * (len(pairs.pairs) < pairs.wanted)
 
 
@@ -91,7 +90,7 @@ def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
     """(rule, title, cause) of what was found; no rule where the search names nothing."""
     most, bad = diagnosed.works_up_to, culprits(diagnosed)
     if diagnosed.kind == "count":
-        return "count-at-fault", f"{most} GPUs work together, and {most + 1} do not, whichever were tried: it is how many, not which", None
+        return "count-at-fault", f"any {most} GPUs pass, and any {most + 1} fail: the count matters, not which GPU", None
     if diagnosed.kind == "split":
         return "split-at-fault", bad, "p2p-broken-acs-iommu"
     rest = "the others pass together" if diagnosed.gpus and not diagnosed.pairs else "each passes with the others"
@@ -103,19 +102,19 @@ def _search(search: Search | Gap) -> list[Finding]:
     if isinstance(search, Gap):
         return []
     diagnosed, example, sizes = diagnosis(search), search.example, [len(group) for r in search.rounds for group in r.groups]
-    twice = "; what is named failed at least twice, in fresh processes" * (diagnosed.kind != "intermittent")
-    runs = Evidence(f"{len(sizes)} worlds of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")
+    twice = "; the named part failed at least twice, in fresh processes" * (diagnosed.kind != "intermittent")
+    runs = Evidence(f"{len(sizes)} runs of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")
     if diagnosed.kind == "intermittent":
         return [_rate(diagnosed, runs, example)]
     if diagnosed.works_up_to == 1 and isinstance(example, World):
-        every = _every_pair(f"no two GPUs work together ({sizes.count(2)} pairs tried), each does alone: not a GPU or a pair, "
-                            "look at what all share; a pair", example, example)  # the other pairs are the recurrence
+        every = _every_pair(f"every GPU passes alone, and every pair fails ({sizes.count(2)} tried): suspect something "
+                            "they share; a pair", example, example)  # the other pairs are the recurrence
         return [dataclasses.replace(every, evidence=(runs, *every.evidence, NOT_SEEN))]
     rule, title, cause_id = _words(diagnosed)
     if not rule:
-        why = search.why or "what was seen fits no fault that is known, or takes more worlds than that"
+        why = search.why or "the results fit no known fault, or the search needs more runs"
         return [Finding("search-not-finished", Severity.UNKNOWN,
-                        f"which GPU or link it is was not found: {why}; the smallest group that "
+                        f"the faulty GPU or link was not found: {why}; the smallest group that "
                         f"failed: {gpus(diagnosed.within)}", (runs,))]
     cause = causes().get(cause_id or "")
     evidence = (runs, *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence),
@@ -126,10 +125,10 @@ def _search(search: Search | Gap) -> list[Finding]:
 
 def _rate(diagnosed: Diagnosis, runs: Evidence, example: World | Gap) -> Finding:
     low, high = wilson(diagnosed.failed, diagnosed.repeated)
-    again = Remedy("you", "Before you change anything, repeat it so often that the change would show:",
+    again = Remedy("you", "Before you change anything, repeat the test often enough to see an effect:",
                    () if isinstance(example, Gap) else (example.shell_line,))
     return Finding("intermittent", Severity.WARN,
-                   f"it comes and goes: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
+                   f"intermittent: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
                    f"{diagnosed.repeated} times ({low:.0%} to {high:.0%} at 95 %)", (runs,), (again,))
 
 
@@ -153,7 +152,7 @@ def culprits(diagnosed: Diagnosis) -> str:
     """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; ""
     where nothing is named."""
     if diagnosed.sides:
-        return f"{' and '.join(map(gpus, diagnosed.sides))} work by themselves, and nothing works across"
+        return f"{' and '.join(map(gpus, diagnosed.sides))} work alone, and nothing works across"
     bad = [f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus)
     bad += [f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs]
     return f"at fault: {', and '.join(bad)}" if bad else ""
@@ -167,7 +166,7 @@ def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
     buses = {gpu: hellos.get(gpu, {}).get("pci_bus_id")
              for gpu in sorted({*diagnosed.gpus, *sum(diagnosed.pairs, ())})}
     named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in buses.items())
-    return Remedy("the administrator", "Others pass, so a part is likelier than a setting of the host. Please check NVLink, slot and "
+    return Remedy("the administrator", "Others pass, so suspect a part rather than a setting of the host. Please check NVLink, slot and "
                   f"Xids of {named}.", ("nvidia-smi topo -m", "nvidia-smi nvlink -e",
                                         "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
 
@@ -190,15 +189,15 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     if passed and failed and steady:
         # another pair may say otherwise
         sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)
-        where = sure and culprits(diagnosed) or f"{len(failed)} of the pairs of GPUs that were tried fail alone"
+        where = sure and culprits(diagnosed) or f"{len(failed)} of the tested pairs of GPUs fail alone"
         title = f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})"
     elif failed and steady:
-        title = "; two GPUs are enough, whichever were tried"
+        title = "; any two tested GPUs are enough"
     elif not failed and not untried:
-        title = f"; no two GPUs alone show it: it takes more of them ({len(passed)} pairs pass)"
-    words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{', not every time: it comes and goes' * (not steady)}"
+        title = f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)"
+    words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{', but not every time: intermittent' * (not steady)}"
              for p in failed]
-    words += [f"{untried} of {pairs.wanted} pairs were not tried"] * bool(untried)
+    words += [f"{untried} of {pairs.wanted} pairs were not tested"] * bool(untried)
     finding = dataclasses.replace(fault, title=fault.title + title, evidence=(
         *(Evidence(text, "table below") for text in words), *fault.evidence,
         *[NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
@@ -217,7 +216,7 @@ def _without(failed: list[Group]) -> list[int]:
 def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
     """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing
     ones: it may sit behind another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
-    around = Remedy("you", f"Until that is mended run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
+    around = Remedy("you", f"Workaround until it is fixed: run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
                     "every other pair that was tried passes.")
     if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
         return dataclasses.replace(finding, remedy=(*finding.remedy, around))

@@ -17,7 +17,7 @@ SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")
 # passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it
 # comes and goes
-UNSURE = {"no proof": "NCCL's log does not show that it acted", "passed 1 of 2": "it failed once",
+UNSURE = {"no proof": "NCCL's log does not show an effect", "passed 1 of 2": "it failed once",
           "passed 1 of 1": "it was not repeated"}
 
 
@@ -54,16 +54,16 @@ def decide(outcomes: Outcomes) -> Decision:
     again, names a transport."""
     unsteady = _unsteady(outcomes)
     if outcomes.control == "pass":
-        return Decision("inconclusive", unsteady) if unsteady else Decision("healthy", "the environment as it is passes")
+        return Decision("inconclusive", unsteady) if unsteady else Decision("healthy", "the unchanged environment passes")
     if outcomes.control == "lost":
         return Decision("inconclusive", "the runbook's own process was killed under the ranks")
     if outcomes.message and outcomes.control in FAILING:
-        return Decision("explained", "the ranks' own words, or how they ended, say it",
+        return Decision("explained", "the messages of the ranks, or how they ended, show the cause",
                         "" if unsteady else next(iter(cures(outcomes)), ""))
     if unsteady:
         return Decision("inconclusive", unsteady)
     if outcomes.clean == "pass":
-        return Decision("variable", "it passes without the variables of the environment", "clean",
+        return Decision("variable", "it passes without the variables of your environment", "clean",
                         "env-conflict",
                         "established" if outcomes.settled else "likely")
     return _by_arms(outcomes)
@@ -73,19 +73,19 @@ def _unsteady(outcomes: Outcomes) -> str:
     """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if
     it did not."""
     if outcomes.control == "once of twice":
-        return "it comes and goes: the control failed and then passed"
+        return "intermittent: the control failed and then passed"
     if outcomes.control == "once of once":
         return "the control failed and was not repeated"
     if outcomes.control == "pass":
         once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
         # else it may be the way round that they share
         apart = len(once) > 1 and not frozenset.intersection(*once.values())
-        return ("the control passed before the arms and failed after them: seen 1 of 2"
+        return ("the control passed before the variants and failed after them: seen 1 of 2"
                 if outcomes.after == "fail" else
                 f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times" if apart else "")
     same = [name for name, word in outcomes.arms.items() if word == "no effect"]
     same += ["clean, once of twice"] * (outcomes.clean == "once of twice") + ["the control again"] * (outcomes.after == "pass")
-    return f"it comes and goes, so no switch decides: passed were {', '.join(same)}" if same else ""
+    return f"intermittent, so no switch decides; these passed: {', '.join(same)}" if same else ""
 
 
 def cures(outcomes: Outcomes) -> list[str]:
@@ -108,7 +108,7 @@ def _by_arms(outcomes: Outcomes) -> Decision:
     proven, unproven = cures(outcomes), [name for name, word in outcomes.arms.items() if word in UNSURE]
     arm, passed = next(iter(proven), ""), [*proven, *unproven]
     if arm and not suspects(outcomes) and any(POINTS_TO[name][0] != "sockets" for name in passed):
-        return Decision("inconclusive", f"what passed and what failed fit no single fault; passed were {', '.join(passed)}")
+        return Decision("inconclusive", f"the results fit no single fault; these passed: {', '.join(passed)}")
     if arm:
         kind, cause = POINTS_TO[arm]
         narrower = any(REMOVES[name] < REMOVES[arm] for name in unproven)  # it passed: it may be that
@@ -124,5 +124,5 @@ def _by_arms(outcomes: Outcomes) -> Decision:
                                           ("IB off", "P2P, SHM and IB off", "interface pinned"))}
     if outcomes.arms.get("P2P and SHM off") in FAILING and not untried:
         return Decision("not-the-transport",
-                        "it fails over sockets alone and without the variables of the environment too")
-    return Decision("inconclusive", "too few of the tests were run to tell")
+                        "it also fails over sockets alone and without the variables of your environment")
+    return Decision("inconclusive", "too few tests were run")

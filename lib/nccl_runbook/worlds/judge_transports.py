@@ -10,12 +10,11 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.world import World
-from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
+from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge import narrowed
 from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Outcomes, decide
 
 RESTS_ON = ()  # arms that were not run are judged below
-NOT_NARROWED = Gap("not-run")
 # what only the log line of the variable itself proves: the transport goes by the same name with and without
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
@@ -90,7 +89,7 @@ def _word(trial: Trial | Gap) -> str:
             "pass" if trial.passed else "once of twice" if trial.again else "fail")
 
 
-def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
+def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
     """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` say between
     which GPUs."""
     if isinstance(arms, Gap):
@@ -99,7 +98,7 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_NARROWED) -> list[Finding]:
     control = arms.control
     if arms.backend == "gloo" and control.passed:
         return _rehearsal(arms)
-    fault = None if control.passed else explain("control-fails", "your environment as it is", control.world,
+    fault = None if control.passed else explain("control-fails", "your unchanged environment", control.world,
                                                 control.again)
     decision = decide(in_words(arms, fault is not None and fault.cause is not None))
     if fault is not None:
@@ -119,7 +118,7 @@ def _rehearsal(arms: Arms) -> list[Finding]:
     failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
               for t, same in ran if isinstance(t, Trial) and not t.passed]
     return failed or [Finding("rehearsed", Severity.UNKNOWN,
-                              "no GPU was used: NCCL's transports were not tested; the same ranks passed "
+                              "no GPU was used, so NCCL's transports were not tested; the same ranks passed "
                               "over Gloo", (Evidence("control and interface pinned to lo", "table below"),))]
 
 
@@ -127,7 +126,7 @@ def _fallback(arm: Arm, trial: Trial) -> Finding:
     """An arm that fails beside a control that passes is a fallback that would not work: worth a note, not an
     alarm."""
     fault = explain("fallback-fails", f"with {arm.name}", trial.world, trial.again)
-    title = f"{fault.title} (not what your job uses: the control passed)"
+    title = f"{fault.title} (your job does not use this: the control passed)"
     return Finding("fallback-fails", Severity.NOTE, title, fault.evidence)
 
 
@@ -142,7 +141,7 @@ def _environment_costs(arms: Arms) -> list[Finding]:
     return [Finding(
         "environment-costs-bandwidth", Severity.WARN,
         f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}",
-        _proof(arms.guilty), (_unset("Take it out unless somebody knows why it is set:",
+        _proof(arms.guilty), (_unset("Remove it, unless somebody knows why it is set:",
                                      arms.guilty.variables),),
         "env-conflict", "likely" if arms.guilty.why_not else "established")]
 
@@ -158,7 +157,7 @@ def switched_off_already(arms: Arms) -> list[Finding]:
     off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
     if not off or isinstance(arms.guilty, Guilty):
         return []
-    again = _unset("If nobody knows why it is set, take it out, run this step again and compare the bandwidth:",
+    again = _unset("If nobody knows why it is set, remove it, run this step again, and compare the bandwidth:",
                    (t.partition("=")[0] for t in off))
     return [Finding("switched-off-already", Severity.NOTE,
                     f"your environment switches a transport off: {', '.join(off)}",
@@ -178,7 +177,7 @@ def _loss(arms: Arms) -> Finding:
                  if a.acts_on and outcome(a, arms.control) == "pass"]
     at = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
     return Finding("transports-pass", Severity.OK,
-                   f"your environment as it is passes{at}: no transport has to be switched off",
+                   f"your environment passes unchanged{at}: no transport has to be switched off",
                    tuple(evidence))
 
 
@@ -189,7 +188,7 @@ def _names(guilty: Guilty) -> str:
 def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
     n = len(guilty.variables)
-    how = f"not settled after {guilty.asked} tests: {guilty.why_not}" if guilty.why_not else (
+    how = f"undecided after {guilty.asked} tests: {guilty.why_not}" if guilty.why_not else (
         f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
     return (Evidence(f"{_names(guilty)}: {n} of {guilty.among} variables, {how}",
                      "halving, each test in fresh processes"),)
@@ -208,7 +207,7 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
     if decision.kind == "explained" or cure is None:
         return _undecided(arms, decision, fault, evidence, cure)
-    title = (f"your environment as it is {arms.control.world.ended}, and passes with {cure.name}"
+    title = (f"your unchanged environment: {arms.control.world.ended}; it passes with {cure.name}"
              f"{'; no single transport' * (decision.kind == 'sockets')}")
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
     return Finding("transport-at-fault", fault.severity, title, evidence, remedy, decision.cause,
@@ -224,14 +223,14 @@ def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[E
             fault, title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled
             else fault.title,
             evidence=evidence, remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())))
-    words = "" if "comes and goes" in decision.why else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
+    words = "" if "intermittent" in decision.why else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
     return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
 
 
 def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
     # lo reaches no other host
-    here = ", on this host alone," if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ""
-    return Remedy("you", f"Only until that is mended{here} run with {arm.name} ({_price(arm, arms.control)}):",
+    here = ", on this host only:" if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ":"
+    return Remedy("you", f"Workaround until it is fixed{here} run with {arm.name} ({_price(arm, arms.control)}):",
                   tuple(f"export {k}={v}" for k, v in arm.env.items()))
 
 
@@ -246,8 +245,8 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     cause = causes()[named[0] if named and settled else decision.cause]
     left = f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}" if "budget" in guilty.why_not else ""
     which = _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
-    unset = _unset("Take it out, or give it a value that works:" if settled else
-                   "Which of these it takes is not proven; without all it passes:", names)
+    unset = _unset("Remove it, or set a value that works:" if settled else
+                   "Which of these is needed is not proven. Without all of them it passes:", names)
     return Finding("variable-at-fault", fault.severity,
-                   f"your environment as it is {arms.control.world.ended}, and passes without "
+                   f"your unchanged environment: {arms.control.world.ended}; it passes without "
                    f"{which}", evidence, (unset,), cause.id, decision.status)

@@ -31,7 +31,7 @@ def _row(name: str, trial: Trial) -> list:
 
 
 COLUMNS = ["outcome", "seconds", *(f"{op} GB/s" for op in OPS)]
-BANDWIDTH_NOTE = "GB/s: bus bandwidth as nccl-tests defines it, at the largest size, by the slowest rank."
+BANDWIDTH_NOTE = "GB/s: bus bandwidth as defined by nccl-tests, at the largest size, for the slowest rank."
 
 
 @titled("Checked collectives with 1, 2, ... N ranks")
@@ -40,10 +40,10 @@ def ladder_table(ladder: Ladder) -> Table:
                  BANDWIDTH_NOTE)
 
 
-@titled("Each GPU by itself")
+@titled("Each GPU alone")
 def singles_table(singles: Singles) -> Table:
     return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()],
-                 "All at the same time.")
+                 "All ran at the same time.")
 
 
 @titled("Every pair of GPUs")
@@ -75,7 +75,7 @@ def search_table(search: Search) -> Table:
             for n, r in enumerate(search.rounds, 1)]
     rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
     return Table("", ["round", "GPUs that passed together", "GPUs that failed together"], rows,
-                 "The groups of a round ran at the same time; what is named failed in more than one.")
+                 "The groups of a round ran at the same time. The named part failed in more than one.")
 
 
 def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:
@@ -100,8 +100,8 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
              _narrowed(t.world)] for t in passed]
     columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit",
                "instead of larger sizes"]
-    known = "No limit is known." if isinstance(links, Gap) else "Limit: what the live NVLinks or the PCIe slot carry each way."
-    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may go beyond it.",
+    known = "No limit is known." if isinstance(links, Gap) else "Limit: what the active NVLinks or the PCIe slot carry each way."
+    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may exceed the limit.",
                  Curve("bytes", "GB/s", {name: list(by_size.items())
                                          for name, by_size in rates.items() if by_size}))
 
@@ -119,18 +119,20 @@ def _narrowed(world: World) -> str:
 @titled("One transport switched off at a time")
 def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
     """``outcomes``: what the rules call each arm."""
-    rows = [_arm_row("control", "", arms.control)]
-    for arm in arms.arms:
-        word = outcomes.get(arm.name, "")
-        tone = {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, "warn" if word.startswith("passed") else "broken")
-        rows.append(_arm_row(arm.name, " ".join(f"{k}={v}" for k, v in arm.env.items()), arm.trial,
-                             Cell(word, tone)))
-    rows += [*_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)]
-                                   if isinstance(arms.control_after, Trial) else [])]
-    return Table(f" ({arms.backend})", ["test", "setting", "outcome", "carried by (NCCL's log)",
+    rows = [_arm_row("control", "", arms.control),
+            *(_arm_row(a.name, " ".join(f"{k}={v}" for k, v in a.env.items()), a.trial, _called(outcomes.get(a.name, "")))
+              for a in arms.arms),
+            *_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)]
+                                  if isinstance(arms.control_after, Trial) else [])]
+    return Table(f" ({arms.backend})", ["test", "setting", "outcome", "used (NCCL's log)",
                                         *(f"{op} GB/s" for op in OPS)], rows,
-                 "control: your environment as it is. no effect: NCCL's log shows the same transports as without the setting. "
+                 "control: your environment, unchanged. no effect: NCCL's log shows the same transports as without the setting. "
                  f"{BANDWIDTH_NOTE}")
+
+
+def _called(word: str) -> Cell:
+    tones = {"pass": "ok", "no effect": "muted", "no proof": "muted"}
+    return Cell(word, tones.get(word, "warn" if word.startswith("passed") else "broken"))
 
 
 def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:

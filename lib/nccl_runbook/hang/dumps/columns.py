@@ -96,9 +96,9 @@ class Reading:
 
 
 def condense(dump: Any, digest: bytes) -> Reading:
-    """The dump, small. Refused, or any error of lookup or type, where it does not look like one."""
+    """The dump, small. Refused, or any error of lookup or type, if it does not look like one."""
     if not isinstance(dump, dict) or not isinstance(dump.get("entries", [] if "pg_config" in dump else None), list):
-        raise Refused("is no recorder dump: it has no entries")
+        raise Refused("is not a flight-recorder dump: it has no entries")
     entries = _alike(dump.get("entries", []))
     members = {_short(k): (_short(v.get("desc", "")), ranks_of(v["ranks"])) for k, v in (dump.get("pg_config") or {}).items()}
     table = _Table(entries)
@@ -110,7 +110,8 @@ def condense(dump: Any, digest: bytes) -> Reading:
         _number(entries[0]["time_created_ns"]) if entries else 0, max(last, default=0),
         max([*last, *(_number(e["time_discovered_completed_ns"]) for e in entries[-TAIL:])], default=0),
         members, table.columns, table.calls, table.sides,
-        _steps(entries, opened), _order(entries, opened), _last(entries), _waiting(entries), _ends(entries, members),
+        _steps(entries, opened), _order(entries, opened), _row(entries[-1]) if entries else None,
+        _waiting(entries), _ends(entries, members),
         table.take_status(dump.get("pg_status"), members), any(e.get("time_discovered_started_ns") for e in entries[-RECENT:]), digest)
 
 
@@ -140,7 +141,7 @@ def ranks_of(value: Any) -> tuple[int, ...]:
     """The members of a group, "[0, 1]" or a list; numbers and nothing else, never evaluated."""
     ranks = json.loads(value) if isinstance(value, str) and len(value) < 16 * MAX_RANKS else value
     if not isinstance(ranks, list) or len(ranks) > MAX_RANKS or not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks):
-        raise Refused("its table of groups names ranks that are no numbers; it was not used")
+        raise Refused("its table of groups contains ranks that are not numbers; the table was not used")
     return tuple(sorted(set(ranks)))
 
 
@@ -177,13 +178,13 @@ class _Table:
         return kept
 
     def _remember(self, entry: dict, kept: dict[tuple, list]) -> tuple[list, int, str]:
-        """Where an entry belongs, the number of its call, and the letter of its state."""
+        """The place of an entry, the number of its call, and the letter of its state."""
         name, state = entry["profiling_name"], entry["state"]
         op = _short(clipped(name.rpartition(":")[2].strip("_"), 60))
         sizes = entry["output_sizes"] if op.startswith(_SAME_OUT) else entry["input_sizes"] if op.startswith(_SAME_IN) else []
         dtypes = entry["input_dtypes"]
         if op in ("all_reduce", "allreduce", "broadcast") and entry["input_sizes"] != entry["output_sizes"]:
-            raise Refused(f"is damaged: {op} has other sizes going in than coming out")
+            raise Refused(f"is damaged: {op} has different input and output sizes")
         text = f"{op} {sum(map(_numel, sizes))} x {_short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big")
         self.calls[number] = text
@@ -329,11 +330,8 @@ def _order(entries: list, opened: list[int]) -> list[str]:
     return list(dict.fromkeys(f"{_short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}" for e in rows))
 
 
-def _last(entries: list) -> tuple | None:
-    """The very last entry, as a row."""
-    if not entries:
-        return None
-    entry = entries[-1]
+def _row(entry: dict) -> tuple:
+    """An entry as Column has its ends."""
     return (_number(entry["collective_seq_id"]), _short(clipped(entry["profiling_name"].rpartition(":")[2], 80)),
             "c" if entry["state"] == "completed" else "o", *_where(entry))
 

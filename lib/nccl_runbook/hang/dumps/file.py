@@ -27,7 +27,7 @@ if hasattr(os, "register_at_fork"):  # a child of another thread's would wait fo
 _OURS = re.compile(rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|boot_id|schema)"\s*:')
 _BROKEN = (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ImportError,
            RecursionError)
-FOREIGN = "is JSON, but no dump and no live look"
+FOREIGN = "is JSON, but neither a dump nor a live look"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Outcome = tuple[Reading | None, Any, str]  # (dump, live looks, what is wrong with it): one of the three
 
@@ -36,7 +36,7 @@ class _PlainUnpickler(pickle.Unpickler):
     """Values only: real dumps hold no global at all, so whatever asks for one is no dump."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError("it asks for code, which no dump does; nothing was executed")
+        raise pickle.UnpicklingError("it asks to run code, which a dump never does; nothing was executed")
 
 
 @contextlib.contextmanager
@@ -73,9 +73,9 @@ def decode(data: bytes) -> Any:
             # buffered: where the unpickler can peek it reads blocks, else one byte a call
             return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 18)).load() if data.startswith(b"\x80") else json.loads(data)
     except MemoryError:
-        raise Refused("asks for far more memory than a dump of its size holds") from None
+        raise Refused("asks for far more memory than a dump of this size needs") from None
     except _BROKEN as error:
-        raise Refused(f"is damaged or no dump: {str(error)[:160]}") from None
+        raise Refused(f"is damaged, or not a dump: {str(error)[:160]}") from None
 
 
 def read(data: bytes) -> Reading:
@@ -89,9 +89,9 @@ def read(data: bytes) -> Reading:
     except Refused:
         raise
     except MemoryError:
-        raise Refused("asks for far more memory than a dump of its size holds") from None
+        raise Refused("asks for far more memory than a dump of this size needs") from None
     except _BROKEN as error:
-        raise Refused(f"is no dump that can be understood: {type(error).__name__} {str(error)[:120]}") from None
+        raise Refused(f"is not a readable dump: {type(error).__name__} {str(error)[:120]}") from None
     finally:
         value = None  # gone before the collector may look
         if collecting:

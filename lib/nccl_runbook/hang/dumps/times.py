@@ -61,17 +61,16 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
                     for rank, reading in readings.items() if stamps.get(rank, math.inf) > reading.newest_ns / 1e9 - SKEW_S
                     for group, column in reading.columns.items())
     latest = {group: max(rows) for group, rows in began.items()}
-    before: dict[int, float] = {}
-    for rank, reading in readings.items():
-        for group, column in reading.columns.items():
-            at, first, members = latest.get(_common(group, reading), (0, 0, ()))
-            if at > reading.until_ns + SKEW_S * 1e9 and (first <= reading.joined(column) or members != reading.members.get(group, ())):
-                before[rank] = max(before.get(rank, 0.0), (at - reading.until_ns) / 1e9)
-    return before
+    before = grouped((rank, (at - reading.until_ns) / 1e9)
+                     for rank, reading in readings.items() for group, column in reading.columns.items()
+                     for at, first, members in [latest.get(_common(group, reading), (0, 0, ()))]
+                     if at > reading.until_ns + SKEW_S * 1e9
+                     and (first <= reading.joined(column) or members != reading.members.get(group, ())))
+    return {rank: max(seconds) for rank, seconds in before.items()}
 
 
 def _common(group: str, reading: Reading) -> object:
-    """What all ranks of one attempt have alike: the default group; of others one name may stand for several sets of ranks."""
+    """What all ranks of one attempt share: the default group; of others one name may stand for several sets of ranks."""
     members = reading.members.get(group, ("", ()))
     return members[0] if members[0] == "default_pg" else (group, members)
 
@@ -86,10 +85,8 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, fl
     if len(events) < LEAST:
         return {}
     ahead = _least(readings) if blocking else _by_ends(readings, events)
-    gaps = []
-    for event in events:
-        (before, _), (came, last) = sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
-        gaps.append((last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))))
+    gaps = [(last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))) for event in events
+            for (before, _), (came, last) in [sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]]]
     span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
     late = {rank: _lateness(sorted(rows), span) for rank, rows in grouped(gaps).items() if span}
     return {rank: (*row, round(min(row[1], _more(readings, ahead, rank)), 1) if blocking else 0.0) for rank, row in late.items() if row}

@@ -4,11 +4,10 @@ import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped, known, utc_now
-from nccl_runbook.hang.live import ask_answers as live_answers
-from nccl_runbook.hang.live import ask_processes as proc
+from nccl_runbook.hang.live import ask_answers as live_answers, ask_processes as proc
 from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample, Stack
 from nccl_runbook.machine import ask_nvml as nvml
 
@@ -31,15 +30,16 @@ class Look:
         self.main_thread: Dict[int, Dict[str, int]] = {r.pid: {} for r in self.ranks}
         self.gpus: List[Any] = []
         self.ras: List[Any] = []
-        place = f"{proc.read('/proc/sys/kernel/random/boot_id', 64).strip()} {_or('', os.readlink, '/proc/self/ns/pid')}"
-        self.facts = Live(os.uname().nodename, place.strip(), self.taken, 0.0, 0.0, [], [], [], Gap("not-run"), Gap("not-run"))
+        boot, space = proc.read("/proc/sys/kernel/random/boot_id", 64), proc.unless_gone("", os.readlink, "/proc/self/ns/pid")
+        self.facts = Live(os.uname().nodename, f"{boot.strip()} {space}".strip(), self.taken, 0.0, 0.0, [], [], [], Gap("not-run"),
+                          Gap("not-run"))
 
     def first(self) -> Live:
         """What is known after one moment. Slow answers (NVML, RAS) do not hold up the ranks' own."""
         with ThreadPoolExecutor(8) as pool:
             host = pool.submit(self._ask_host)
             self._sample(True)
-            told = list(pool.map(self._rank, self.ranks))
+            told = list(pool.map(lambda r: proc.unless_gone(None, self._rank, r), self.ranks))
             time.sleep(max(0.0, SETTLE_S - (time.monotonic() - self.began)))
             self._sample(False)
             first_s = round(time.monotonic() - self.began, 2)
@@ -58,38 +58,34 @@ class Look:
             time.sleep(min(TICK_S, max(0.0, gap_s - (time.monotonic() - start))))
         self._ask_host()
         self._sample(True)
-        now = {r.pid: r for r in map(self._rank, self.ranks) if r}  # a rank that was still starting has its sockets by now
-        return self._told([now.get(r.pid, r) for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1))
+        # a rank that was still starting has its sockets by now
+        now = {p.pid: proc.unless_gone(None, self._rank, p) for p in self.ranks}
+        return self._told([now[r.pid] or r for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1))
 
     def _sample(self, with_stacks: bool) -> None:
         with ThreadPoolExecutor(8) as pool:
-            for rank, sample in zip(self.ranks, pool.map(lambda r: self._sample_of(r.pid, with_stacks), self.ranks)):
-                self.samples[rank.pid] += [sample] if sample else []
+            taken = pool.map(lambda r: proc.unless_gone(None, self._sample_of, r.pid, with_stacks), self.ranks)
+            for rank, sample in zip(self.ranks, taken):
+                self.samples[rank.pid] += [sample] if sample else []  # if it is gone, its samples end here
 
-    def _sample_of(self, pid: int, with_stacks: bool) -> Optional[Sample]:
-        try:
-            threads = proc.threads(pid)
-        except OSError:
-            return None  # gone: its samples end here
+    def _sample_of(self, pid: int, with_stacks: bool) -> Sample:
+        threads = proc.threads(pid)
         stacks = live_answers.stacks(self.py_spy, pid) if with_stacks else Gap("not-run", "not at this moment")
         return Sample(round(time.monotonic() - self.began, 2), threads, stacks)
 
     def _note_main_thread(self, pid: int) -> None:
-        seen = _or([], proc.threads, pid, 1)
+        seen = proc.unless_gone([], proc.threads, pid, 1)
         key = f"{seen[0].state} {seen[0].waits}".strip() if seen else "gone"
         self.main_thread[pid][key] = self.main_thread[pid].get(key, 0) + 1
 
-    def _rank(self, process: proc.Process) -> Optional[LiveRank]:
-        """Everything of a rank but its samples; None where the process is gone."""
+    def _rank(self, process: proc.Process) -> LiveRank:
+        """Everything of a rank but its samples; raises OSError if the process is gone."""
         pid, variables = process.pid, process.variables
-        try:
-            return LiveRank(
-                pid, process.job, process.rank, process.number(proc.LOCAL_NAMES), process.number(proc.SIZE_NAMES),
-                process.number(["LOCAL_WORLD_SIZE"]), variables, process.has_torch, process.nccl,
-                proc.sockets(pid, proc.table(pid)), proc.log_tail(pid, process.redactor),
-                live_answers.recorder(pid, variables, process.rank), [], {}, list(self._helpers(pid)))
-        except OSError:
-            return None
+        return LiveRank(
+            pid, process.job, process.rank, process.number(proc.LOCAL_NAMES), process.number(proc.SIZE_NAMES),
+            process.number(["LOCAL_WORLD_SIZE"]), variables, process.has_torch, process.nccl,
+            proc.sockets(pid, proc.table(pid)), proc.log_tail(pid, process.redactor),
+            live_answers.recorder(pid, variables, process.rank), [], {}, list(self._helpers(pid)))
 
     def _helpers(self, pid: int) -> Iterator[Stack]:
         """The processes that a rank started, if it waits for one of them, as its newest stack shows."""
@@ -97,7 +93,7 @@ class Look:
         if any(HELPED.search(frame.file) for stack in newest for frame in stack.frames):
             for helper in self.helpers.get(pid, [])[:MOST_HELPERS]:
                 frames = [f for stack in known(live_answers.stacks(self.py_spy, helper))[:1] for f in stack.frames]
-                yield Stack(helper, _or("", proc.read, f"/proc/{helper}/comm").strip(), False, False, frames)
+                yield Stack(helper, proc.unless_gone("", proc.read, f"/proc/{helper}/comm").strip(), False, False, frames)
 
     def _ask_host(self) -> None:
         self.gpus.append(nvml.ask("live", NVML_DEADLINE_S))
@@ -108,7 +104,7 @@ class Look:
         ranks = [dataclasses.replace(r, samples=list(self.samples[r.pid]), main_thread=dict(self.main_thread[r.pid])) for r in ranks]
         self.facts = dataclasses.replace(
             self.facts, ranks=ranks, gpus=gpus_of(self.gpus), ras=communicators(self.ras),
-            listeners=list(proc.listeners(self.ranks, {r.pid: _or({}, proc.table, r.pid) for r in self.ranks})),
+            listeners=list(proc.listeners(self.ranks, {r.pid: proc.unless_gone({}, proc.table, r.pid) for r in self.ranks})),
             ended=proc.ended([r.pid for r in self.ranks]), **taken_s)
         return self.facts
 
@@ -141,11 +137,3 @@ def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
 def communicators(answers: List[Any]) -> Union[List[RasCommunicator], Gap]:
     last = {c.id: c.ranks for later in answers[1:][-1:] for c in known(later)}
     return answers[0] if isinstance(answers[0], Gap) else [dataclasses.replace(c, later=last.get(c.id, [])) for c in answers[0]]
-
-
-def _or(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``ask`` gives, or ``otherwise`` where the process is gone by now."""
-    try:
-        return ask(*arguments)
-    except OSError:
-        return otherwise

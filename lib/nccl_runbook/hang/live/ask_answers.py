@@ -3,7 +3,6 @@
 Every question has a deadline. No process is stopped (py-spy reads without pausing), and no signal is sent: from outside nobody can
 see whose handler a caught signal has (SigCgt of /proc/PID/status tells only that there is one).
 """
-import contextlib
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import clipped
+from nccl_runbook.hang.live import ask_processes as proc
 from nccl_runbook.hang.live.facts import Frame, GroupStatus, RasAnswer, RasCommunicator, RasRank, Stack
 
 STACK_DEADLINE_S, RECORDER_DEADLINE_S, RAS_DEADLINE_S = 5.0, 2.0, 4.0
@@ -43,21 +43,16 @@ _MISSING = re.compile(r"^  (?:The missing ranks?:|Rank) ([\d,]{1,20000})\b", re.
 
 def find_py_spy(pids: List[int]) -> Union[str, Gap]:
     """py-spy on PATH, beside this interpreter, or beside that of a rank."""
-    beside = [Path(sys.executable).parent]
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            argv0 = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode("utf-8", "replace")
-            beside += [Path(argv0).parent] if argv0.startswith("/") else []
+    argv0s = [proc.unless_gone("", proc.read, f"/proc/{pid}/cmdline").partition("\0")[0] for pid in pids]
+    beside = [Path(program).parent for program in (sys.executable, *argv0s) if program.startswith("/")]
     py_spy = shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
-    return py_spy or Gap("absent", "py-spy is not installed here: pip install py-spy, put its folder on PATH, and look again")
+    return py_spy or Gap("absent", "py-spy is not installed here: run pip install py-spy, put its folder on PATH, and look again")
 
 
 def _may_run(path: Path) -> bool:
     """Only what this user or root put there and nobody else can write: the folder may be another user's, whose pid was named."""
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022 and os.access(path, os.X_OK)
-    return False
+    status = proc.unless_gone(None, path.stat)
+    return status is not None and status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022 and os.access(path, os.X_OK)
 
 
 def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
@@ -75,7 +70,7 @@ def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
         words = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[-300:]
         if not re.search(r"ermission|not permitted|root", words):
             return Gap("failed", words)
-        return Gap("no-permission", f"{words}; with kernel.yama.ptrace_scope from 1 on only root or the job's parent may look")
+        return Gap("no-permission", f"{words}; with kernel.yama.ptrace_scope 1 or higher, only root or the job's parent process may look")
     return stacks_of(done.stdout, pid)
 
 
@@ -87,14 +82,14 @@ def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
                           for f in t["frames"][:MOST_FRAMES]])
                    for t in json.loads(text)]
     except (ValueError, KeyError, TypeError) as error:
-        return Gap("failed", f"py-spy answered in another form: {type(error).__name__} {error}"[:300])
+        return Gap("failed", f"py-spy answered in an unknown form: {type(error).__name__} {error}"[:300])
     return sorted(threads, key=lambda s: s.tid != pid)[:MOST_STACKS]
 
 
 # --- flight recorder
 
 def recorder(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Union[List[GroupStatus], Gap]:
-    """The recorder's state over the worker server's socket, where the job was started with one."""
+    """The recorder's state over the worker server's socket, if the job was started with one."""
     path = variables.get("TORCH_WORKER_SERVER_SOCKET", "")
     if not path:
         return _dump_by_pipe(pid, variables, rank)
@@ -133,7 +128,7 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
         newest = {str(entry.get("process_group")): entry for entry in dump.get("entries", [])}
         return [_status(entry, dump.get("pg_status", {})) for entry in list(newest.values())[:64]]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return Gap("failed", f"the recorder answered in another form: {type(error).__name__} {error}"[:300])
+        return Gap("failed", f"the flight recorder answered in an unknown form: {type(error).__name__} {error}"[:300])
 
 
 def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
@@ -158,7 +153,7 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
     file = next((variables[n] for n in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") if variables.get(n)), "")
     keep = "keep the dump that is there, which it overwrites, then " * bool(
         file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}"))
-    return Gap("not-run", f"a look asks for no dump, you can: {keep}echo 1 > {shlex.quote(f'{stem}{rank}.pipe')}; "
+    return Gap("not-run", f"`look` never requests a dump. You can: {keep}echo 1 > {shlex.quote(f'{stem}{rank}.pipe')}; "
                           f"nccl-runbook hang {shlex.quote(f'{file}{rank}') if file else 'DUMPS'}")
 
 
@@ -178,7 +173,7 @@ def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
 
 def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], Gap]:
     if host not in ("127.0.0.1", "localhost", "[::1]", "::1") or not port.isdecimal():
-        return Gap("not-run", f"RAS at {host}:{port} is not asked: not this host's loopback")
+        return Gap("not-run", f"RAS at {host}:{port} was not queried: it is not this host's loopback")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), max(0.001, until - time.monotonic())) as link:
             for line in ("CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json"):
@@ -192,7 +187,7 @@ def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], 
     except socket.timeout:
         return Gap("timed-out", f"RAS at {host}:{port} did not answer within {RAS_DEADLINE_S:g} s")
     except OSError as error:
-        return Gap("absent", f"nobody answers for RAS at {host}:{port}: {error.strerror or error}")
+        return Gap("absent", f"no answer from RAS at {host}:{port}: {error.strerror or error}")
 
 
 def looks_like_ras(head: str) -> bool:
@@ -210,7 +205,7 @@ def read_ras(source: str, text: str) -> Union[List[RasAnswer], Gap]:
         return [_of_text(source, int(gpus[1]) if gpus else 0, text[a:b]) for a, b in zip(starts, [*starts[1:], len(text)])
                 ] or Gap("failed", "RAS answered without its table of communicators")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Gap("failed", f"RAS answered in another form: {type(error).__name__} {error}"[:300])
+        return Gap("failed", f"RAS answered in an unknown form: {type(error).__name__} {error}"[:300])
 
 
 # --- JSON

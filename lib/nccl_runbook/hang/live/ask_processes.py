@@ -1,4 +1,4 @@
-"""Ranks as /proc shows them: which processes are ranks, what their threads do, whom their sockets reach. Reads only."""
+"""Ranks as /proc shows them: which processes are ranks, what their threads do, which peers their sockets reach. Reads only."""
 import contextlib
 import dataclasses
 import os
@@ -7,7 +7,7 @@ import re
 import socket
 import stat
 import struct
-from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.redact import Redactor, clipped
@@ -47,6 +47,14 @@ def read(path: str, most: int = 1 << 22) -> str:
         return file.read(most).decode("utf-8", "replace")
 
 
+def unless_gone(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``ask`` gives, or ``otherwise`` if the process ended meanwhile, or is not readable."""
+    try:
+        return ask(*arguments)
+    except OSError:
+        return otherwise
+
+
 def _pids() -> Iterator[int]:
     """Every process of this pid namespace."""
     return map(int, filter(str.isdecimal, os.listdir("/proc")))
@@ -84,14 +92,11 @@ class Process:
 
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
-    own = {}
-    for pid in _pids():
-        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
-            if pid != os.getpid() and (os.stat(f"/proc/{pid}").st_uid == os.getuid() or pid in all_users):
-                own[pid] = _process(pid, pid in all_users)
+    own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in _pids() if pid != os.getpid()}
     shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
-    return {pid: dataclasses.replace(p, launcher=launcher, job=_job(p, launcher)) for pid, p in own.items()
-            if p and (p.has_torch or pid not in shells) for launcher in [_launcher(p, own)]}
+    return {pid: dataclasses.replace(p, launcher=launcher, job=job) for pid, p in own.items()
+            if p and (p.has_torch or pid not in shells) for launcher in [_launcher(p, own)]
+            for job in [unless_gone("", _job, p, launcher)] if job}
 
 
 def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
@@ -103,16 +108,17 @@ def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
+    if not asked and os.stat(f"/proc/{pid}").st_uid != os.getuid():
+        return None
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
     variables = {n: clipped(v, 256) for n, v in whole.items() if n in NAMES}
     fields = stat_fields(f"/proc/{pid}/stat")
-    _, parent, _, session, *_ = fields
     maps = read(f"/proc/{pid}/maps", 1 << 25)
     has_torch = "/libtorch" in maps
     if not has_torch and not asked and not any(n in variables for n in RANK_NAMES):
         return None
-    nccl = re.search(r"/[^\n]*libnccl\.so[^\s]*", maps)
-    return Process(pid, int(parent), int(session), int(fields[19]), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
+    nccl = re.search(r"(?<!\S)/[^\n]*libnccl\.so[^\s]*", maps)
+    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
 
 
 def _job(process: Process, launcher: int) -> str:
@@ -169,8 +175,8 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
     for job, members in grouped((r.job, r) for r in ranks).items():
         newest, *older = sorted(grouped((r.launcher, r) for r in members).values(), key=lambda part: -min(r.began for r in part))
         for part in older:
-            gone = part[0].launcher == 1 and min(r.began for r in newest) - max(r.began for r in part) > TOGETHER_S * TICKS
-            if gone or {r.rank for r in newest} & {r.rank for r in part}:
+            if {r.rank for r in newest} & {r.rank for r in part} or (
+                    part[0].launcher == 1 and min(r.began for r in newest) - max(r.began for r in part) > TOGETHER_S * TICKS):
                 yield from (dataclasses.replace(r, job=job + LEFT_OVER) for r in part)
             else:
                 newest = newest + part
@@ -180,34 +186,26 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
 # --- one process
 
 def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
-    """The main thread, then those that have used most CPU time; raises OSError where the process is gone."""
-    tids = [pid] if most == 1 else sorted(map(int, os.listdir(f"/proc/{pid}/task")))
-    return sorted(filter(None, (_thread(pid, tid) for tid in tids)), key=lambda t: (t.tid != pid, -t.cpu_s))[:most]
+    """The main thread, then those that have used most CPU time; raises OSError if the process is gone."""
+    others = sorted(map(int, os.listdir(f"/proc/{pid}/task"))) if most > 1 else []
+    beside = filter(None, (unless_gone(None, _thread, pid, tid) for tid in others if tid != pid))
+    return [_thread(pid, pid), *sorted(beside, key=lambda t: -t.cpu_s)][:most]
 
 
-def _thread(pid: int, tid: int) -> Optional[Thread]:
+def _thread(pid: int, tid: int) -> Thread:
     folder = f"/proc/{pid}/task/{tid}"
-    try:
-        fields = stat_fields(f"{folder}/stat")
-        status = read(f"{folder}/status")
-    except OSError:
-        if tid == pid:
-            raise
-        return None
+    fields, status = stat_fields(f"{folder}/stat"), read(f"{folder}/status")
     return Thread(tid, fields[0], waits_in(folder), round((int(fields[11]) + int(fields[12])) / TICKS, 2),
                   sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status))))
 
 
 def waits_in(folder: str) -> str:
-    """Where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
-    for name in ("wchan", "syscall"):
-        with contextlib.suppress(OSError):
-            word = read(f"{folder}/{name}").partition(" ")[0].strip()
-            if name == "syscall" and word.lstrip("-").isdecimal():
-                return CALLS.get(int(word), f"system call {word}")
-            if word not in ("0", ""):
-                return word
-    return ""
+    """The place where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
+    channel = unless_gone("", read, f"{folder}/wchan").strip()
+    if channel not in ("0", ""):
+        return channel
+    call = unless_gone("", read, f"{folder}/syscall").partition(" ")[0].strip()
+    return CALLS.get(int(call), f"system call {call}") if call.lstrip("-").isdecimal() else call
 
 
 def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
@@ -230,11 +228,8 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
 
 def own_inodes(pid: int) -> set:
     """Inodes of the sockets that a process has open; none where it may not be looked at."""
-    targets = set()
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # closed meanwhile
-                targets.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+    names = unless_gone([], os.listdir, f"/proc/{pid}/fd")
+    targets = {unless_gone("", os.readlink, f"/proc/{pid}/fd/{name}") for name in names}
     return {target[8:-1] for target in targets if target.startswith("socket:[")}
 
 
@@ -242,10 +237,9 @@ def table(pid: int) -> Dict[str, Socket]:
     """Every TCP socket of the network namespace of a process, by inode; raises OSError."""
     by_inode = {}
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        lines: List[str] = []
-        with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
-            lines = read(f"/proc/{pid}/net/{name}", 1 << 24).splitlines()[1:]
-        for fields in (line.split() for line in lines):
+        path = f"/proc/{pid}/net/{name}"
+        text = read(path, 1 << 24) if os.path.exists(path) else ""  # a kernel without IPv6
+        for fields in map(str.split, text.splitlines()[1:]):
             if len(fields) > 9 and fields[3] in TCP_STATES:
                 repeated = int(fields[6], 16) if fields[5].startswith("01:") else 0  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
                 by_inode[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated)
@@ -269,7 +263,7 @@ def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
 
 
 def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
-    """Who listens at each MASTER_PORT, where the address is one of this host."""
+    """Who listens at each MASTER_PORT, if the address is one of this host."""
     for job, rank in {r.job: r for r in ranks}.items():
         port = rank.number(["MASTER_PORT"])
         here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(
@@ -292,10 +286,8 @@ def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
 def ended(ranks: List[int]) -> List[Ended]:
     """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same time: below pid 1 of a
     container everything ends."""
-    there: Dict[int, Tuple[List[str], str]] = {}
-    for pid in _pids():
-        with contextlib.suppress(OSError):
-            there[pid] = stat_fields(f"/proc/{pid}/stat"), read(f"/proc/{pid}/comm")
+    there = {pid: (fields, unless_gone("", read, f"/proc/{pid}/comm")) for pid in _pids()
+             for fields in [unless_gone([], stat_fields, f"/proc/{pid}/stat")] if fields}
     kin = [(fields[1], name, int(fields[19])) for fields, name in (there[r] for r in ranks if r in there)]
     return [Ended(pid, -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in there.items()
             if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)

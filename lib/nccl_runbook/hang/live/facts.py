@@ -10,7 +10,7 @@ LEFT_OVER = ", left over from an earlier launch"  # the end of ``LiveRank.job`` 
 @dataclasses.dataclass(frozen=True)
 class Thread:
     """One thread of a process. ``state``: as /proc/PID/stat has it (R S D T t Z X); ``waits``: the kernel function or system call that it
-    sleeps in, "" where that is not told; ``cpu_s``: user and system time since it began; ``switches``: how often it was put aside."""
+    sleeps in, "" if that is unknown; ``cpu_s``: user and system time since it began; ``switches``: how often it was put aside."""
 
     tid: int
     state: str
@@ -75,7 +75,7 @@ class LiveRank:
     """One rank's process. ``rank``, ``local_rank`` and sizes: from its environment, None where that has none; ``job``: ranks that meet at
     the same address have the same; ``variables``: allowed names only; ``has_torch``: libtorch is mapped; ``nccl``: path of the mapped
     libnccl, "" for none; ``main_thread``: what the main thread did at about ten moments a second between the samples ("S futex": 97);
-    ``recorder``: the newest state per group; ``helpers``: processes that it started (data loaders, programs), if it waits for one."""
+    ``recorder``: the newest state per group; ``children``: processes that it started (data loaders, programs), if it waits for one."""
 
     pid: int
     job: str
@@ -91,7 +91,7 @@ class LiveRank:
     recorder: Union[List[GroupStatus], Gap]
     samples: List[Sample]
     main_thread: Dict[str, int]
-    helpers: List[Stack] = dataclasses.field(default_factory=list)
+    children: List[Stack] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ class LiveGpu:
 
 @dataclasses.dataclass(frozen=True)
 class RasRank:
-    """One rank of a communicator, as NCCL's RAS prints it. Text omits what all have alike: then ``rank`` is -1, ``pid`` 0, ``host`` "".
+    """One rank of a communicator, as NCCL's RAS prints it. Text omits what all have in common: then ``rank`` is -1, ``pid`` 0, ``host`` "".
     ``launched``: collectives by name since the communicator began; ``missing``: "" or how RAS lost it ("unresponsive", "considered
     dead", "not heard of")."""
 

@@ -38,13 +38,12 @@ from nccl_runbook.hang.live.judge_ranks import (
     main_stacks,
     moved_last,
     names,
+    polls,
     share,
     stack_line,
     view,
 )
 
-RESTS_ON = ("live",)
-VERDICTS = ("broken", "degraded", "unknown", "healthy")  # worst first
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 # percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100, it 0 to 1 (4 H200, NCCL 2.28.9)
@@ -67,9 +66,10 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
             and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
     by_job = grouped((rank.job, (rank, look)) for rank, look in seen)
-    pictures = sorted((_picture(members, bare) for members in by_job.values()), key=lambda picture: VERDICTS.index(verdict([picture])))
-    strangers = [dataclasses.replace(p, ranks=[v for picture in pictures for v in picture.ranks]) for p in pictures[:1]]
-    return [p for p in pictures if p.job != NO_JOB] or strangers
+    pictures = sorted((_picture(members, bare) for members in by_job.values()),
+                      key=lambda picture: ("broken", "degraded", "unknown", "healthy").index(verdict([picture])))
+    return [p for p in pictures if p.job != NO_JOB] or [
+        dataclasses.replace(p, ranks=[v for picture in pictures for v in picture.ranks]) for p in pictures[:1]]
 
 
 def _launch(rank: LiveRank) -> str:
@@ -94,10 +94,11 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     missed = [f"what {host} does by now: it was looked at {seconds:.0f} s before the others" for host, seconds in sorted(before.items())]
     base = Picture(members[0][0].job, "unknown", "", [], [], views, world_size(members), not_seen=[*_not_seen(now, bare), *missed])
     if any(look.gap_s == 0 for _, look in members):
-        return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; whether they move, a second sample tells",
+        return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
                                    decides="python3 nccl-look.pyz --live --gap 10")
     rules = (_strangers, _left_over, _launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable,
-             without_store, lost, _behind, _elsewhere, _gpu_stuck, _together, _slow, _slow_by_gpus, _moving)
+             without_store, lost, _behind, _elsewhere, _gpu_stuck, _together,
+             *((_slow, _slow_by_gpus, _moving) if all(v.does in ("moving", "busy") for v in views) else ()))
     found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, now))
     return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, now, bare))
 
@@ -112,7 +113,7 @@ def _where(found: Picture, members: Members, bare: Sequence[str]) -> str:
 
 
 def _attempt(members: Members) -> str:
-    """ "attempt 1: ", as torchrun counts, from 0, where it has started the ranks again; else ""."""
+    """ "attempt 1: ", as torchrun counts, from 0, if torchrun restarted the ranks; else ""."""
     counts = (r.variables.get("TORCHELASTIC_RESTART_COUNT", "0") for r, _ in members)
     return next((f"attempt {count}: " for count in counts if count.strip("0").isdecimal()), "")
 
@@ -121,29 +122,29 @@ def _undecided(base: Picture, members: Members) -> Dict[str, str]:
     unclear = {(v.host, v.pid) for v in base.ranks if v.does == "unknown"}
     rested = [r for r, look in members if (look.host, r.pid) in unclear and r.samples and not is_still(r) and not moved_last(r)]
     if ended := [v for v in base.ranks if v.does == "missing"]:
-        return {"sentence": f"{names(ended)} ended within this look; of others that still run another look tells",
+        return {"sentence": f"{names(ended)} exited while we were looking. Run `look` again for the processes that are still running",
                 "decides": "nccl-runbook hang DUMPS LOGS   # what the job left"}
     if not rested:
-        return {"sentence": "who waits for whom cannot be told from what was seen", "decides": stack_line(base.ranks)}
-    return {"sentence": f"{counted(len(rested), 'rank')} came to rest only within this look: whether they hang, another one tells",
+        return {"sentence": "the samples do not show which rank waits for which", "decides": stack_line(base.ranks)}
+    return {"sentence": f"{counted(len(rested), 'rank')} stopped moving only while we were looking. Run `look` again to see whether "
+                        "they hang",
             "decides": "python3 nccl-look.pyz --live --gap 10"}
 
 
 def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
     """What was not to be had, each reason once."""
-    said: Dict[str, List[str]] = {}
-    for rank, look in members:
-        last = rank.samples[-1].stacks if rank.samples else Gap("absent", "the process ended")
-        for what, fact in (("stacks", last), ("flight recorder", rank.recorder), ("log", rank.log_tail), ("sockets", rank.sockets),
-                           ("GPUs", look.gpus), ("NCCL RAS", look.ras)):
-            if isinstance(fact, Gap):
-                said.setdefault(f"{what}: {fact.detail or fact.reason}", []).append(str(rank.rank if rank.rank is not None else rank.pid))
-    for text, whose in said.items():
+    ended = Gap("absent", "the process ended")
+    unknown = grouped((f"{what}: {fact.detail or fact.reason}", str(rank.rank if rank.rank is not None else rank.pid))
+                      for rank, look in members for what, fact in (
+                          ("stacks", rank.samples[-1].stacks if rank.samples else ended), ("flight recorder", rank.recorder),
+                          ("log", rank.log_tail), ("sockets", rank.sockets), ("GPUs", look.gpus), ("NCCL RAS", look.ras))
+                      if isinstance(fact, Gap))
+    for text, whose in unknown.items():
         yield text if len(whose) == len(members) else f"{text} (rank {', '.join(whose[:16])})"
     yield from filter(None, [unseen(members, bare)])
 
 
-# --- the rules, in the order in which they are asked
+# --- the rules, in the order in which they are asked; the last three only if every rank moves or works
 
 def _strangers(base: Picture, members: Members) -> Optional[Picture]:
     """Processes with torch and without a rank that speak to none of each other and wait in no collective: a notebook, a server."""
@@ -169,16 +170,16 @@ def _launchers(base: Picture, members: Members) -> Optional[Picture]:
     """No rank, but torchrun, which has started none yet."""
     if any(r.rank is not None or not any(_ELASTIC in f.file for stack in main_stacks(r) for f in stack.frames) for r, _ in members):
         return None
-    return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"torchrun has started no rank: it is in {base.ranks[0].frame}; where it "
-                               "waits for those of other hosts, all of them need the same --rdzv-endpoint, --rdzv-id and --nnodes")
+    return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"torchrun has started no rank: it is in {base.ranks[0].frame}. If it "
+                               "waits for other hosts, all hosts need the same --rdzv-endpoint, --rdzv-id and --nnodes")
 
 
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
     seen = [Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
-    return accuse(base, "stopped", stopped, f"{is_are(stopped)} stopped (process state T): a signal, a debugger or the batch system "
-                  "did it", "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
+    return accuse(base, "stopped", stopped, f"{is_are(stopped)} stopped (process state T) by a signal, a debugger or the "
+                  "batch system", "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
 
 
 def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
@@ -208,7 +209,8 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     port = next((one for _, look in members for one in look.listeners if one.job == base.job and one.who in ("other", "unseen")), None)
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
-        seen = Evidence(f"port {port.port}, where the ranks should meet, is held by {owner}: no rank of this job", "/proc/net/tcp")
+        seen = Evidence(f"the rendezvous port {port.port} is held by {owner}, which is not a rank of this "
+                        "job", "/proc/net/tcp")
         return accuse(base, "dead", views, f"{is_are(views)} not there, and port {port.port} is held by {owner}", "rendezvous-port-in-use",
                       "likely", [seen], f"ss -ltnp 'sport = :{port.port}'")
     ended = list({(look.host, e.pid): e for _, look in members for e in look.ended if look.host in gone.values()}.values())
@@ -235,7 +237,8 @@ def _behind(base: Picture, members: Members) -> Optional[Picture]:
         seen = [Evidence(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
         if all(row.is_behind(r) for row in differing for r in row.ranks):
             return _never_came(base, views, "established", seen)
-        return accuse(base, "skipped", views, f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it called what the others did not",
+        return accuse(base, "skipped", views, f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the others "
+                                              "did not make",
                       "collective-on-some-ranks-only", "likely", seen)
     return None
 
@@ -252,8 +255,9 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     logs = {(look.host, r.pid): r.log_tail for r, look in members if not isinstance(r.log_tail, Gap)}
     went = [v for v in accused if any(_PEER_WENT.search(line) for line in logs.get((v.host, v.pid), [])[-5:])]
     if went and still and not moving and len(went) == len(accused):
-        return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, as the log "
-                                   "says: who went first?")
+        return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, "
+                "according to "
+                                   "the log. Which rank left first?")
     before, accused = stale(members), [v for v in accused if v not in went]
     if not accused or moving or not sure and len(still) <= len(accused):
         return None
@@ -264,18 +268,14 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
 def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Evidence]) -> Picture:
     """``status``: of who it is. One that waits in another call has left this one out; of one in the job's own code nobody knows yet."""
     first = accused[0]
-    if first.does == "busy" and first.has_gil:
-        kind, cause, doing = "gil-held", "rank-busy-on-host", "runs there and holds the GIL"
-    elif first.helper:
-        kind, cause, doing = ("host-busy", "data-stall" if "data loader" in first.helper else "rank-busy-on-host",
-                              f"waits for {first.helper}")
-    elif first.does == "busy":
-        kind, cause, doing = "host-busy", "rank-busy-on-host", "works there"
-    elif first.does in WAITING:
-        kind, cause, doing = "skipped", "collective-on-some-ranks-only", "waits there"
-    else:
-        kind, cause, doing = "skipped", None, "sleeps there: late, or past a call of the others"
-    where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack to be had)'}"
+    kind, cause, doing = next(row for fits, *row in (
+        (first.does == "busy" and first.has_gil, "gil-held", "rank-busy-on-host", "runs there and holds the GIL"),
+        ("data loader" in first.helper, "host-busy", "data-stall", f"waits for {first.helper}"),
+        (first.helper, "host-busy", "rank-busy-on-host", f"waits for {first.helper}"),
+        (first.does == "busy", "host-busy", "rank-busy-on-host", "works there"),
+        (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits there"),
+        (True, "skipped", None, "sleeps there: it is late, or skipped a call that the others made")) if fits)
+    where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack available)'}"
     frames = [Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
     picture = accuse(base, kind, accused, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")
@@ -294,13 +294,13 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         return None
     told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
     seen = [Evidence(f"power: {told}", "NVML")]
-    seen += [Evidence("every rank launched as many collectives, and none since", "NCCL RAS")] * _stands_still(members)
+    seen += [Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")] * _stands_still(members)
     return accuse(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
                   "likely" if len(seen) > 1 else "possible", seen)
 
 
 def _stands_still(members: Members) -> bool:
-    """NCCL's RAS tells that all ranks launched as many collectives, and none between the samples."""
+    """NCCL's RAS shows that all ranks launched as many collectives, and none between the samples."""
     return len({launches(r, look) for r, look in members}) == 1 and launches(*members[0]) is not None
 
 
@@ -314,20 +314,19 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
     told = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
     if len(spots) > 1:
         odd = [v for v in base.ranks if (v.where, v.frame) != spots[0][0]] if spots[0][1] * 2 > len(base.ranks) > 2 else []
-        why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else f"the ranks wait in different calls ({told})"
+        why = (f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else
+               f"the ranks wait in different calls ({told}): without counts of their calls nothing shows which side is wrong")
         return accuse(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
                       [Evidence(told, "stacks")])
     if unseen(members):
         return accuse(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
                       f"nothing is known of {unseen(members)}", None, "")
-    return accuse(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): nobody is missing, unless "
-                  "that line serves several groups; see the path between them and the GPUs", None, "possible")
+    return accuse(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): no rank is missing, unless "
+                  "several process groups share that line. Check the interconnect and the GPUs", None, "possible")
 
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:
     """One rank waits least while all others mostly wait: they wait for it at every step."""
-    if any(v.does not in ("moving", "busy") for v in base.ranks):
-        return None
     waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), look.host, r.pid) for r, look in members)
     if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
         return None
@@ -354,9 +353,11 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     return _is_slow(base, used[0][2], "possible", Evidence(told, "NVML"))
 
 
-def _moving(base: Picture, members: Members) -> Optional[Picture]:
-    if any(v.does not in ("moving", "busy") for v in base.ranks):
-        return None
+def _moving(base: Picture, members: Members) -> Picture:
+    if all(polls(r) for r, _ in members):
+        return dataclasses.replace(base, decides=stack_line(base.ranks), sentence=(
+            f"all {counted(len(base.ranks), 'rank')} sleep and look again in one place, the first in {base.ranks[0].frame}: what they wait "
+            "for did not come within the look"))
     said = f"not hung: {counted(len(base.ranks), 'rank')} moved within the look"
     if busy := [v for v in base.ranks if v.does == "busy"]:
         said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "

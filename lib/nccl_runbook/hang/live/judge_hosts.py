@@ -1,4 +1,4 @@
-"""A job over several hosts: which looks belong together, which ranks none covers, where a path drops data. Python >= 3.9."""
+"""A job over several hosts: which looks belong together, which ranks none covers, and which path drops data. Python >= 3.9."""
 import calendar
 import collections
 import contextlib
@@ -56,7 +56,7 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
 
 
 def unseen(members: Members, bare: Sequence[str] = ()) -> str:
-    """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others tell; "" for none."""
+    """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others show; "" for none."""
     size = world_size(members) or 0
     left = size - len({r.rank for r, _ in members} - {None}) - sum(r.rank is None for r, _ in members) - len(missing_ranks(members, bare))
     if left <= 0:
@@ -116,7 +116,7 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
     line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {accused[0].host}"
     alone = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}"
     if not others:
-        return accuse(base, "unknown", [], f"{names(accused)} {alone}, where the ranks should meet: rank 0 is not there yet, or "
+        return accuse(base, "unknown", [], f"{names(accused)} {alone}, the rendezvous: rank 0 is not there yet, or "
                       f"{address} is not its host here", None, "", (), line)
     seen = [Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
     return accuse(base, "unreachable", accused, f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
@@ -130,7 +130,7 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
         return None
     common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
     why = (f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not acknowledged: the path drops "
-           "it (firewall, link), or a host is down")
+           "packets (firewall, link), or a host is down")
     held = [s for links in paths.values() for s in links[:2]]
     seen = [Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
     cut_off = [v for v in base.ranks if common == {v.host}]

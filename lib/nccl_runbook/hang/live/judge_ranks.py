@@ -59,7 +59,7 @@ def view(rank: LiveRank, look: Live) -> RankView:
         inside = ({s.tid for s in sample.stacks if waits_in(s)} for sample in rank.samples if not isinstance(sample.stacks, Gap))
         if working := set.intersection(*inside):
             return view(_led_by(min(working), rank), look)
-    helper = next(filter(None, map(at_work, rank.helpers)), "") if does in ("busy", "asleep") else ""
+    helper = next(filter(None, map(at_work, rank.children)), "") if does in ("busy", "asleep") else ""
     return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank), helper)
 
 
@@ -81,7 +81,7 @@ def _led_by(tid: int, rank: LiveRank) -> LiveRank:
 
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
-    """ "all_reduce 4711", where the flight recorder has that call as the newest of its group and not completed."""
+    """ "all_reduce 4711", if the flight recorder has that call as the newest of its group and not completed."""
     opened = [f"{g.op} {g.enqueued}" for g in ([] if isinstance(rank.recorder, Gap) else rank.recorder)
               if g.enqueued is not None and g.enqueued != g.completed and (where == g.op or does == "device")]
     return opened[0] if len(opened) == 1 else where
@@ -134,10 +134,16 @@ def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
 
 
 def moved_last(rank: LiveRank) -> bool:
-    """Its main thread ran in the last second of the samples, so that it had not come to rest meanwhile."""
+    """Its main thread ran in the last second of the samples, and had not come to rest meanwhile."""
     last = rank.samples[-1]
     before = next((s for s in reversed(rank.samples) if s.at_s <= last.at_s - LAST_S), rank.samples[0])
     return last.threads[0].cpu_s > before.threads[0].cpu_s or last.threads[0].switches > before.threads[0].switches + 2
+
+
+def polls(rank: LiveRank) -> bool:
+    """It mostly sleeps, is in one place of its own code in every sample, and uses no CPU: for a lock of torch's extensions, a file."""
+    return (share(rank, lambda what: "nanosleep" in what) >= BUSY_SHARE and len(set(places(rank))) == 1
+            and rank.samples[-1].threads[0].cpu_s - rank.samples[0].threads[0].cpu_s <= STILL_CPU_S)
 
 
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
@@ -198,7 +204,7 @@ def by_ras(told: RasCommunicator, ranks: List[RasRank], pid: Optional[int], rank
 
 
 def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
-    """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment; None where RAS did not tell."""
+    """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment; None if RAS did not show it."""
     both = [[sum(r.launched.values()) for c in known(look.ras)
              for r in by_ras(c, getattr(c, when), rank.pid, rank.rank, rank.world_size) if not r.missing]
             for when in ("ranks", "later")]
@@ -225,13 +231,11 @@ class Apart:
 
 
 def apart(ranks: Iterable[RasRank]) -> List[Apart]:
-    """One row for each collective of which the ranks of a communicator launched different numbers."""
-    found = []
-    for call, rows in grouped((call, rank) for rank in ranks if not rank.missing for call in rank.launched).items():
-        usual, most = collections.Counter(rank.launched[call] for rank in rows).most_common(1)[0]
-        if most < len(rows):
-            found.append(Apart(call, usual if 2 * most > len(rows) else None, most, [r for r in rows if r.launched[call] != usual]))
-    return found
+    """One row for each collective that the ranks of a communicator launched different numbers."""
+    callers = grouped((call, rank) for rank in ranks if not rank.missing for call in rank.launched)
+    return [Apart(call, usual if 2 * most > len(rows) else None, most, [r for r in rows if r.launched[call] != usual])
+            for call, rows in callers.items()
+            for usual, most in collections.Counter(rank.launched[call] for rank in rows).most_common(1) if most < len(rows)]
 
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:

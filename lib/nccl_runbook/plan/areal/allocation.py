@@ -95,7 +95,7 @@ class Mode:
 def parse(text: str, rules: Rules) -> Mode:
     """The mode that this tag makes of ``text``. Raises Refused."""
     if len(text) > MOST_CHARACTERS:
-        raise Refused(SYNTAX, f"longer than {MOST_CHARACTERS} characters: not read")
+        raise Refused(SYNTAX, f"longer than {MOST_CHARACTERS} characters, too long")
     tree = _tree(text, rules)
     if rules.era == "A":
         return _mode_a(tree, rules)
@@ -116,7 +116,7 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
     parts = []
     for role, spec in specs.items():
         if "+" in spec:
-            raise Refused(SYNTAX, f'{role}.backend holds one component, so no "+"')
+            raise Refused(SYNTAX, f'{role}.backend takes one component, without "+"')
         own = parse(spec, rules).parts
         if len(own) != 1:
             raise Refused(SYNTAX, f"{role}.backend holds {len(own)} components instead of one")
@@ -128,7 +128,7 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
         for _ in target:
             root = target.get(root, root)
         if root in target:  # areal/infra/scheduler/local.py at v1.0.4: whom it names has no workers yet
-            raise Refused("WorkerNotFoundError", f"{role} is to share the GPUs of {target[role]}, which has none: that is a circle")
+            raise Refused("WorkerNotFoundError", f"{role} is to share the GPUs of {target[role]}, which has none: they form a circle")
         parts[index[role]] = dataclasses.replace(parts[index[role]], anchor=index[root])
     return Mode(tuple(parts), _type(parts), scheduled=True)
 
@@ -151,8 +151,8 @@ def _tree(text: str, rules: Rules) -> Tree:
 
 def _stops(text: str, column: int) -> str:
     if column < 1:
-        return "it ends too early" if text.strip() else "it is empty"
-    return f"it cannot go on with {text[column - 1]!r} at character {column}"
+        return "the string ends too early" if text.strip() else "it is empty"
+    return f"unexpected {text[column - 1]!r} at character {column}"
 
 
 class _Builder:
@@ -170,7 +170,7 @@ class _Builder:
         bare = "TRAINER" not in tokens
         hybrid = below[0].data == "hybrid"
         if self.rules.explicit and bare and not hybrid:
-            raise Refused(INVALID, "a trainer must name its backend here, such as fsdp:d4")
+            raise Refused(INVALID, "a trainer must name its backend, such as fsdp:d4")
         dims, experts = self._hybrid(below[0]) if hybrid else (_dims(below), {})
         if not hybrid:
             self._experts_divide(dims)
@@ -189,9 +189,9 @@ class _Builder:
     def _backend_can(self, part: Part) -> Part:
         experts = part.experts.get("e", part.size("e"))
         if self.rules.fsdp_plain and part.backend == "fsdp" and (part.size("p") > 1 or experts > 1):
-            raise Refused(INVALID, "FSDP takes d, t and c only; p and e need megatron")
+            raise Refused(INVALID, "FSDP takes only d, t and c; p and e need megatron")
         if part.backend == "archon" and not self.rules.archon_pipeline and part.size("p") > 1:
-            raise Refused(INVALID, "archon takes no p at this tag")
+            raise Refused(INVALID, "archon does not support p at this tag")
         return part
 
     def _experts_divide(self, dims: Mapping[str, int]) -> None:

@@ -12,7 +12,7 @@ FIRST = "v0.3.2"
 
 @dataclasses.dataclass(frozen=True)
 class Switch:
-    """How a tag is told to update weights through disk; ``honours_option``: it reads actor.weight_update_mode."""
+    """How a tag switches the weight update to disk; ``honours_option``: it reads actor.weight_update_mode."""
 
     text: str
     lines: tuple[str, ...]
@@ -72,10 +72,10 @@ def at(tag: str) -> Rules:
     """
     order = _order(tag)
     if order is None:
-        raise ValueError(f"{tag!r} is no tag of AReaL such as v0.4.0 or {newest().tag}")
+        raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
     before = [r for r in rows() if _order(r.tags[0]) <= order]
     if not before:
-        raise ValueError(f"{tag} is older than {FIRST}: it read the string with a regular expression that ignores what it does not know")
+        raise ValueError(f"{tag} is older than {FIRST}: it reads the string with a regular expression that ignores unknown parts")
     return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
 
 

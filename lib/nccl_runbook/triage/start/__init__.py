@@ -1,1 +1,1 @@
-"""00: what the reader brought, a symptom or a log, and the steps that decide it."""
+"""00: what the reader gave, a symptom or a log, and the steps that decide it."""

@@ -24,8 +24,8 @@ def message_points_to_cause(hypothesis: Hypothesis) -> Finding:
     """A known message makes its cause possible; only an experiment can establish it or rule it out."""
     lines = tuple(Evidence(line.text, where(line)) for line in hypothesis.evidence)
     steps = deciding(line.text for line in hypothesis.evidence)
-    decides = f"{steps[0]} decides it" if steps else "no single step decides it, so all run"
-    plan = Evidence(f"a message only, no test was run: {decides}", "plan")
+    decides = f"{steps[0]} decides it" if steps else "no single step decides, so all steps run"
+    plan = Evidence(f"only a message, no test was run: {decides}", "plan")
     return Finding(
         "message-points-to-cause", Severity.NOTE, hypothesis.title, (*lines, plan), hypothesis.remedy, hypothesis.cause, "possible")
 
@@ -45,9 +45,9 @@ def log_not_read(logs: Logs) -> list[Finding]:
 
 
 def nothing_recognised(logs: Logs) -> Finding:
-    """Silence of the tables is no health: the steps go on as if nothing had been brought."""
-    seen = f"lines of the log that were looked at: {sum(file.lines for file in logs.files)}" if logs.files else "no log was brought"
-    return Finding("nothing-recognised", Severity.NOTE, "no known message in what you brought: all steps run", (Evidence(seen, "log"),))
+    """Silence of the tables is not health: the steps go on as if nothing had been given."""
+    seen = f"lines of the log that were read: {sum(file.lines for file in logs.files)}" if logs.files else "no log was given"
+    return Finding("nothing-recognised", Severity.NOTE, "no known message in your log or symptom: all steps run", (Evidence(seen, "log"),))
 
 
 def nothing_brought(start: Start) -> Finding:
@@ -55,4 +55,4 @@ def nothing_brought(start: Start) -> Finding:
     count = 0 if isinstance(start.devices, Gap) else len(start.devices)
     files = counted(count, "NVIDIA device file") if count else "no NVIDIA device file"
     driver = "" if isinstance(start.driver, Gap) else f" and driver {start.driver}"
-    return Finding("nothing-brought", Severity.OK, f"this host has {files}{driver}; nothing was brought: all steps run")
+    return Finding("nothing-brought", Severity.OK, f"this host has {files}{driver}; no log and no symptom: all steps run")

@@ -1,4 +1,4 @@
-"""What the user brought, read as 07-logs reads it, and what this host shows without opening a GPU."""
+"""What the user gave, read as 07-logs reads it, and what this host shows without opening a GPU."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def devices(folder: Path = Path("/dev")) -> list[str]:
 def driver(path: Path = Path("/proc/driver/nvidia/version")) -> str | Gap:
     """The version of the loaded kernel module; the line reads "NVRM version: NVIDIA UNIX ... Kernel Module ... 580.159.04 ..."."""
     try:
-        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", path.read_text(encoding="utf-8", errors="replace"))
+        found = re.search(r"Kernel Module.{0,80}?\s(\d{1,9}(?:\.\d{1,9}){1,4})\s", path.read_text(encoding="utf-8", errors="replace"))
     except OSError as error:
         return Gap("absent", f"{path}: {error.strerror}")
-    return found[1] if found else Gap("failed", f"{path} has no version that is known here")
+    return found[1] if found else Gap("failed", f"{path} has no known version")

@@ -60,7 +60,7 @@ def matching(line: str) -> list[Symptom]:
 
 
 def recognised(start: Start) -> list[tuple[Symptom, LogLine]]:
-    """Symptoms in what was brought with their first line: the user's own words, then the log's in the order of the table."""
+    """Symptoms in what was given with their first line: the user's own words, then the log's in the order of the table."""
     own = _first_lines(LogLine(CONTEXT, number, text) for number, text in enumerate(start.symptom.splitlines(), 1))
     first = {**_first_lines(_kept(start.logs) if start.logs else []), **own}
     ordered = sorted(first, key=lambda name: (name not in own, list(symptoms()).index(name)))

@@ -1,4 +1,4 @@
-"""Tables of the start: what was recognised in what the user brought, and the plan of steps."""
+"""Tables of the start: what was recognised in what the user gave, and the plan of steps."""
 
 from collections.abc import Iterable
 
@@ -17,15 +17,15 @@ def brought_table(start: Start, findings: Iterable[Finding]) -> Table | Line:
     rows += [[f"symptom: {s.words}", where(line), "" if line.text in (s.id, s.words) else line.text] for s, line in recognised(start)]
     if not rows:
         return Line(f"Nothing was recognised. {_note(start)}")
-    return Table("Recognised in what you brought", ["points to", "where", "message"], rows, _note(start))
+    return Table("Recognised in your log and symptom", ["points to", "where", "message"], rows, _note(start))
 
 
 def _note(start: Start) -> str:
     if start.logs is None or not start.log_path:
-        return "No log was named."
+        return "No log was given."
     unread = [f"{file.name} {file.problem or file.left_out}" for file in start.logs.files if file.problem or file.left_out]
     lines = sum(file.lines for file in start.logs.files)
-    return f"Lines of the log that were looked at: {'; '.join([str(lines), *unread[:3]])}. A message is a hypothesis, not a proof."
+    return f"Lines of the log that were read: {'; '.join([str(lines), *unread[:3]])}. A message is a hypothesis, not a proof."
 
 
 def tables(start: Start, findings: Iterable[Finding]) -> list[Table]:
@@ -35,7 +35,7 @@ def tables(start: Start, findings: Iterable[Finding]) -> list[Table]:
 
 
 def plan_table(planned: Iterable[tuple[StepText, str]]) -> Table:
-    """``planned``: (step, why it is in the plan), in the order that decides."""
+    """``planned``: (step, why it is planned), in the order that decides."""
     rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")] for step, why in planned]
-    return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is in the plan"], rows,
-                 "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are about right for four GPUs.")
+    return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is planned"], rows,
+                 "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are estimates for four GPUs.")

@@ -1,0 +1,86 @@
+"""No regular expression of the package is slow on a text that is made for it from its own parts: constants, what functions write out, and
+the rows of tables. Known exceptions are listed by name, with the longest text that they ever see."""
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import expressions
+import pytest
+from nccl_runbook.logs.text import LINE_CHARACTERS
+from nccl_runbook.messages import clues
+from nccl_runbook.messages.kinds import _OWN
+
+SMALL, LARGE, TIMES = 1000, 8000, 24  # linear: 8 times as long, quadratic: 64 times
+LINE = 2 * LINE_CHARACTERS  # two pieces of a line that are joined
+AT_ONCE_S = 0.020
+FAMILIES = 12  # tried of one expression, spread over all that its parts give
+# constant -> longest text, and why no longer one comes
+BOUNDED = {
+    "messages.matcher.TOKENS": (1000, "the package's own expressions; the longest has 1,700 characters, none only brackets"),
+    "messages.matcher._QUANTIFIER": (1000, "a token of those"),
+    "hang.live.judge_hosts._ELSEWHERE": (300, "an address and its port, asked with match"),
+    "triage.read_profile._TIMES": (LINE_CHARACTERS, "a piece of a line"),
+    "messages.read_ranks._GROUP": (LINE, "a line"),
+    "triage/start/read.py:34": (4096, "the driver's file in /proc"),
+}
+# rows of tables that a line made for them keeps busy for longer: the list may only become shorter
+SLOW_ROWS = set((Path(__file__).parent / "data" / "slow-expressions.txt").read_text().split())
+COMPILED = sorted(expressions.compiled().items(), key=lambda item: item[0][0])
+ROWS = {**clues.catalogue()["printed"], **clues.catalogue()["spoken"], **clues.catalogue()["beside"], **_OWN, **{at: p.pattern for at, p in expressions.of_tables()}}
+
+
+def texts(pattern: re.Pattern, size: int) -> list[str]:
+    found = list(expressions.Families(pattern).texts(size))
+    return found[:: max(1, len(found) // FAMILIES)]
+
+
+def quickest(pattern: re.Pattern, way: str, text: str, least_s: float) -> float:
+    """Of up to four tries: on a busy machine one alone says little."""
+    best = float("inf")
+    for _ in range(4):
+        best = min(best, expressions.took(pattern, way, text, 10 * AT_ONCE_S))
+        if best <= least_s:
+            break
+    return best
+
+
+def grows(pattern: re.Pattern, way: str) -> str:
+    """The text for which it does so faster than that, shortened."""
+    for text in texts(pattern, LARGE):
+        slow = quickest(pattern, way, text, AT_ONCE_S)
+        if slow > AT_ONCE_S and slow > min(TIMES * quickest(pattern, way, text[:SMALL], 0.0), 10 * AT_ONCE_S):
+            return f"{text[:60]!r}: {slow:.3f} s"
+    return ""
+
+
+def late(pattern: re.Pattern, way: str, bound: int) -> str:
+    for text in texts(pattern, bound):
+        if (slow := quickest(pattern, way, text[:bound], AT_ONCE_S)) > AT_ONCE_S:
+            return f"{text[:60]!r}: {slow:.3f} s"
+    return ""
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_constants_grow_with_the_text_and_not_with_its_square(part: int) -> None:
+    assert len(COMPILED) > 300
+    slow = {(name, way): late(pattern, way, BOUNDED[name][0]) if name in BOUNDED else grows(pattern, way)
+            for (name, pattern), ways in COMPILED[part::4] for way in ways}
+    assert {key: text for key, text in slow.items() if text} == {}
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_rows_of_tables_are_quick_on_the_longest_line(part: int) -> None:
+    assert len(ROWS) > 1200
+    slow = {name: late(re.compile(expression), "search", LINE) for name, expression in sorted(ROWS.items())[part::4] if name not in SLOW_ROWS}
+    assert {name: text for name, text in slow.items() if text} == {}
+
+
+def test_lists_name_what_is_there() -> None:
+    assert SLOW_ROWS <= ROWS.keys() and BOUNDED.keys() <= {name for (name, _), _ in COMPILED}
+
+
+@pytest.mark.parametrize("expression", [r"(\w+)=", r"-eyJ[\w-]{10,}\.", r"\s+$", r"(?:a|b|ab)*c", r"a.*b.*c", r"x*y*z", r"(\d+)+x", r"\[.*\]",
+                                        r"(?i)error[^;]*fatal", r"[ab]+[bc]+d"])
+def test_a_slow_expression_is_seen(expression: str) -> None:
+    assert grows(re.compile(expression), "search")

@@ -1,0 +1,80 @@
+"""Launch scripts as text: heredocs, quotes and comments as the shell takes them, and a script made to be slow is read in time."""
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+from nccl_runbook.environment import read_file
+from nccl_runbook.scripts.read import MOST_BYTES, read
+
+LAUNCH = "torchrun --nproc_per_node 4 train.py"
+HEREDOCS = {
+    "unquoted": "cat <<EOF\n{0}\nEOF\n", "quoted": "cat <<'EOF'\n{0}\nEOF\n", "double quotes": 'cat <<"EOF"\n{0}\nEOF\n', "backslash": "cat <<\\EOF\n{0}\nEOF\n",
+    "tabs": "cat <<-EOF\n\t{0}\n\tEOF\n", "glued": "cat<<EOF\n{0}\nEOF\n", "a blank": "cat << EOF\n{0}\nEOF\n", "several": "cat <<A <<-'B'\n{0}\nA\n{0}\n\tB\n",
+    "a file": "cat > hosts <<EOF\n{0}\nEOF\n", "behind it": "cat <<EOF > hosts\n{0}\nEOF\n", "two commands": "cat <<A; cat <<B\n{0}\nA\n{0}\nB\n",
+    "Python": "python3 - <<EOF\n{0}\nEOF\n", "CRLF": "cat <<EOF\r\n{0}\r\nEOF\r\n", "in a function": "usage() {{\ncat <<EOF\n{0}\nEOF\n}}\n",
+    "in a condition": "if [ -z $1 ]; then cat <<EOF\n{0}\nEOF\nfi\n", "other words": "cat <<EOF-1\nEOF\n{0}\nEOF-1\n", "longer": "cat <<E\nEE\n{0}\nE\n"}
+TEXTS = ["it doesn't matter", 'a " quote', "`", "$(", "\\", "# it's", "a 'b", "don\"t 'x"]
+
+
+def words(text: str) -> list[str]:
+    return [c.text for c in read(text).commands]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("form", HEREDOCS)
+def test_no_quote_of_a_heredoc_swallows_the_commands_after_it(form: str, text: str) -> None:
+    script = HEREDOCS[form].format(text) + LAUNCH + "\nsrun -N 2 x\n"
+    assert LAUNCH in words(script) and read(script).spread == 2
+
+
+@pytest.mark.parametrize(("script", "is_there"), [
+    (f"sbatch <<EOT\n#!/bin/bash\n{LAUNCH}\nEOT", True), (f"bash -s <<'E'\n{LAUNCH}\nE\n", True), (f"ssh n1 bash <<E\n{LAUNCH}\nE\n", True),
+    (f"cat <<E > run.sh\n{LAUNCH}\nE\nbash run.sh", True), (f"cat <<E | sbatch\n{LAUNCH}\nE\n", True), (f"cat <<E\n{LAUNCH}\nE\n", False),
+    (f"python3 - <<E\n{LAUNCH}\nE\n", False), (f"tee run.sh <<E\nit's\n{LAUNCH}\nE\n", True)])
+def test_commands_of_a_heredoc_count_where_somebody_may_run_them(script: str, is_there: bool) -> None:
+    assert (LAUNCH in words(script)) is is_there
+
+
+@pytest.mark.parametrize("script", ["x=$((1 << 4))\n{0}", "x=$((1<<n))\n{0}\nn\n", "cat <<< EOF\n{0}\nEOF", "cat <<<EOF\n{0}\nEOF", "echo '<<EOF'\n{0}",
+                                    'echo "<<EOF"\n{0}', "# <<EOF\n{0}\nEOF", "cat <<EOF\n{0}", "a << 2\n{0}\n2"])
+def test_what_begins_no_heredoc_hides_no_command(script: str) -> None:
+    assert LAUNCH in words(script.format(LAUNCH))
+
+
+@pytest.mark.parametrize(("script", "wanted"), [
+    ("a 'b c' \"d  e\" f\\ g", [("a", "b c", "d  e", "f g")]), ("a 'x'\"y\"z ''", [("a", "xyz", "")]), ("a \"\\$b \\\" \\\\ \\n\"", [("a", '\\$b " \\ \\n')]),
+    ("a b \\\n c \\  \n d", [("a", "b", "c", "d")]), ("a # b\nc#d #e", [("a",), ("c#d",)]), ("a && b||c; d | e", [("a",), ("b",), ("c",), ("d",), ("e",)]),
+    ("a -- b -- c", [("a",), ("b",), ("c",)]), ("-- a -- b", [("a",), ("b",)]), ("a \\&\\& b", [("a",), ("b",)]), ("don't # x\ny", [("don't",), ("y",)])])
+def test_words_are_those_of_the_shell(script: str, wanted: list[tuple[str, ...]]) -> None:
+    assert [c.words for c in read(script).commands] == wanted
+
+
+@given(st.text("a \"'\\\n;&|<>$(){}#=-E\t\r", max_size=80))
+def test_any_text_is_read(text: str) -> None:
+    assert all(c.words for c in read(text).commands)
+
+
+PIECES = {"doubling": "A=$A$A\n", "doubled": "A=$A$A$A; b $A\n", "dashes": "a -- ", "lines": "\n", "blanks": " ", "tabs": "\t", "returns": "\r", "dots": "a.",
+          "env": "env A=1 ", "heredocs": "cat <<EOF\n", "open": "<<A ", "many": "<<'E'\nx\nE\n", "shifts": "<<2", "continued": "a \\\n", "variables": "$A ",
+          "quotes": "\"'", "odd": "echo don't\n", "escaped": '\\"', "arithmetic": "$((1+1)) ", "exports": "export NCCL_DEBUG=INFO\n", "comments": "# it's\n",
+          "parentheses": "$((" + "(" * 90, "nested": "bash -c 'bash -c ", "backslashes": "\\ ", "flags": "--a b ", "slashes": "\\\n"}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_a_script_made_to_be_slow_is_read_in_time(name: str, tmp_path: Path) -> None:
+    """A quarter of the largest text: 0.5 s each on a quiet machine, more than a minute for what takes the square."""
+    path = tmp_path / "run.sh"
+    path.write_text("A=" + "x" * 60_000 + "\n" * (name == "variables") + PIECES[name] * (MOST_BYTES // 4 // len(PIECES[name])))
+    began = time.process_time()
+    read(path.read_text())
+    read_file.read(str(path))
+    assert time.process_time() - began < 3.0
+
+
+def test_nested_heredocs_end(tmp_path: Path) -> None:
+    depth = 5000
+    text = "".join(f"bash <<A{n}\n" for n in range(depth)) + "".join(f"A{n}\n" for n in reversed(range(depth))) + LAUNCH
+    assert LAUNCH in words(text)
