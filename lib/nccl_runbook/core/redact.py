@@ -16,7 +16,7 @@ import sys
 from typing import Any, Dict, List, Mapping, Pattern
 from urllib.parse import quote
 
-from nccl_runbook.core.share import learn_all, shared
+from nccl_runbook.core.share import learn, shared
 
 LONGEST = 4096  # characters of a secret or a name
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
@@ -195,7 +195,7 @@ class Redactor:
 
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under a secret name is masked whole."""
-        learn_all(value)
+        learn(value)
         return self._json(value, name)
 
     def _json(self, value: Any, name: str) -> Any:

@@ -1,148 +1,140 @@
-"""Who and where, under other names, in what is passed on with --share. Standard library only, Python >= 3.9.
+"""Other names for hosts, users, addresses and GPUs in what --share writes. Standard library only, Python >= 3.9.
 
-A name is known from this machine, or from a form in a text that nothing else has, such as NCCL's ``host:pid:tid [0]``. A known name is
-replaced wherever it stands as a word; an address, a UUID and a whole host name are replaced for their form alone. The key of a run stands
-in its variable: every process gives a name the same other name, and without the key nobody can compute it back.
+Programs write names in forms of their own, such as NCCL's ``host:pid:tid [0]``. A form shows a name; from then on the name is replaced
+wherever it stands as a word. The key of a run stands in its variable, so all processes of the run use the same other names.
 """
 import collections
 import functools
-import getpass
 import hashlib
 import json
 import os
 import pkgutil
 import re
 import socket
-from typing import Any, Dict, FrozenSet, Match, Pattern, Tuple
+from typing import Any, Dict, FrozenSet, Match, Pattern, Set
 
 SHARE = "NCCL_RUNBOOK_SHARE"  # holds the key; set by --share, for notebooks and ranks, too
-KINDS = {"host": "host name", "user": "user name", "ip": "IP address", "mac": "MAC address", "GPU": "GPU UUID", "MIG": "MIG UUID"}
-_OURS = re.compile(r"(host|user|ip|mac|GPU|MIG)-x[0-9a-f]{6}")
-_H = r"(?!\d{4}-)(?=[\w.-]{0,60}[A-Za-z])[A-Za-z0-9][\w-]{0,62}(?:\.[\w-]{1,62}){0,8}"  # a host; no time stamp
-_U = r"[A-Za-z_][\w.-]{0,31}"
-_FORMS = re.compile(
-    rf"(?<![\w.-])(?P<host>{_H}):\d{{1,8}}:\d{{1,8}} \[|"  # NCCL's prefix
-    rf"[/\\](?:home|Users)[/\\]{{1,2}}(?P<user>{_U})|"
-    rf"(?<![\w.:@+-])(?<!\w/)(?P<user_at>{_U})@(?P<host_at>(?!v?\d|sha\d){_H})(?![\w(]|:\w+/)|"
-    rf"\"host\": \"(?P<host_of>{_H})\"|"  # in a document of ours
-    r"(?:SLURM_\w{0,20}NODELIST|MASTER_ADDR|HOSTNAME)[\"']?\s{0,4}[=:]\s{0,4}[\"']?(?P<hosts>[\w.,\[\]-]+)|"
-    rf"(?<![A-Za-z])(?:USER|LOGNAME|USERNAME)=[\"']?(?P<user_is>{_U})")
-_NUMBERED = re.compile(r"(.*?)(\[[\d,-]+\]|\d{0,6})", re.DOTALL)
-_PIECE = re.compile(r"([A-Za-z][\w.-]*)(\[[\d,-]+\])?")  # of Slurm's node7,n[01-04]
-_ALONE = re.compile(
-    r"\b(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"  # a version, which stays
-    r"\b(?P<uuid>(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])|"
-    r"(?<![\w:])(?P<mac>(?:[0-9A-Fa-f]{2}:){5,19}[0-9A-Fa-f]{2})(?![\w:])|"
-    r"(?<![A-Za-z0-9.+-])(?P<ip>\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d|-\d{1,2}\b(?!\.))|"
-    r"(?<![\w:.])(?P<ip6>[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7})(?![\w:])|"
-    r"(?<![\w.-])(?P<host>ip(?:-\d{1,3}){4}(?![\w.-])|(?:[A-Za-z0-9][A-Za-z0-9-]{0,62}\.){2,7}(?i:com|org|net|edu|gov|mil|io|ai|dev|cloud|local|"
-    r"internal|lan|corp|cluster|intranet|intra|priv|private|hpc|arpa|example|invalid|a[etu]|b[er]|c[ahnz]|de|dk|e[esu]|f[ir]|gr|h[ku]|i[elnt]|"
-    r"jp|kr|mx|n[loz]|ru|s[eg]|t[rw]|u[aks]|za))(?![\w(\[-]|\.\w)")
-_PUBLIC = re.compile(r"(?i)(?:.*\.)?(?:nvidia\.com|pytorch\.org|github(?:usercontent)?\.com|huggingface\.co|readthedocs\.io|python\.org|"
-                     r"kernel\.org|schedmd\.com|ray\.io|vllm\.ai|w3\.org)")
-_NOBODY = ("root", "localhost")
-_known: Dict[str, str] = {}  # name -> kind, of all that this process has read
+KINDS = {"host": "host name", "user": "user or team name", "ip": "IP address", "mac": "MAC address or GUID", "GPU": "GPU UUID",
+         "MIG": "MIG UUID", "node": "Ray node ID", "bucket": "bucket name"}
+_OURS = re.compile(r"(%s)-x[0-9a-f]{6}(?:-\d+)?" % "|".join(KINDS))
+_NOBODYS = re.compile(
+    r"root|git|localhost|auto|main|master|latest|.|\d+(?:\.\d+){0,2}|0\.0\.0\.0|(?:127|22\d|255)\.[\d.]+|"
+    + _OURS.pattern + r"(?:\..*|-\[.*)?|"
+    r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|pytorch\.org|github(?:usercontent)?\.com|huggingface\.co|readthedocs\.io|python\.org|kernel\.org|"
+    r"schedmd\.com|ray\.io|vllm\.ai|wandb\.ai|w3\.org|docker\.io|pypi\.org)", re.DOTALL)
+_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,120}[A-Za-z0-9])?(?![\w(-]|\.\w|://)"
+_HOSTS = r"[A-Za-z0-9](?:[A-Za-z0-9.,\[\]-]{0,2000}[A-Za-z0-9\]])?(?![\w(-]|\.\w|://)"  # also Slurm's n[01-04,7],login1
+_USER = r"[A-Za-z_](?:[\w.-]{0,30}\w)?"
+_AT = r"(?<![\w.:@+/-])%s@(?!v?\d|sha\d)%s(?!:\w+/)"
+_TOP = ("com|org|net|edu|gov|mil|io|ai|dev|cloud|local|internal|lan|corp|cluster|intranet|private|hpc|svc|arpa|example|invalid|"
+        "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|sg|tr|tw|ua|uk|us|za")
+_NAMES_HOSTS = "NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT"
+_FORMS = tuple((kind, re.compile(form)) for kind, form in (
+    # a version of four numbers has no group, and stays
+    ("ip", r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
+           r"(?<![A-Za-z0-9.+-])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d|-\d{1,2}\b(?!\.))"),
+    ("ip", r"(?<![\w:.])((?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4})(?![\w:])"),
+    ("ip", r"(?<![\w:.])(?!::1?(?![\w:]))((?:[0-9A-Fa-f]{1,4}:){0,6}:(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{0,4})(?![\w:])"),
+    ("mac", r"(?<![\w:-])((?:[0-9A-Fa-f]{2}[:-]){5,19}[0-9A-Fa-f]{2})(?![\w:-])"),
+    ("mac", r"(?i)guid\W{1,4}((?:0x)?[0-9a-f]{4}(?::?[0-9a-f]{4}){3})\b"),
+    ("GPU", r"(GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
+    ("MIG", r"(MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
+    ("node", r"\b([0-9a-f]{56})\b"),
+    ("bucket", r"(?:s3|gs|abfss?)://([A-Za-z0-9][\w.-]{1,62})"),
+    ("user", rf"[/\\](?:home|[Uu]sers)[/\\]{{1,2}}({_USER})"),
+    ("user", _AT % (f"({_USER})", _HOST)),
+    ("user", rf"(?<![A-Za-z])(?:USER|LOGNAME|USERNAME)=[\"']?({_USER})"),
+    ("user", rf"\"user\": \"({_USER})\""),  # in a document of ours
+    ("user", rf"wandb\.ai/({_USER})"),
+    ("user", rf"logged in as:? ({_USER})"),
+    ("user", rf"git@[\w.-]{{1,99}}:({_USER})"),
+    ("user", rf"--(?:account|uid)[= ]({_USER})"),
+    ("host", rf"(?<![\w.-])(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
+    ("host", _AT % (_USER, f"({_HOST})")),
+    ("host", rf"\"host\": \"({_HOST})\""),  # in a document of ours
+    ("host", rf"(?:{_NAMES_HOSTS})[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?({_HOSTS})"),
+    ("host", rf"--(?:hosts?|nodelist|exclude|master[_-]addr|rdzv[_-]endpoint)[= ]({_HOSTS})"),
+    ("host", rf"://(?:[^\s/@]{{1,64}}@)?({_HOST})"),
+    ("host", rf"(?:connect to host |resolve hostname |Permanently added '|connect to \[?(?=[\w.-]+\]?:\d))({_HOST})"),
+    ("host", rf"(?:srun|slurmstepd): error: ({_HOST}): "),
+    ("host", rf" ON ({_HOST}) CANCELLED"),
+    ("host", rf"\n {{0,4}}host +: ({_HOST})"),  # torchrun's table of failures
+    ("host", rf"(?m)^\[({_HOST}):\d{{3,8}}\] "),  # Open MPI
+    ("host", rf"[Pp]ods?(?:/| \")({_HOST})"),
+    ("host", r"(?<![\w.-])(ip(?:-\d{1,3}){4})(?![\w-])"),
+    ("host", rf"(?<![\w.-])((?:[A-Za-z0-9][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))(?![\w(\[-]|\.\w)")))
+_NUMBERS = r"(?:\[[\d,-]+\]|\d{1,6})"
+_known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}  # expressions for the names that this process has seen
 
 
-@functools.lru_cache(maxsize=1)
-def _words() -> FrozenSet[str]:
-    """What stands in sentences of ours: a name that is such a word is replaced in its form only."""
-    data = [pkgutil.get_data("nccl_runbook", name) or b"" for name in ("causes/causes.toml", "core/secrets.toml")]
-    return frozenset(re.findall(r"[a-z][\w-]+", b" ".join(data).decode().lower()))
+@functools.lru_cache(maxsize=None)
+def _is_word(name: str) -> bool:
+    """Whether a sentence of ours may use it: such a host stays, and such a user is replaced in a form only."""
+    causes = pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b""
+    return bool(re.search(rb"(?i)\b%s\b" % re.escape(name.encode(errors="replace")), causes))
 
 
+@functools.lru_cache(maxsize=None)
 def _other(kind: str, name: str) -> str:
-    """The other name of this one. A host's is that of its short name, and keeps its number: Slurm's lists of numbers stay what they are."""
-    if name in _NOBODY or _OURS.match(name):
+    """The other name of this one, which is known from now on. A host keeps its number: the order of hosts and Slurm's lists stay."""
+    if _NOBODYS.fullmatch(name) or kind == "host" and _is_word(name):
         return name
-    first = name.split(".")[0]
-    stem, number = _NUMBERED.fullmatch(first if kind == "host" and re.search(r"\d", first) else name).groups()
-    seed = stem if kind == "host" and number else stem + number
-    digest = hashlib.blake2s(seed.encode(errors="replace"), key=os.environ[SHARE].encode()[:32], digest_size=3).hexdigest()
-    return f"{kind}-x{digest}" + f"-{number}" * (seed != stem + number)
+    first, number, domain = name, "", ""
+    if kind == "host":
+        first, number, domain = re.fullmatch(r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?", name).groups("")
+        _known[kind] |= {re.escape(name), re.escape(first) + (_NUMBERS if "[" in number else number) if number else re.escape(name)}
+    elif kind == "user" and not _is_word(name):
+        _known[kind].add(re.escape(name))
+    elif kind in ("GPU", "MIG"):
+        first = name[:12]  # tables cut a UUID there
+    digests = [hashlib.blake2s(part.encode(), key=os.environ[SHARE].encode()[:32], digest_size=3).hexdigest() for part in (first, domain)]
+    return f"{kind}-x{digests[0]}" + (number and f"-{number}") + (domain and f".x{digests[1]}")
 
 
-def learn(text: str) -> None:
-    """Keep the names that a text shows, for whatever is written from now on; nothing without --share."""
-    if not os.environ.get(SHARE):
-        return
-    if not _known:
-        _known[""] = ""  # begun
-        own = [f"{n}={v}" for n, v in os.environ.items() if _FORMS.match(f"{n}={v}")]
-        home = os.path.basename(os.path.expanduser("~"))
-        learn("\n".join([f"HOSTNAME={socket.gethostname()}", f"USER={getpass.getuser()}", f"/home/{home}", *own]))
-    for found in _ALONE.finditer(text):
-        if found["host"] and not _PUBLIC.fullmatch(found["host"]):
-            _keep("host", found["host"], "")
-    for found in _FORMS.finditer(text):
-        for group, value in found.groupdict().items():
-            pieces = _PIECE.findall(value or "") if group == "hosts" else [(value or "", "")]
-            for name, numbers in pieces:
-                _keep("user" if group.startswith("user") else "host", name, numbers)
-
-
-def learn_all(value: Any) -> None:
-    """The same for every text of a value or a fact, before the first of them is written."""
-    if os.environ.get(SHARE):
-        learn(json.dumps(value, ensure_ascii=False, skipkeys=True, default=lambda fact: getattr(fact, "__dict__", str(fact))))
-
-
-def _keep(kind: str, name: str, numbers: str) -> None:
-    short = name.split(".")[0]
-    for one in {name, short} if kind == "host" and re.search(r"\d", short) else {name}:
-        if numbers:
-            _known.setdefault(f"{one}[", kind)
-        elif len(one) > 1 and one.lower() not in _words() and one not in _NOBODY and not _OURS.match(one):
-            _known.setdefault(one, kind)
+def _in_form(kind: str, found: Match[str]) -> str:
+    """The form with other names, name by name in a list of hosts."""
+    if not found[1]:
+        return found[0]
+    others = [_other(kind, name) for name in re.split(r",(?![\d,-]*\])", found[1])]
+    return found.string[found.start() : found.start(1)] + ",".join(others) + found.string[found.end(1) : found.end()]
 
 
 @functools.lru_cache(maxsize=64)
-def _any_of(names: Tuple[str, ...]) -> Pattern[str]:
-    """Each as a word; one with a bracket is the beginning of Slurm's numbered names."""
+def _any_of(names: FrozenSet[str]) -> Pattern[str]:
+    """Each as a word, also behind an escaped line end."""
     longest_first = sorted(names, key=len, reverse=True)
-    written = (re.escape(n[:-1]) + r"(?:\[[\d,-]+\]|\d{1,6})" if n.endswith("[") else re.escape(n) for n in longest_first)
-    return re.compile(r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?:%s)(?![A-Za-z0-9])" % "|".join(written))
+    return re.compile(r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?:%s)(?![A-Za-z0-9])" % "|".join(longest_first))
+
+
+def learn(value: Any) -> None:
+    """Know the names that a text or a fact shows, for whatever is written from now on; nothing without --share."""
+    if not os.environ.get(SHARE):
+        return
+    text = value if isinstance(value, str) else json.dumps(
+        value, ensure_ascii=False, skipkeys=True, default=lambda fact: getattr(fact, "__dict__", str(fact)))
+    for kind, form in _FORMS:
+        if kind in _known:
+            form.sub(functools.partial(_in_form, kind), text)
+
+
+@functools.lru_cache(maxsize=1)
+def _know_this_machine() -> None:
+    learn("\n".join([f"HOSTNAME={socket.gethostname()}", os.path.expanduser("~"), *map("=".join, os.environ.items())]))
 
 
 def shared(text: str) -> str:
-    """The text with other names for hosts, users, addresses and GPUs; as it is without --share."""
+    """The text with other names; as it is without --share."""
     if not os.environ.get(SHARE):
         return text
-    learn(text)
-    text = _FORMS.sub(_in_form, _ALONE.sub(_alone, text))
-    names = tuple(filter(None, tuple(_known)))
-    return _any_of(names).sub(lambda found: _other(_known.get(found[0], "host"), found[0]), text) if names else text
-
-
-def _in_form(found: Match[str]) -> str:
-    text = found[0]
-    for group, name in found.groupdict().items():
-        if name and group != "hosts":
-            text = text.replace(name, _other("user" if group.startswith("user") else "host", name))
+    _know_this_machine()
+    for kind, form in _FORMS:
+        text = form.sub(functools.partial(_in_form, kind), text)
+    for kind, names in _known.items():
+        text = _any_of(frozenset(names)).sub(lambda found, kind=kind: _other(kind, found[0]), text)
     return text
 
 
-def _alone(found: Match[str]) -> str:
-    kind, name = found.lastgroup or "", found[0]
-    if not kind or kind == "host" and _PUBLIC.fullmatch(name):
-        return name
-    if kind == "uuid":  # a table cuts it behind the first part, so that each part has its own
-        first, *rest = name.split("-", 2)[1:]
-        return "-".join([_other(name[:3], first), *(_other("", part)[2:] for part in rest)])
-    return name if kind.startswith("ip") and _stays(name) else _other(kind[:2] if kind == "ip6" else kind, name)
-
-
-def _stays(address: str) -> bool:
-    """An address that is nobody's, or none."""
-    from ipaddress import ip_address
-
-    try:
-        seen = ip_address(address)
-    except ValueError:
-        return True
-    return seen.is_loopback or seen.is_unspecified or seen.is_multicast or seen.is_reserved
-
-
 def replaced(text: str) -> str:
-    """What was replaced in a text, by kind and count; "" for nothing."""
-    return ", ".join(f"{number} x {KINDS[kind]}" for kind, number in collections.Counter(_OURS.findall(text)).most_common())
+    """The number of names that were replaced in a text, by kind; "" for none."""
+    names = {found[0]: KINDS[found[1]] for found in _OURS.finditer(text)}
+    return ", ".join(f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common())

@@ -26,6 +26,7 @@ from nccl_runbook.logs.file import HELD, mib, named
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
 CHUNK_BYTES = 1 << 19
+LEARNT_BYTES = 1 << 16  # of a chunk, for --share: the whole would take a second per MiB
 MAX_LINE = 2 << 20
 MAX_KEY_LINES = 200  # an RSA key of 16,384 bits has 197
 _KEY_LINE = re.compile(rb"[\w+/=]{1,80}\s*$")
@@ -128,7 +129,7 @@ class Source:
             if not is_log:
                 self.problem = f"is {self.kind}"
                 return
-            learn(chunk.decode("utf-8", "replace"))
+            learn(chunk[:LEARNT_BYTES].decode("utf-8", "replace"))
             *rows, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
                 rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
