@@ -37,13 +37,13 @@ class Job:
         backend = os.environ.get("ORDINARY_BACKEND", "gloo")
         if backend == "nccl":
             torch.cuda.set_device(rank)
-            torch.set_default_device(f"cuda:{rank}")
         dist.init_process_group(backend, timeout=worlds.TIMEOUT)
         self.torch, self.dist, self.rank, self.folder, self.steps_done = torch, dist, rank, folder, 0
-        self.net = DistributedDataParallel(torch.nn.Linear(8, 1))
+        self.device = f"cuda:{rank}" if backend == "nccl" else "cpu"
+        self.net = DistributedDataParallel(torch.nn.Linear(8, 1, device=self.device))
 
     def backward(self) -> Any:
-        loss = self.net(self.torch.ones(4, 8)).sum()
+        loss = self.net(self.torch.ones(4, 8, device=self.device)).sum()
         loss.backward()
         loss.item()  # as trainers do that print their loss
         self.steps_done += 1
@@ -56,7 +56,7 @@ class Job:
             yield step, self.backward()
 
     def gather(self, loss: Any) -> Any:
-        losses = [self.torch.zeros(1) for _ in range(SIZE)]
+        losses = [self.torch.zeros(1, device=self.device) for _ in range(SIZE)]
         self.dist.all_gather(losses, loss)  # HERE
         return losses
 
