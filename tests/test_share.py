@@ -57,8 +57,42 @@ ether 08:c0:eb:a1:b2:c3
 hwaddr 80:00:02:08:fe:80:00:00:00:00:00:00:08:c0:eb:03:00:a1:b2:c4
 CUDA_VISIBLE_DEVICES=GPU-1a2b3c4d-1111-2222-3333-444455556666
 MIG-9a8b7c6d-1111-2222-3333-444455556666
+[rank0]: canary-b2:12:13 [0] NCCL WARN x
+2026-11-28 10:00:00 canary-b3:12:13 [0] NCCL INFO x
+srun: error: canaryn017: task 3: Killed
+slurmstepd: error: *** STEP 77.0 ON canaryn018 CANCELLED AT 2026-11-28T10:00:00
+ssh: connect to host canaryn019 port 22: Connection refused
+ssh: Could not resolve hostname canaryn020: Name or service not known
+Warning: Permanently added 'canaryn021' (ED25519) to the list of known hosts.
+[c10d] The client socket has failed to connect to [canaryn022]:29500 (errno: 110)
+[canaryn023:12345] *** Process received signal ***
+torchrun --nnodes 2 --rdzv_endpoint canaryn024:29500 train.py
+torchrun --master_addr=canaryn025 train.py
+srun --nodelist=canaryn[030-033] train
+RAY_ADDRESS=canaryn026:6379 ray status
+(RayWorker pid=77, ip=10.11.12.13) error
+ray node 0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5
+Error from server: pods "canary-trainer-7d9f8b-x2k4p" not found
+pod/canary-trainer-0
+POD_NAME=canary-trainer-1
+tcp://canaryn027:29500
+wandb: Currently logged in as: canaryteam
+wandb: View run at https://wandb.ai/canaryteam2/project/runs/abc
+s3://canary-bucket/checkpoints
+git@github.com:canarylab/train.git
+#SBATCH --mail-user=canary@uni-canary.example
+#SBATCH --account=canarygroup
+::ffff:10.11.12.13
+[fe80::ae1f:6bff:fe12:3456%eth0]:29500
+GID 0000:0000:0000:0000:0000:ffff:0a0b:0c0d
+node_guid: 08c0:eb03:00a1:b2c4
+MAC 08-c0-eb-a1-b2-c3
+gpu GPU-1a2b3c4d
+ip-10-11-12-14:5:5 [0] NCCL INFO x
+ip-10-11-12-14 systemd[1]: started
+{"host":"canaryn028","user": "canaryeva"}
 rank 3 on gpu-canary07 of canaryuser lost canarydan, canaryn03 and canarynode9""".splitlines()
-LEAKS = re.compile(r"canary|10\.11\.12\.13|172\.16\.9\.8|2001:db8|fe80::ae|a1:b2:c|1a2b3c4d|9a8b7c6d|44445555", re.I)
+LEAKS = re.compile(r"canary|10[.-]11[.-]12|172\.16\.9\.8|2001:db8|fe80::ae|a1[:-]b2[:-]?c|0a0b:0c0d|1a2b3c4d|9a8b7c6d|44445555|0a1b2c3d", re.I)
 INNOCENT = """10:00:00 [INFO] start
 2026-11-28T10:00:00 [0] step
 127.0.0.1:29500 and ::1 and 0.0.0.0 and 255.255.255.0
@@ -88,6 +122,37 @@ commId 0x8f3a1c2d4e5f6789
 mlx5_0:1/RoCE NET/IB
 x.weight.data.to(device)
 config.train.yaml and run.2026.log
+python3 -m areal.launcher.local train.py
+even[::2] + odd[1::2]
+x = tensor[0:4:2]
+10:00:00.123 step 3
+0000:3b:00.1 and 0008:c0eb
+commit 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b
+sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+loss.actor.mean 0.25 actor.optim.lr 1e-6
+model.layers.0.self_attn.q_proj.weight
+torch-2.9.0.dev20251101+cu130
+transformers 4.37.dev0, flash_attn 2.8.3.post1
+libibverbs.so.1 libcudart.so.13 libnccl.so.2
+NCCL_IB_HCA=mlx5_0:1,mlx5_1:1
+NCCL_SOCKET_IFNAME=eth0,ib0
+nvidia-curand-cu12      10.3.9.90
+version: 1.2.3.4
+user@: and @host
+@torch.no_grad()
+export MASTER_ADDR=$(scontrol show hostnames | head -n 1)
+os.environ["MASTER_ADDR"] = address
+MASTER_ADDR=localhost MASTER_PORT=29500
+file:///usr/share/doc env:// tcp://localhost:29500
+nvidia.com/gpu: 8
+node.kubernetes.io/not-ready
+nvcr.io/nvidia/pytorch:25.10-py3
+meta-llama/Llama-3.1-8B@main
+s/NODE@RANK/x/
+/mnt/data /scratch/run /lustre/x /opt/home.txt
+rank0:1 [1] tensor[2]
+[rank3]:[E1128 10:00:00.123456789 ProcessGroupNCCL.cpp:689] x
+train_2026-11-28T10:00:00 [0] x
 GPU 0: NVIDIA H200""".splitlines()
 
 

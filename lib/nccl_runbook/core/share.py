@@ -21,12 +21,14 @@ _NOBODYS = re.compile(
     r"root|git|localhost|auto|main|master|latest|.|\d+(?:\.\d+){0,2}|0\.0\.0\.0|(?:127|22\d|255)\.[\d.]+|"
     + _OURS.pattern + r"(?:\..*|-\[.*)?|"
     r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|pytorch\.org|github(?:usercontent)?\.com|huggingface\.co|readthedocs\.io|python\.org|kernel\.org|"
-    r"schedmd\.com|ray\.io|vllm\.ai|wandb\.ai|w3\.org|docker\.io|pypi\.org)", re.DOTALL)
+    r"schedmd\.com|ray\.io|vllm\.ai|wandb\.ai|w3\.org|docker\.io|pypi\.org|gitlab\.com|npmjs\.org|kubernetes\.io|k8s\.io|vpc\.amazonaws\.com)", re.DOTALL)
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,120}[A-Za-z0-9])?(?![\w(-]|\.\w|://)"
 _HOSTS = r"[A-Za-z0-9](?:[A-Za-z0-9.,\[\]-]{0,2000}[A-Za-z0-9\]])?(?![\w(-]|\.\w|://)"  # also Slurm's n[01-04,7],login1
 _USER = r"[A-Za-z_](?:[\w.-]{0,30}\w)?"
-_AT = r"(?<![\w.:@+/-])%s@(?!v?\d|sha\d)%s(?!:\w+/)"
-_TOP = ("com|org|net|edu|gov|mil|io|ai|dev|cloud|local|internal|lan|corp|cluster|intranet|private|hpc|svc|arpa|example|invalid|"
+_START = r"(?:(?<![\w.@+/\\-])|(?<=\\[nrt]))"  # of a word, also behind an escaped line end
+_AT = "(?<!:)" + _START + r"%s@(?!v?\d|sha\d)%s(?!:\w+/)"
+_LABEL = "[A-Za-z][A-Za-z0-9-]{0,62}"
+_TOP = ("com|org|net|edu|gov|mil|io|ai|internal|lan|corp|intranet|hpc|svc|arpa|example|invalid|"
         "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|sg|tr|tw|ua|uk|us|za")
 _NAMES_HOSTS = "NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT"
 _FORMS = tuple((kind, re.compile(form)) for kind, form in (
@@ -34,7 +36,7 @@ _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     ("ip", r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
            r"(?<![A-Za-z0-9.+-])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d|-\d{1,2}\b(?!\.))"),
     ("ip", r"(?<![\w:.])((?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4})(?![\w:])"),
-    ("ip", r"(?<![\w:.])(?!::1?(?![\w:]))((?:[0-9A-Fa-f]{1,4}:){0,6}:(?:[0-9A-Fa-f]{1,4}:){0,6}[0-9A-Fa-f]{0,4})(?![\w:])"),
+    ("ip", r"(?i)(?<![\w:.])(?=[\da-f:]{0,40}::)((?:[23f][\da-f]{3}:|::ffff:)[\da-f:]{1,40})(?![\w:])"),
     ("mac", r"(?<![\w:-])((?:[0-9A-Fa-f]{2}[:-]){5,19}[0-9A-Fa-f]{2})(?![\w:-])"),
     ("mac", r"(?i)guid\W{1,4}((?:0x)?[0-9a-f]{4}(?::?[0-9a-f]{4}){3})\b"),
     ("GPU", r"(GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
@@ -44,14 +46,14 @@ _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     ("user", rf"[/\\](?:home|[Uu]sers)[/\\]{{1,2}}({_USER})"),
     ("user", _AT % (f"({_USER})", _HOST)),
     ("user", rf"(?<![A-Za-z])(?:USER|LOGNAME|USERNAME)=[\"']?({_USER})"),
-    ("user", rf"\"user\": \"({_USER})\""),  # in a document of ours
+    ("user", rf"\"user\":\s?\"({_USER})\""),  # in a document of ours
     ("user", rf"wandb\.ai/({_USER})"),
     ("user", rf"logged in as:? ({_USER})"),
     ("user", rf"git@[\w.-]{{1,99}}:({_USER})"),
     ("user", rf"--(?:account|uid)[= ]({_USER})"),
-    ("host", rf"(?<![\w.-])(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
+    ("host", rf"{_START}(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
     ("host", _AT % (_USER, f"({_HOST})")),
-    ("host", rf"\"host\": \"({_HOST})\""),  # in a document of ours
+    ("host", rf"\"host\":\s?\"({_HOST})\""),  # in a document of ours
     ("host", rf"(?:{_NAMES_HOSTS})[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?({_HOSTS})"),
     ("host", rf"--(?:hosts?|nodelist|exclude|master[_-]addr|rdzv[_-]endpoint)[= ]({_HOSTS})"),
     ("host", rf"://(?:[^\s/@]{{1,64}}@)?({_HOST})"),
@@ -61,8 +63,8 @@ _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     ("host", rf"\n {{0,4}}host +: ({_HOST})"),  # torchrun's table of failures
     ("host", rf"(?m)^\[({_HOST}):\d{{3,8}}\] "),  # Open MPI
     ("host", rf"[Pp]ods?(?:/| \")({_HOST})"),
-    ("host", r"(?<![\w.-])(ip(?:-\d{1,3}){4})(?![\w-])"),
-    ("host", rf"(?<![\w.-])((?:[A-Za-z0-9][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))(?![\w(\[-]|\.\w)")))
+    ("host", rf"{_START}(ip(?:-\d{{1,3}}){{4}})(?![\w-])"),
+    ("host", rf"{_START}((?:{_LABEL}\.){{1,7}}cluster\.local|(?:{_LABEL}\.){{2,7}}(?i:{_TOP}))(?![\w(\[-]|\.\w)")))
 _NUMBERS = r"(?:\[[\d,-]+\]|\d{1,6})"
 _known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}  # expressions for the names that this process has seen
 
@@ -101,9 +103,9 @@ def _in_form(kind: str, found: Match[str]) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _any_of(names: FrozenSet[str]) -> Pattern[str]:
-    """Each as a word, also behind an escaped line end."""
+    """Each as a word, also behind an escaped line end, which is none of its letters."""
     longest_first = sorted(names, key=len, reverse=True)
-    return re.compile(r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?:%s)(?![A-Za-z0-9])" % "|".join(longest_first))
+    return re.compile(r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(?:%s)(?![A-Za-z0-9])" % "|".join(longest_first))
 
 
 def learn(value: Any) -> None:
