@@ -169,7 +169,7 @@ def leaks(*texts: str) -> list[str]:
 
 @pytest.mark.parametrize("line", PLANTED[:-1])
 def test_a_name_in_its_form_is_replaced(line: str) -> None:
-    assert leaks(share.shared(line)) == [] and share.replaced(share.shared(line))
+    assert leaks(share.shared(line)) == [] and re.search(r"\b[1-9]\d* x ", share.replaced(share.shared(line)))
 
 
 def test_a_name_that_was_seen_once_is_replaced_wherever_it_stands() -> None:
@@ -275,7 +275,7 @@ def _ended(tmp_path: Path, *words: str | Path, html: bool = True, codes: tuple[i
 
 
 def test_triage_diagnose_and_hang(tmp_path: Path, log: Path) -> None:
-    assert "Replaced (--share): " in _ended(tmp_path, "triage", log, "--context", SAID)
+    assert "Replaced by --share: " in _ended(tmp_path, "triage", log, "--context", SAID)
     assert re.search(r"\d x host name", _ended(tmp_path, "diagnose", log, SAID))
     Job(1).write(tmp_path / "dumps")
     _ended(tmp_path, "hang", tmp_path / "dumps", log)

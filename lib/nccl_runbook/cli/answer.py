@@ -58,8 +58,9 @@ def __getattr__(name: str) -> Any:
             "JsonOption": Annotated[bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")],
             "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
                                                         help="Also mask text that matches the expressions in this file.")],
-            "ShareOption": Annotated[bool, typer.Option("--share", callback=_share, help="Replace names of hosts and users, IP and MAC "
-                                                        "addresses and GPU UUIDs; look at the page before you pass it on.")],
+            "ShareOption": Annotated[bool, typer.Option(
+                "--share", callback=_share, help="Replace names of hosts, users, teams and buckets, IP and MAC addresses, and GPU UUIDs. "
+                "Paths and names of jobs and models stay: read the page before you pass it on.")],
             "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as one page to pass on.")]}[name]
 
 

@@ -11,7 +11,7 @@ import os
 import pkgutil
 import re
 import socket
-from typing import Any, Dict, FrozenSet, Match, Pattern, Set
+from typing import Any, Dict, Match, Set
 
 SHARE = "NCCL_RUNBOOK_SHARE"  # holds the key; set by --share, for notebooks and ranks, too
 KINDS = {"host": "host name", "user": "user or team name", "ip": "IP address", "mac": "MAC address or GUID", "GPU": "GPU UUID",
@@ -21,16 +21,15 @@ _NOBODYS = re.compile(
     r"root|git|localhost|auto|main|master|latest|.|\d+(?:\.\d+){0,2}|0\.0\.0\.0|(?:127|22\d|255)\.[\d.]+|"
     + _OURS.pattern + r"(?:\..*|-\[.*)?|"
     r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|pytorch\.org|github(?:usercontent)?\.com|huggingface\.co|readthedocs\.io|python\.org|kernel\.org|"
-    r"schedmd\.com|ray\.io|vllm\.ai|wandb\.ai|w3\.org|docker\.io|pypi\.org|gitlab\.com|npmjs\.org|kubernetes\.io|k8s\.io|vpc\.amazonaws\.com)", re.DOTALL)
+    r"schedmd\.com|ray\.io|vllm\.ai|wandb\.ai|w3\.org|docker\.io|pypi\.org|gitlab\.com|npmjs\.org|"
+    r"kubernetes\.io|k8s\.io|vpc\.amazonaws\.com)", re.DOTALL)
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,120}[A-Za-z0-9])?(?![\w(-]|\.\w|://)"
 _HOSTS = r"[A-Za-z0-9](?:[A-Za-z0-9.,\[\]-]{0,2000}[A-Za-z0-9\]])?(?![\w(-]|\.\w|://)"  # also Slurm's n[01-04,7],login1
 _USER = r"[A-Za-z_](?:[\w.-]{0,30}\w)?"
 _START = r"(?:(?<![\w.@+/\\-])|(?<=\\[nrt]))"  # of a word, also behind an escaped line end
 _AT = "(?<!:)" + _START + r"%s@(?!v?\d|sha\d)%s(?!:\w+/)"
-_LABEL = "[A-Za-z][A-Za-z0-9-]{0,62}"
 _TOP = ("com|org|net|edu|gov|mil|io|ai|internal|lan|corp|intranet|hpc|svc|arpa|example|invalid|"
         "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|sg|tr|tw|ua|uk|us|za")
-_NAMES_HOSTS = "NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT"
 _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     # a version of four numbers has no group, and stays
     ("ip", r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
@@ -54,7 +53,8 @@ _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     ("host", rf"{_START}(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
     ("host", _AT % (_USER, f"({_HOST})")),
     ("host", rf"\"host\":\s?\"({_HOST})\""),  # in a document of ours
-    ("host", rf"(?:{_NAMES_HOSTS})[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?({_HOSTS})"),
+    ("host", r"(?:NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT)"
+             rf"[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?({_HOSTS})"),
     ("host", rf"--(?:hosts?|nodelist|exclude|master[_-]addr|rdzv[_-]endpoint)[= ]({_HOSTS})"),
     ("host", rf"://(?:[^\s/@]{{1,64}}@)?({_HOST})"),
     ("host", rf"(?:connect to host |resolve hostname |Permanently added '|connect to \[?(?=[\w.-]+\]?:\d))({_HOST})"),
@@ -64,8 +64,11 @@ _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     ("host", rf"(?m)^\[({_HOST}):\d{{3,8}}\] "),  # Open MPI
     ("host", rf"[Pp]ods?(?:/| \")({_HOST})"),
     ("host", rf"{_START}(ip(?:-\d{{1,3}}){{4}})(?![\w-])"),
-    ("host", rf"{_START}((?:{_LABEL}\.){{1,7}}cluster\.local|(?:{_LABEL}\.){{2,7}}(?i:{_TOP}))(?![\w(\[-]|\.\w)")))
-_NUMBERS = r"(?:\[[\d,-]+\]|\d{1,6})"
+    ("host", rf"{_START}((?:[A-Za-z][\w-]{{0,62}}\.){{1,7}}cluster\.local|(?:[A-Za-z][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))"
+             r"(?![\w(\[-]|\.\w)")))
+_WORD = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(%s)(?![A-Za-z0-9])"
+_PARTS = {"host": r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?",  # its own name, its number, its domain
+          "GPU": "(.{12})()().*", "MIG": "(.{12})()().*"}  # tables cut a UUID there
 _known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}  # expressions for the names that this process has seen
 
 
@@ -81,14 +84,10 @@ def _other(kind: str, name: str) -> str:
     """The other name of this one, which is known from now on. A host keeps its number: the order of hosts and Slurm's lists stay."""
     if _NOBODYS.fullmatch(name) or kind == "host" and _is_word(name):
         return name
-    first, number, domain = name, "", ""
-    if kind == "host":
-        first, number, domain = re.fullmatch(r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?", name).groups("")
-        _known[kind] |= {re.escape(name), re.escape(first) + (_NUMBERS if "[" in number else number) if number else re.escape(name)}
-    elif kind == "user" and not _is_word(name):
-        _known[kind].add(re.escape(name))
-    elif kind in ("GPU", "MIG"):
-        first = name[:12]  # tables cut a UUID there
+    first, number, domain = re.fullmatch(_PARTS.get(kind, "(.*)()()"), name).groups("")
+    if kind in _known and not _is_word(name):
+        short = re.escape(first) + (r"(?:\[[\d,-]+\]|\d{1,6})" if "[" in number else number)
+        _known[kind] |= {re.escape(name), short if number else re.escape(name)}
     digests = [hashlib.blake2s(part.encode(), key=os.environ[SHARE].encode()[:32], digest_size=3).hexdigest() for part in (first, domain)]
     return f"{kind}-x{digests[0]}" + (number and f"-{number}") + (domain and f".x{digests[1]}")
 
@@ -99,13 +98,6 @@ def _in_form(kind: str, found: Match[str]) -> str:
         return found[0]
     others = [_other(kind, name) for name in re.split(r",(?![\d,-]*\])", found[1])]
     return found.string[found.start() : found.start(1)] + ",".join(others) + found.string[found.end(1) : found.end()]
-
-
-@functools.lru_cache(maxsize=64)
-def _any_of(names: FrozenSet[str]) -> Pattern[str]:
-    """Each as a word, also behind an escaped line end, which is none of its letters."""
-    longest_first = sorted(names, key=len, reverse=True)
-    return re.compile(r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(?:%s)(?![A-Za-z0-9])" % "|".join(longest_first))
 
 
 def learn(value: Any) -> None:
@@ -132,11 +124,14 @@ def shared(text: str) -> str:
     for kind, form in _FORMS:
         text = form.sub(functools.partial(_in_form, kind), text)
     for kind, names in _known.items():
-        text = _any_of(frozenset(names)).sub(lambda found, kind=kind: _other(kind, found[0]), text)
+        text = re.sub(_WORD % "|".join(sorted(names, key=len, reverse=True)), functools.partial(_in_form, kind), text)
     return text
 
 
 def replaced(text: str) -> str:
-    """The number of names that were replaced in a text, by kind; "" for none."""
+    """The sentences of a page about its names: how many of which kind were replaced, or how to replace them."""
+    if not os.environ.get(SHARE):
+        return "It contains host names, user names, addresses and paths: --share replaces the names and addresses."
     names = {found[0]: KINDS[found[1]] for found in _OURS.finditer(text)}
-    return ", ".join(f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common())
+    counts = ", ".join(f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common())
+    return f"Replaced by --share: {counts or 'nothing'}. Paths and names in other forms are still in it: read it before you pass it on."

@@ -5,7 +5,6 @@ Standard library and Python >= 3.9, because nccl-look.pyz writes a page where th
 from __future__ import annotations
 
 import itertools
-import os
 import pkgutil
 import re
 import string
@@ -13,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from nccl_runbook.core.redact import masked, plain
-from nccl_runbook.core.share import SHARE, replaced, shared
+from nccl_runbook.core.share import replaced, shared
 
 if TYPE_CHECKING:
     from nccl_runbook.core.findings import Remedy
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 # translucent, so that they read on light and dark; a word always says what the colour says
 TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
          "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)"}
-NAMES = "It contains names of hosts, users and paths, and addresses: the option --share of nccl-runbook replaces all but the paths."
-SHARED = "Replaced (--share): {}. Look at the page before you pass it on."
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 
 
@@ -104,10 +101,9 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     look = BADGES[status]
     main, sentence, sub, about = map(shared, (main, sentence, sub, about))
     hidden = masked(main) or "nothing"
-    names = SHARED.format(replaced(main) or "nothing") if os.environ.get(SHARE) else NAMES
     return plain(string.Template(frame).substitute(
         main=main, style=style, links=links, tone=look.tone, symbol=look.symbol, sentence=escape(sentence), sub=escape(sub),
-        about=escape(about), hidden=hidden, names=names))
+        about=escape(about), hidden=hidden, names=replaced(main)))
 
 
 def remedy_html(remedy: Remedy, text: Callable[[str], str] = str, style: str = "") -> str:
