@@ -1,7 +1,6 @@
 """`nccl-runbook run`: the notebooks, headlessly, and one page."""
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import functools
@@ -20,8 +19,9 @@ from nccl_runbook.book import Book, Options, Planned, UsageError, duration_s, fr
 from nccl_runbook.cli import answer
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
+from nccl_runbook.core.share import learn
 from nccl_runbook.logs import file as log_file
-from nccl_runbook.logs.sources import sources
+from nccl_runbook.logs.sources import LEARNT_BYTES, sources
 
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
@@ -63,9 +63,8 @@ def run(
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
         answer.named(read)
         seconds = duration_s(budget)
-        if share:  # names that the logs show are replaced in the words of the command line, too
-            for source in sources(read):
-                collections.deque(source.rows(began + seconds / 4), 0)
+        for source in sources(read if share else []):  # names of the logs are replaced in the words of the command line, too
+            learn(source.peek(LEARNT_BYTES).decode("utf-8", "replace"))
         plan = make_plan(notebooks, [*([_START] if brought and step and _START not in step else []), *step], given, record)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan, seconds),

@@ -257,7 +257,8 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
     try:
         mode = stat.S_IFREG if path == "-" else os.stat(path).st_mode
         if not stat.S_ISDIR(mode):
-            is_text = stat.S_ISREG(mode) or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
+            endless = path != "-" and not os.path.getsize(path) and not os.statvfs(path).f_blocks  # of the kernel, such as /proc/kmsg
+            is_text = stat.S_ISREG(mode) and not endless or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
             yield path, "" if is_text else "is not a regular file: pipe it to standard input and write - for its name"
         elif depth >= MAX_DEPTH:
             yield path, f"folders nest deeper than {MAX_DEPTH}"
