@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import os
 import re
+import secrets
 import shlex
 import shutil
 import sys
@@ -15,6 +16,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
 from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
+from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD
 from nccl_runbook.report.tables import Table
@@ -38,9 +40,16 @@ def _own_patterns(path: str) -> str:
     return path
 
 
+def _share(wanted: bool) -> bool:
+    """With a key of this call, unless it belongs to a run that has one."""
+    if wanted:
+        os.environ.setdefault(SHARE, secrets.token_hex(16))
+    return wanted
+
+
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and paths alone need no parser."""
-    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption"):
+    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption", "ShareOption"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
@@ -49,6 +58,9 @@ def __getattr__(name: str) -> Any:
             "JsonOption": Annotated[bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")],
             "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
                                                         help="Also mask text that matches the expressions in this file.")],
+            "ShareOption": Annotated[bool, typer.Option(
+                "--share", callback=_share, help="Replace names of hosts, users, teams and buckets, IP and MAC addresses, and GPU UUIDs. "
+                "Paths and names of jobs and models stay: read the page before you pass it on.")],
             "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as one page to pass on.")]}[name]
 
 

@@ -30,6 +30,7 @@ def diagnose(
     gap: Annotated[float, typer.Option(metavar="S", min=0.0, max=3600.0, help="Seconds between two looks at a running job.")] = 10.0,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

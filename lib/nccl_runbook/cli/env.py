@@ -27,6 +27,7 @@ def env(
     nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL version, such as 2.28.9.")] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

@@ -26,6 +26,7 @@ def hang(
         metavar="PATH...", help="Flight-recorder dumps, logs, stacks, live looks. Folders and archives are fine.")],
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

@@ -35,6 +35,7 @@ def look(
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the record, to join or judge it elsewhere.")] = None,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

@@ -35,6 +35,7 @@ def plan(
                                                 "are different. Without --gpus: all visible ones.")] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
 ) -> None:
     """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Exit code: 0 clean, 3 otherwise. Reads only."""

@@ -53,6 +53,7 @@ def sync(
         metavar="N...", help="Read your own sync from sampled stacks of trainer and engines (vLLM: EngineCore).")] = [],  # noqa: B006
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

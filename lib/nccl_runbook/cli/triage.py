@@ -30,6 +30,7 @@ def triage(
     context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What you ran and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:

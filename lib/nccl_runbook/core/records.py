@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
+from nccl_runbook.core.share import learn
 
 SCHEMA = "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
@@ -164,6 +165,7 @@ def load_all(path: Path) -> list[Record]:
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
     try:
+        learn(data.decode("utf-8", "replace"))
         return read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
     except RecordError as error:
         raise RecordError(f"{path} is not a record of this runbook ({error})") from error

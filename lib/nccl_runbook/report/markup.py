@@ -12,6 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from nccl_runbook.core.redact import masked, plain
+from nccl_runbook.core.share import replaced, shared
 
 if TYPE_CHECKING:
     from nccl_runbook.core.findings import Remedy
@@ -98,10 +99,11 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     frame, style = ((pkgutil.get_data(__package__, f"templates/{name}") or b"").decode() for name in ("frame.html", "style.css"))
     links = "".join(f'<li><a href="#{at}">{name}</a></li>' for at, name in _HEADING.findall(main))
     look = BADGES[status]
+    main, sentence, sub, about = map(shared, (main, sentence, sub, about))
     hidden = masked(main) or "nothing"
     return plain(string.Template(frame).substitute(
         main=main, style=style, links=links, tone=look.tone, symbol=look.symbol, sentence=escape(sentence), sub=escape(sub),
-        about=escape(about), hidden=hidden))
+        about=escape(about), hidden=hidden, names=replaced(main)))
 
 
 def remedy_html(remedy: Remedy, text: Callable[[str], str] = str, style: str = "") -> str:

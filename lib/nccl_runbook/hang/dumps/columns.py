@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.redact import clipped
 from nccl_runbook.hang.facts import needs_all
 
 MAX_RANKS = 1 << 17
@@ -128,7 +129,7 @@ def _alike(entries: list) -> list:
 
 def _short(value: Any) -> str:
     """A name, for a page or a terminal; "" for what is none: a value that holds itself many times over is endless as text."""
-    return "".join(c if c.isprintable() else "?" for c in str(value)[:200]) if isinstance(value, (str, int, float)) else ""
+    return "".join(c if c.isprintable() else "?" for c in clipped(str(value), 200)) if isinstance(value, (str, int, float)) else ""
 
 
 def _number(value: Any) -> int:
@@ -179,7 +180,7 @@ class _Table:
     def _remember(self, entry: dict, kept: dict[tuple, list]) -> tuple[list, int, str]:
         """The place of an entry, the number of its call, and the letter of its state."""
         name, state = entry["profiling_name"], entry["state"]
-        op = _short(name.rpartition(":")[2].strip("_")[:60])
+        op = _short(clipped(name.rpartition(":")[2].strip("_"), 60))
         sizes = entry["output_sizes"] if op.startswith(_SAME_OUT) else entry["input_sizes"] if op.startswith(_SAME_IN) else []
         dtypes = entry["input_dtypes"]
         if op in ("all_reduce", "allreduce", "broadcast") and entry["input_sizes"] != entry["output_sizes"]:
@@ -264,7 +265,7 @@ def own_frame(frames: Any) -> str:
     if not own:
         return ""
     name, file, line = (_text(own[0], key) for key in ("name", "filename", "line"))
-    return _short(f"{name[:80]}, {os.path.basename(file)[:80]}:{line[:8]}")
+    return _short(f"{clipped(name, 80)}, {clipped(os.path.basename(file), 80)}:{line[:8]}")
 
 
 def _text(frame: dict, key: str) -> str:
@@ -331,7 +332,7 @@ def _order(entries: list, opened: list[int]) -> list[str]:
 
 def _row(entry: dict) -> tuple:
     """An entry as Column has its ends."""
-    return (_number(entry["collective_seq_id"]), _short(entry["profiling_name"].rpartition(":")[2][:80]),
+    return (_number(entry["collective_seq_id"]), _short(clipped(entry["profiling_name"].rpartition(":")[2], 80)),
             "c" if entry["state"] == "completed" else "o", *_where(entry))
 
 

@@ -10,7 +10,7 @@ import struct
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.hang.live.facts import LEFT_OVER, Ended, Listener, Socket, Thread
 
 # values are read and kept for these names alone
@@ -111,7 +111,7 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
     if not asked and os.stat(f"/proc/{pid}").st_uid != os.getuid():
         return None
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
-    variables = {n: v[:256] for n, v in whole.items() if n in NAMES}
+    variables = {n: clipped(v, 256) for n, v in whole.items() if n in NAMES}
     fields = stat_fields(f"/proc/{pid}/stat")
     maps = read(f"/proc/{pid}/maps", 1 << 25)
     has_torch = "/libtorch" in maps
