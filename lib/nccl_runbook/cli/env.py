@@ -52,11 +52,8 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
     if file:
         role = environment_file.parse(sys.stdin.read(), "standard input") if str(file) == "-" else environment_file.read(str(file))
         seen = role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))
-    elif pids:
-        seen = probe.looks(pids)
     else:
-        looked = probe.look()
-        seen = looked if isinstance(looked, Gap) else Environment([looked[0]], looked[1])
+        seen = probe.looks(pids)
     if isinstance(seen, Gap):
         answer.leave(seen.detail, 1 if not file and seen.reason in ("failed", "timed-out") else 2)
     return seen
