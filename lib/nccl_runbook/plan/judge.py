@@ -9,7 +9,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse, spans, valid_at, written_for
+from nccl_runbook.plan.areal.allocation import Mode, Refused, parse, spans, spelt, valid_at, written_for
 from nccl_runbook.plan.areal.tags import Rules, at, newest
 from nccl_runbook.plan.frameworks import Launch
 from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place
@@ -83,7 +83,7 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
     """What to do, the first that can work first. Lines are for this tag; where its source was not read, that is said."""
     by_update = placed.verdict == "duplicate" and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
     found = _disk(rules, mode, site) if by_update else []
-    if smaller := fitting(mode, site):
+    if smaller := fitting(mode, site, rules):
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to change too):", (smaller,)))
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
     why = (f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
@@ -127,7 +127,7 @@ def _others(rules: Rules) -> list[Remedy]:
     return [Remedy("you", **table("plan/areal/tags")["remedy"][name]) for name, fits in fit.items() if fits]
 
 
-def fitting(mode: Mode, site: Site) -> str:
+def fitting(mode: Mode, site: Site, rules: Rules) -> str:
     """A string of the same shape that is clean on these GPUs: fewer replicas, the instances as they are; "" if none fits."""
     engines, trainers = mode.of("engine"), mode.of("trainer")
     if len(engines) != 1 or len(trainers) != 1 or trainers[0].experts or trainers[0].size("e") > 1:
@@ -142,11 +142,9 @@ def fitting(mode: Mode, site: Site) -> str:
     parts = [dataclasses.replace(p, dims={**p.dims, "d": n}, anchor=None) for p, n in ((engine, d), (trainer, t))]
     if place(Mode(tuple(parts), "DECOUPLED_TRAIN"), site).verdict != "clean":
         return ""
-    return " ".join(f"{p.name}.backend={_spelt(p, False)}" for p in parts) if mode.scheduled else "+".join(map(_spelt, parts))
-
-
-def _spelt(part: Part, named: bool = True) -> str:
-    return f"{part.backend}{f'[{part.name}]' if part.name and named else ''}:" + "".join(f"{k}{v}" for k, v in part.dims.items())
+    if mode.scheduled:
+        return " ".join(f"{p.name}.backend={spelt(p, '', rules)}" for p in parts)
+    return "+".join(spelt(p, p.name or "", rules) for p in parts)
 
 
 def about_tag(rules: Rules, site: Site) -> list[str]:

@@ -50,8 +50,8 @@ class Model:
 
 def decoder(name: str, template: str, hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int,
             head_dim: int, vocab: int, tied: bool, experts: int = 0) -> Model:
-    """A decoder-only model; ``template`` names its layer in layouts.toml, ``vocab`` counts the stored rows of the
-    embedding."""
+    """A decoder-only model; ``template`` names its layer in layouts.toml, ``vocab`` counts the stored
+    rows of the embedding."""
     sizes = {"hidden": hidden, "intermediate": intermediate, "gate_up": 2 * intermediate, "experts": experts,
              "head_dim": head_dim, "query": heads * head_dim, "key": kv_heads * head_dim}
     rows = {part: [[tensor, [sizes[dimension] for dimension in shape]] for tensor, *shape in listed]

@@ -34,7 +34,6 @@ class Rules:
     expert_data: str
     fsdp_plain: bool
     archon_pipeline: bool
-    explicit: bool
     controller: str
     realhf: bool
     switch: Switch
