@@ -120,17 +120,17 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     # a pool of one node may share that node, unless it fills it
     several = sum(n for n, each in pools if n > 1 or each == gpus) > 1
     count = nodes or max(1, least_nodes, -(-asked // gpus) if several else 1)
-    notes = that_apply(
-        *((True, refusal) for refusal in refusals),
-        (asked > gpus * count, f"Ray waits forever for {asked} GPUs where there are {gpus * count}"),
-        *((True, note) for note in notes),
-        (not nodes and count > 1,
-         f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"))
+    waits = asked > gpus * count
+    notes = (*refusals,
+             *[f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] * waits,
+             *notes,
+             *[f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"
+               ] * (not nodes and count > 1))
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
     groups = groups_of(engines, trainers, update)
     shared = any(g.shared for g in groups if g.name == "weight-update")
-    short = "oversubscribed" if asked > gpus * count else "clean"
-    placed = Placed(groups, "duplicate" if shared else "refused" if refusals else short, tuple(notes))
+    short = "oversubscribed" if waits else "clean"
+    placed = Placed(groups, "duplicate" if shared else "refused" if refusals else short, notes)
     return dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)), placed, count
 
 

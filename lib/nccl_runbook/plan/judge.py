@@ -207,11 +207,9 @@ def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
 
 def judge_devices(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
     """A finding for every set of ranks of one NCCL group that is not on different GPUs of this machine."""
-    found = []
-    for group in (g for g in groups if g.name != "inference"):
-        seats = [Identity(r.rank, gpus[r.gpu].uuid, gpus[r.gpu].bus_id) for r in group.ranks if r.gpu is not None and r.gpu < len(gpus)]
-        found += [_clash(group, clash) for clash in clashes(seats)]
-    return found
+    return [_clash(group, clash) for group in groups if group.name != "inference"
+            for clash in clashes([Identity(r.rank, gpus[r.gpu].uuid, gpus[r.gpu].bus_id)
+                                  for r in group.ranks if r.gpu is not None and r.gpu < len(gpus)])]
 
 
 def _clash(group: Group, clash: Clash) -> Finding:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.toml import table
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.ranks.sync_shapes import tensors
 
 BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
@@ -178,13 +179,9 @@ def _listed(name: str, shapes: dict[str, list[int]]) -> Model:
     """Tensors of equal layers once; all of them one by one if layers differ."""
     matches = {tensor: _LAYER.match(tensor) for tensor in shapes}
     prefix = next((m[1] for m in matches.values() if m), "")
-    rest: list[list[Any]] = []
-    layers: dict[int, list[list[Any]]] = {}
-    for tensor, match in matches.items():
-        if match and match[1] == prefix:
-            layers.setdefault(int(match[2]), []).append([match[3], shapes[tensor]])
-        else:
-            rest.append([tensor, shapes[tensor]])
+    inside = {tensor: m for tensor, m in matches.items() if m and m[1] == prefix}
+    layers = grouped((int(m[2]), [m[3], shapes[tensor]]) for tensor, m in inside.items())
+    rest = [[tensor, shape] for tensor, shape in shapes.items() if tensor not in inside]
     if len({json.dumps(sorted(layer)) for layer in layers.values()}) != 1 or sorted(layers) != list(range(len(layers))):
         return Model(name, list(map(list, shapes.items())), [], 0, "", [])
     return Model(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.",

@@ -118,12 +118,10 @@ def _alike(entries: list) -> list:
     """The entries in the shape of torch 2.4 and later, whatever wrote them; those of JSON have lists for pairs."""
     first = entries[0] if entries else {}
     missing = {k: v for k, v in _EMPTY.items() if k not in first}
-    if "collective_seq_id" not in first or "process_group" not in first:
-        entries = [{**e, "collective_seq_id": e.get("collective_seq_id", e.get("seq_id")),
-                    "process_group": e.get("process_group", (str(e.get("pg_id")), ""))} for e in entries]
-    elif isinstance(first["process_group"], list):
-        entries = [{**e, "process_group": (e["process_group"][0], e["process_group"][1])} for e in entries]
-    return [{**missing, **e} for e in entries] if missing else entries
+    if not missing and "collective_seq_id" in first and isinstance(first.get("process_group"), tuple):
+        return entries
+    return [{**missing, **e, "collective_seq_id": e.get("collective_seq_id", e.get("seq_id")),
+             "process_group": tuple(e.get("process_group", (str(e.get("pg_id")), "")))} for e in entries]
 
 
 def _short(value: Any) -> str:

@@ -143,7 +143,7 @@ def _parser(name: str) -> Lark:
 
 def _tree(text: str, rules: Rules) -> Tree:
     try:
-        tree = _parser(rules.grammar).parse(text)
+        tree = _parser("allocation_a.lark" if rules.era == "A" else "allocation_b.lark").parse(text)
     except LarkError as error:
         raise Refused(SYNTAX, _stops(text, getattr(error, "column", 0)), max(0, getattr(error, "column", 0))) from error
     for token in tree.scan_values(lambda t: getattr(t, "type", "") in ("TRAINER", "EVAL")):
