@@ -12,7 +12,7 @@ from nccl_runbook.machine.visible_devices import read_selection
 from nccl_runbook.plan.areal.allocation import Mode, Refused, parse, spans, spelt, valid_at, written_for
 from nccl_runbook.plan.areal.tags import Rules, at, newest
 from nccl_runbook.plan.frameworks import Launch
-from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place
+from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place, that_apply
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
@@ -94,15 +94,14 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
 def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
     switch = rules.switch
     unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
-    lines = list(switch.lines)
-    if switch.example and site.gpus == 1:
-        lines += [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
+    shipped = [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"
+               ] if switch.example and site.gpus == 1 else []
     engine = next(iter(mode.of("engine")), None)
     share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
     room = [f"{share}  # both share one GPU: the engine must leave memory for the trainer"] * bool(share and site.gpus == 1)
     apart = [Remedy("you", "Also add this to the command line that starts the "
                            "job:", tuple(room))] if room and not switch.honours_option else []
-    return [Remedy("you", switch.text + unread, (*lines, *([] if apart else room))), *apart]
+    return [Remedy("you", switch.text + unread, (*switch.lines, *shipped, *([] if apart else room))), *apart]
 
 
 def _more(mode: Mode, site: Site) -> list[Remedy]:
@@ -149,9 +148,11 @@ def fitting(mode: Mode, site: Site, rules: Rules) -> str:
 
 def about_tag(rules: Rules, site: Site) -> list[str]:
     """What is to be known about this tag beside the verdict."""
-    unread = f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"
-    uncontrolled = f"{rules.tag} has no single-controller mode (new in v0.5.0); computed as for v1.0.4"
-    return [unread] * (not rules.known) + [uncontrolled] * (site.launcher == "single-controller" and not rules.controller)
+    return that_apply(
+        (not rules.known,
+         f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"),
+        (site.launcher == "single-controller" and not rules.controller,
+         f"{rules.tag} has no single-controller mode (new in v0.5.0); computed as for v1.0.4"))
 
 
 def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:
@@ -195,14 +196,12 @@ def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
 
     A MIG slice has its own UUID and its card's bus id. CUDA may count in another order than NVML (CUDA_DEVICE_ORDER).
     """
-    named = [e.strip() for e in value.split(",")] if value else []
+    named = [e.strip() for e in (value or "").split(",")]
+    slices = {index: name for index, name in enumerate(named) if name.upper().startswith("MIG-")}
     shown = read_selection(value, gpus).shown if value is not None else range(len(gpus))
-    found = []
-    for index, gpu in enumerate(gpus[i] for i in shown):
-        if not isinstance(gpu, Gap):
-            slice_ = named[index] if index < len(named) and named[index].upper().startswith("MIG-") else ""
-            found.append(Identity(index, slice_ or str(gpu.uuid), "" if isinstance(gpu.pci_bus_id, Gap) else gpu.pci_bus_id))
-    return found
+    return [Identity(index, slices.get(index, str(gpu.uuid)),
+                     "" if isinstance(gpu.pci_bus_id, Gap) else gpu.pci_bus_id)
+            for index, gpu in enumerate(gpus[i] for i in shown) if not isinstance(gpu, Gap)]
 
 
 def judge_devices(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:

@@ -16,7 +16,6 @@ from nccl_runbook.core.facts import grouped
 from nccl_runbook.ranks.sync_shapes import tensors
 
 BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
-_PREFIX = "model.layers.{i}."
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
 _LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
 _MOST = 1 << 32                 # of one dimension
@@ -57,7 +56,8 @@ def decoder(name: str, template: str, hidden: int, intermediate: int, layers: in
              "head_dim": head_dim, "query": heads * head_dim, "key": kv_heads * head_dim}
     rows = {part: [[tensor, [sizes[dimension] for dimension in shape]] for tensor, *shape in listed]
             for part, listed in table("sync/layouts")[template].items()}
-    return Model(name, [["model.embed_tokens.weight", [vocab, hidden]]], rows["layer"], layers, _PREFIX,
+    return Model(name, [["model.embed_tokens.weight", [vocab, hidden]]],
+                 rows["layer"], layers, "model.layers.{i}.",
                  [["model.norm.weight", [hidden]], *([] if tied else [["lm_head.weight", [vocab, hidden]]])],
                  {"count": experts, "prefix": "mlp.experts.{e}.", "each": rows["each"]} if "each" in rows else {})
 

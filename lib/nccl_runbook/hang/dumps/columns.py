@@ -38,7 +38,7 @@ _EMPTY = {"time_discovered_completed_ns": None, "input_dtypes": [], "is_p2p": Fa
 STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
 
 
-class Refused(ValueError):
+class Refused(Exception):
     """A file that is no usable dump; one sentence."""
 
 
@@ -201,12 +201,12 @@ class _Table:
             rows = sorted({row[0]: row for row in rows}.values())
             gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
             seqs, calls, states, ats = zip(*rows[gap:])  # what lies before a hole cannot be counted on
-        letters = "".join(states)
-        if letters.count("c") < len(letters):
-            self.open_ats += [at for at, letter in zip(ats, states) if letter != "c"]
-        still = next((i for i, letter in enumerate(states) if letter != "c"), None)
-        opened, last = (None if i is None else (seqs[i], calls[i], states[i], *_where(self._entries[ats[i]])) for i in (still, -1))
-        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls), letters.encode("ascii"), opened, last)
+        still = [i for i, letter in enumerate(states) if letter != "c"]
+        self.open_ats += [ats[i] for i in still]
+        opened, last = (None if i is None else (seqs[i], calls[i], states[i], *_where(self._entries[ats[i]]))
+                        for i in (still[0] if still else None, -1))
+        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls),
+                      "".join(states).encode("ascii"), opened, last)
 
     def take_status(self, status: Any, names: Iterable[str]) -> dict[str, tuple[int, int]]:
         """The last number issued and the last complete one of each group, as the dump's own table of groups has them. With sends and

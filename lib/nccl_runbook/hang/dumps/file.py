@@ -85,8 +85,6 @@ def read(data: bytes) -> Reading:
         value = decode(data)
         with _ONE, _bounded(len(data)):  # a small value may hold itself a thousand times over, and be endless as text
             return condense({"entries": value} if isinstance(value, list) else value, hashlib.blake2b(data, digest_size=16).digest())
-    except Refused:
-        raise
     except MemoryError:
         raise Refused("asks for far more memory than a dump of this size needs") from None
     except _BROKEN as error:

@@ -5,11 +5,13 @@ AReaL raises, decided in the order in which it looks: syntax, then the component
 
 And of a string that a tag refuses: at which other tags it is valid, and how it is written there and now.
 """
+import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lark import Lark, LarkError, Token, Tree
@@ -181,20 +183,14 @@ def _trainer(tokens: Mapping[str, str], below: Sequence[Tree], rules: Rules) -> 
     if rules.era == "C" and bare and not hybrid:
         raise Refused(INVALID, "a trainer must name its backend, such as fsdp:d4")
     dims, experts = _hybrid(below[0], rules) if hybrid else (_dims(below), {})
-    if not hybrid:
-        _experts_divide(dims, rules)
+    group, world = _product(dims, "pet" if rules.expert_tensor == "tensor" else "pe"), _product(dims, "dtpc")
+    if dims.get("e", 1) > 1 and world % group:  # AReaL asserts it, which surfaces as ValueError
+        raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")
     if rules.era == "C" and bare:
         raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
     heavy = hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1
     backend = tokens.get("TRAINER", "megatron" if heavy else "fsdp")
     return Part("trainer", backend, tokens.get("NAME"), dims, experts, not bare)
-
-
-def _experts_divide(dims: Mapping[str, int], rules: Rules) -> None:
-    """World size must be a multiple of p·(tensor size of experts)·e; AReaL asserts it, which surfaces as ValueError."""
-    group, world = _product(dims, "pet" if rules.expert_tensor == "tensor" else "pe"), _product(dims, "dtpc")
-    if dims.get("e", 1) > 1 and world % group:
-        raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")
 
 
 def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
@@ -260,28 +256,21 @@ def spans(found: list[Rules]) -> str:
 
 def written_for(text: str, rules: Rules) -> str:
     """The same allocation as ``rules`` read it, "" where there is none that means the same."""
-    for candidate in _candidates(text):
-        for row in (rules, *reversed(rows())):
-            mode = _parsed(candidate, row)
-            told = _write(mode, rules) if mode else ""
-            if told and told != text and _parsed(told, rules):
-                return told
-    return ""
+    modes = (_parsed(candidate, row) for candidate in _candidates(text) for row in (rules, *reversed(rows())))
+    written = (_write(mode, rules) for mode in modes if mode)
+    return next((told for told in written if told and told != text and _parsed(told, rules)), "")
 
 
 def _parsed(text: str, rules: Rules) -> Mode | None:
-    try:
+    with contextlib.suppress(Refused):
         return parse(text, rules)
-    except Refused:
-        return None
+    return None
 
 
-def _candidates(text: str) -> Iterator[str]:
-    yield text
-    for pattern, instead in _SLIPS:
-        text = re.sub(pattern, instead, text)
-        yield text
-    yield text.lower()
+def _candidates(text: str) -> list[str]:
+    """The text as it is, and after each slip that is put right."""
+    mended = [*itertools.accumulate(_SLIPS, lambda so_far, slip: re.sub(*slip, so_far), initial=text)]
+    return [*mended, mended[-1].lower()]
 
 
 def _write(mode: Mode, rules: Rules) -> str:

@@ -10,7 +10,6 @@ from packaging.version import Version
 from nccl_runbook.causes.toml import table
 
 _TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
-FIRST = "v0.3.2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,5 +67,6 @@ def at(tag: str) -> Rules:
         raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
     before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
     if not before:
-        raise ValueError(f"{tag} is older than {FIRST}: it reads the string with a regular expression that ignores unknown parts")
+        raise ValueError(f"{tag} is older than {rows()[0].tags[0]}: it reads the string with a regular expression that "
+                         "ignores unknown parts")
     return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
