@@ -160,7 +160,7 @@ class _Results:
 
 def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap],
            pairs: Union[Pairs, Gap], budget_s: float,
-           identify: Callable[[List[int]], Any]) -> Union[Search, Gap]:
+           identify: Callable[..., Any]) -> Union[Search, Gap]:
     """Which GPU or link it is, where the ladder failed. ``identify``: search.group_testing.identify, which
     asks for the rounds."""
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
@@ -177,17 +177,21 @@ def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, G
     # a world that failed and passed did so, whatever the same two did as a pair
     known.update({**{(p.first, p.second): p.trial for p in matrix},
                   **({} if steady else {tuple(gpus): failing})})
-    return _walk(_Results(engine, known), gpus, Budget(budget_s, True), identify(gpus))
+    results, budget, done = _Results(engine, known), Budget(budget_s, True), []
 
+    def answer(groups: List[Tuple[int, ...]]) -> Dict[Tuple[int, ...], bool]:
+        if budget.spent:
+            raise _Ended
+        passed = results.passed(groups)
+        done.append(SearchRound([list(g) for g in groups], [passed[g] for g in groups]))
+        return passed
 
-def _walk(results: _Results, gpus: List[int], budget: Budget, walk: Any) -> Search:
-    done: List[SearchRound] = []
     try:
-        groups = next(walk)
-        while not budget.spent:
-            passed = results.passed(groups)
-            done.append(SearchRound([list(g) for g in groups], [passed[g] for g in groups]))
-            groups = walk.send(passed)
-    except StopIteration:
-        return Search(gpus, done, results.example)
-    return Search(gpus, done, results.example, SPENT)
+        identify(gpus, answer)
+    except _Ended:
+        return Search(gpus, done, results.example, SPENT)
+    return Search(gpus, done, results.example)
+
+
+class _Ended(Exception):
+    """The budget is spent before the fault is known."""
