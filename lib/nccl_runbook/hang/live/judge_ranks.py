@@ -88,28 +88,24 @@ def numbered(rank: LiveRank, where: str, does: str) -> str:
 
 
 def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str:
-    gpu = gpu_of(rank, look)
     if not rank.samples or "gone" in rank.main_thread or rank.samples[-1].threads[0].state in ("Z", "X"):
         return "missing"
-    if all(s.threads[0].state in "Tt" for s in rank.samples):
-        return "stopped"
-    if not rank.has_torch:
-        return "starting"
-    if (counts := launches(rank, look)) and counts[1] > counts[0]:
-        return "moving"
-    if rank.nccl and gpu and all(not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent):
-        return "device" if len(set(places(rank))) <= 1 else "moving"
-    if is_still(rank):
-        return _still(rank.samples[-1].threads[0], stack, where)
-    if stack and all(waits_in(s) in INIT for s in main_stacks(rank)):
-        return "waits"  # rank 0 looks into its store again and again
-    if share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE:
-        calls = [waits_in(s) for s in main_stacks(rank)]
-        if not any(calls):
-            return "busy"
-        if all(calls) and len(calls) >= GIL_SAMPLES and len(set(places(rank))) == 1:
-            return "spins"
-    return "moving" if moved_last(rank) else "unknown"
+    gpu, counts = gpu_of(rank, look), launches(rank, look) or (0, 0)
+    gpu_busy = rank.nccl and gpu and all(
+        not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent)
+    calls, spots = [waits_in(s) for s in main_stacks(rank)], len(set(places(rank)))
+    on_cpu = share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE
+    return next(does for does, fits in (
+        ("stopped", all(s.threads[0].state in "Tt" for s in rank.samples)),
+        ("starting", not rank.has_torch),
+        ("moving", counts[1] > counts[0] or gpu_busy and spots > 1),
+        ("device", gpu_busy),
+        (_still(rank.samples[-1].threads[0], stack, where), is_still(rank)),
+        ("waits", calls and INIT.issuperset(calls)),  # rank 0 looks into its store again and again
+        ("busy", on_cpu and not any(calls)),
+        ("spins", on_cpu and all(calls) and len(calls) >= GIL_SAMPLES and spots == 1),
+        ("moving", moved_last(rank)),
+        ("unknown", True)) if fits)
 
 
 def is_still(rank: LiveRank) -> bool:
