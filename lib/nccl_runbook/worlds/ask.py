@@ -1,12 +1,13 @@
 """Worlds of checked collectives: 1, 2, ... N ranks, each GPU alone, and each pair."""
 
+import contextlib
 import dataclasses
 import functools
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, counted
-from nccl_runbook.core.world import World, WorldRequest
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
@@ -130,27 +131,6 @@ def every_pair(engine: Engine, gpus: List[int], spent: Callable[[], bool],
 Group = Tuple[int, ...]
 
 
-class _Results:
-    """Outcomes of groups of GPUs: first those that ladder, singles and pairs have seen, then new worlds, each
-    in fresh processes."""
-
-    def __init__(self, engine: Engine, trials: Mapping[Group, Trial]) -> None:
-        self.engine = engine
-        self.example: Union[World, Gap] = NOT_RUN
-        self.known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
-
-    def passed(self, groups: List[Group]) -> Dict[Group, bool]:
-        """Whether each passes, all at the same time. A result that was seen before counts once."""
-        new = [g for g in groups if not self.known.get(g)]
-        worlds = dict(zip(new, self.engine.run_all([
-            request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False,
-                    stall_s=STALL_S) for g in new])))
-        worlds.update({g: self.known[g].pop(0) for g in groups if g not in new})
-        failed = [w for w in (self.example, *worlds.values()) if not isinstance(w, Gap) and not w.passed]
-        self.example = min(failed, key=lambda w: w.request.world_size, default=self.example)
-        return {g: w.passed for g, w in worlds.items()}
-
-
 def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap],
            pairs: Union[Pairs, Gap], budget_s: float,
            identify: Callable[[List[int]], Any]) -> Union[Search, Gap]:
@@ -169,17 +149,25 @@ def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, G
     # a world that failed and passed did so, whatever the same two did as a pair
     known = {**{tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]},
              **{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})}
-    return _walk(_Results(engine, known), gpus, budget(budget_s, True), identify(gpus))
+    return _walk(engine, known, gpus, budget(budget_s, True), identify(gpus))
 
 
-def _walk(results: _Results, gpus: List[int], spent: Callable[[], bool], walk: Any) -> Search:
-    done: List[SearchRound] = []
-    try:
+def _walk(engine: Engine, trials: Mapping[Group, Trial], gpus: List[int], spent: Callable[[], bool],
+          walk: Any) -> Search:
+    """The groups of a round at the same time: first the outcomes that ladder, singles and pairs have seen,
+    each once, then new worlds in fresh processes."""
+    known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
+    done, failed, why = [], [], ""
+    with contextlib.suppress(StopIteration):
         groups = next(walk)
         while not spent():
-            passed = results.passed(groups)
-            done.append(SearchRound([list(g) for g in groups], [passed[g] for g in groups]))
-            groups = walk.send(passed)
-    except StopIteration:
-        return Search(gpus, done, results.example)
-    return Search(gpus, done, results.example, SPENT)
+            new = [g for g in groups if not known.get(g)]
+            worlds = dict(zip(new, engine.run_all([
+                request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False,
+                        stall_s=STALL_S) for g in new])))
+            worlds.update({g: known[g].pop(0) for g in groups if g not in new})
+            failed += [w for w in worlds.values() if not w.passed]
+            done.append(SearchRound([list(g) for g in groups], [worlds[g].passed for g in groups]))
+            groups = walk.send({g: w.passed for g, w in worlds.items()})
+        why = SPENT
+    return Search(gpus, done, min(failed, key=lambda w: w.request.world_size, default=NOT_RUN), why)

@@ -154,8 +154,8 @@ def culprits(diagnosed: Diagnosis) -> str:
     where nothing is named."""
     if diagnosed.sides:
         return f"{' and '.join(map(gpus, diagnosed.sides))} work alone, and nothing works across"
-    bad = [f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus)
-    bad += [f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs]
+    bad = [*[f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus),
+           *(f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs)]
     return f"at fault: {', and '.join(bad)}" if bad else ""
 
 
@@ -196,9 +196,9 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
         (not failed and not untried,
          f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)"),
         (True, "")) if fits)
-    words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{', but not every time: intermittent' * (not steady)}"
-             for p in failed]
-    words += [f"{untried} of {pairs.wanted} pairs were not tested"] * bool(untried)
+    at_times = ", but not every time: intermittent" * (not steady)
+    words = [*(f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{at_times}" for p in failed),
+             *[f"{untried} of {pairs.wanted} pairs were not tested"] * bool(untried)]
     finding = dataclasses.replace(fault, title=fault.title + title, evidence=(
         *(Evidence(text, "table below") for text in words), *fault.evidence,
         *[NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
