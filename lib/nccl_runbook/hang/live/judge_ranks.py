@@ -120,13 +120,15 @@ def is_still(rank: LiveRank) -> bool:
 def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
     """What a thread that stands still does. Asleep in the kernel for anything but a lock is no collective; on a lock it is one where
     torch.distributed is above it or nothing of Python's own is (`work.wait()` has no frame of its own)."""
-    if where:
-        return "waits"
-    if stack is None:
-        return "unknown" if not thread.waits else "lock" if ON_A_LOCK.search(thread.waits) else "asleep"
-    if any(_HOST_WORK.search(f.function) or _HOST_WORK.search(f.file.rpartition("/")[2]) for f in stack.frames):
-        return "busy"
-    return "waits" if (stack.frames and not _LIBRARY.search(stack.frames[0].file) and ON_A_LOCK.search(thread.waits)) else "asleep"
+    frames, on_lock = stack.frames if stack else [], ON_A_LOCK.search(thread.waits)
+    words = [word for f in frames for word in (f.function, f.file.rpartition("/")[2])]
+    return next(does for does, fits in (
+        ("waits", where),
+        ("unknown", stack is None and not thread.waits),
+        ("lock", stack is None and on_lock),
+        ("busy", any(map(_HOST_WORK.search, words))),
+        ("waits", on_lock and frames and not _LIBRARY.search(frames[0].file)),
+        ("asleep", True)) if fits)
 
 
 def moved_last(rank: LiveRank) -> bool:
@@ -268,13 +270,11 @@ def accuse(base: Picture, kind: str, accused: List[RankView], why: str, cause: O
     late = set(accused)
     victims = [v for v in base.ranks if v not in late and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
-    sentence = why
-    if accused:
-        hosts = sorted({v.host for v in accused})[:4] if len({v.host for v in base.ranks}) > 1 else []
-        sentence = f"{names(accused)}{' on ' * bool(hosts)}{', '.join(hosts)} {why}"
-    if victims and accused:
-        sentence += f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for {'it' if len(accused) == 1 else 'them'}"
-        sentence += f" in {collective}" * bool(collective)
+    hosts = sorted({v.host for v in accused})[:4] if len({v.host for v in base.ranks}) > 1 else []
+    who = f"{names(accused)}{' on ' * bool(hosts)}{', '.join(hosts)} " * bool(accused)
+    wait = (f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for "
+            f"{'it' if len(accused) == 1 else 'them'}{f' in {collective}' * bool(collective)}")
+    sentence = f"{who}{why}{wait * bool(victims and accused)}"
     own = (Evidence(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame)
     return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
                                status=status, evidence=[*seen, *own], decides=decides or stack_line(accused or victims))
