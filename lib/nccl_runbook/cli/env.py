@@ -40,11 +40,10 @@ def env(
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    answer.tell(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
-    if html:
-        answer.write_page(html, STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
-                          (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen))
-    sys.exit(code)
+    said = _as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code)
+    answer.end(said, code, html, lambda: answer.page_of(
+        STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
+        (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen)))
 
 
 def _read(file: Path | None, pids: list[int]) -> Environment:

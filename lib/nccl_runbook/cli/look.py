@@ -13,7 +13,7 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.causes.failures import usual
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
-from nccl_runbook.core.records import Record, RecordError, load_all, read, save
+from nccl_runbook.core.records import Record, RecordError, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
@@ -50,7 +50,8 @@ def look(
     code = exit_code(word, fail_on)
     answer.tell(document(pictures, looks, word, code) if json else look_live.text(pictures, looks))
     if save is not None:  # after the answer, which is there though the file cannot be written
-        _save(looks[0], time.monotonic() - began, save)
+        kept = read(Record, look_live.record(looks[0], time.monotonic() - began))
+        answer.write(save, json_text(kept, Redactor(os.environ)), 0o600)
     if html is not None:
         answer.write(html, look_live.page(pictures, looks, f"exit code {code}", fix(pictures)))
     sys.exit(code)
@@ -68,13 +69,6 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
         return look_live.look(look_live.checked_pids(pids), gap_s, say)
     except ValueError as error:
         answer.leave(error)
-
-
-def _save(live: Live, wall_s: float, path: Path) -> None:
-    try:
-        save(read(Record, look_live.record(live, wall_s)), path, Redactor(os.environ))
-    except OSError as error:
-        answer.leave(f"cannot write {path}: {error.strerror or error}", 1)
 
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
