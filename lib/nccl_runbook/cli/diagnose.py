@@ -50,7 +50,7 @@ def diagnose(
     if html is not None:
         from nccl_runbook.report.page import render_index
 
-        answer.write(html, render_index(document, found.records))
+        answer.write(html, render_index(document, found.records, test=test))
     sys.exit(document.exit_code)
 
 
