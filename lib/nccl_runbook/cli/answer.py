@@ -156,21 +156,21 @@ def judged(seen: Environment | Gap) -> dict[str, str]:
 
 
 def page_of(step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,
-            software: dict[str, str] | None = None) -> str:
+            software: dict[str, str] | None = None, not_seen: Iterable[str] = ()) -> str:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
-    judged, by records.Judged."""
+    judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
     from nccl_runbook.core.records import Judged, of_findings
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
-    shown = of_findings(step, findings, tables, Judged(**(software or {})))
+    shown = of_findings(step, findings, tables, Judged(**(software or {})), not_seen)
     document = verdict_document(RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
     return index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown])
 
 
-def index(document: Any, records: Iterable[Any]) -> str:
+def index(document: Any, records: Iterable[Any], test: Any = None) -> str:
     """index.html of a report; jinja2 is loaded only where a page is asked for."""
     from nccl_runbook.report.page import render_index
 
-    return render_index(document, records)
+    return render_index(document, records, test=test)

@@ -48,7 +48,7 @@ def diagnose(
     document = dataclasses.replace(document, sentence=_sentence(document, lead, brought), exit_code=exit_code(document.verdict, fail_on))
     test = judge.next_test(document, lead, found.fits, found.steps)
     answer.end(_document(document, brought, found, lead, test) if json else text(document, lead, found.fits, test), document.exit_code,
-               html, lambda: answer.index(document, found.records))
+               html, lambda: answer.index(document, found.records, test))
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int) -> tuple[Brought, Gathered]:

@@ -7,6 +7,7 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import verdict_of
 from nccl_runbook.core.gpu_identity import Identity
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.plan import judge as rules_of_plans
@@ -110,6 +111,7 @@ def _page(plans: list[Plan], left_out: list[str], code: int) -> str:
     told = [(p, f) for p in worst for f in [p.finding, *(p.devices or [])]]
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
-    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else findings[0].title
+    one = f"{verdict_of(findings).capitalize()}: {findings[0].title}"
+    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else one
     return answer.page_of("plan", sentence, findings,
                           [*[plans_table(plans, left_out, _foreign(left_out))] * several, *groups_tables(worst)], code)
