@@ -81,7 +81,7 @@ class Ranks:
         if line.rank is None:
             return None
         if line.rank not in self._rows:
-            self._rows[line.rank] = vars(RankLog(line.rank, [], []))
+            self._rows[line.rank] = vars(RankLog(line.rank, [], [], transports=Counter()))
         row = self._rows[line.rank]
         for name, value in (("hosts", line.host), ("files", line.file)):
             if value and value not in row[name] and len(row[name]) < 8:
@@ -95,13 +95,16 @@ class Ranks:
         if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = filter(None, call.groups())
             self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault((op, count, datatype), line)
-        self._software(line, found)
         if comm and pid and int(comm.group(2)) > 1:
             # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
             self.of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
         row = self._row(line)
+        told = {name: found.get(f"rank-{name}") for name in ("nccl", "torch", "network")}
+        took = {name: next(filter(None, match.groups())) for name, match in told.items() if match}
+        if "nccl" in took and len(self._versions[took["nccl"]]) < 8:
+            self._versions[took["nccl"]].add(f"rank {line.rank}" if row else line.host or line.file)
         if not comm or len(found) > 1:  # a job that opens communicators again and again prints nothing as often
             self._life(line, row, text, order, found)
         if row is None:
@@ -109,18 +112,9 @@ class Ranks:
         if comm:
             self._communicator(line.rank or 0, row, comm)
         self._sequence(row, line, text, found)
-        if "rank-network" in found:
-            row["network"] = found["rank-network"].group(1)
+        row |= took
         if "rank-via" in found:
-            row["transports"][found["rank-via"].group(1)] = row["transports"].get(found["rank-via"].group(1), 0) + 1
-
-    def _software(self, line: LogLine, found: Found) -> None:
-        versions = {name: next(filter(None, found[f"rank-{name}"].groups())) for name in ("nccl", "torch") if f"rank-{name}" in found}
-        row = self._row(line) if versions else None
-        if "nccl" in versions and len(self._versions[versions["nccl"]]) < 8:
-            self._versions[versions["nccl"]].add(f"rank {line.rank}" if line.rank is not None else line.host or line.file)
-        if row is not None:
-            row.update(versions)
+            row["transports"][found["rank-via"].group(1)] += 1
 
     def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, found: Found) -> None:
         watched, ended = "rank-watched" in found, "rank-ended" in found
