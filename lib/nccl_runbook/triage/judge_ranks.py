@@ -126,20 +126,19 @@ def calls_differ(logs: Logs) -> list[Pointer]:
     """Waiting ranks wait in different calls: at different numbers, or at one number with another operation or size."""
     works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
     numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
-    lines = tuple(t.at for _, t in works[:4])
+    told: dict[str, tuple[str, int]] = {}  # cause -> status and place
     if len({rank for rank, _ in works}) < 2:
         return []
     if len({_group(rank, t) for rank, t in works}) > 1 and len(calls) > 1:
-        told = ("communicator-order", "collective-on-some-ranks-only")
-        return [Pointer(cause, "possible", lines, (), 39 + i) for i, cause in enumerate(told)]
-    if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
-        told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
-        return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
-    if len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
+        told = {"communicator-order": ("possible", 39), "collective-on-some-ranks-only": ("possible", 40)}
+    elif len(numbers) > 1 and max(numbers) - min(numbers) < 100:
+        told = {"collective-on-some-ranks-only": ("possible", 40), "rank-dependent-branch": ("possible", 41),
+                "uneven-minibatches": ("possible", 42)}
+    elif len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
         # another call, or another module's weights: ranks may have taken different branches
         sure = "possible" if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
-        return [Pointer("collective-mismatch", sure, lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
-    return []
+        told = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
+    return [Pointer(cause, status, tuple(t.at for _, t in works[:4]), (), place) for cause, (status, place) in told.items()]
 
 
 def _group(rank: int, work: Timeout) -> str:
