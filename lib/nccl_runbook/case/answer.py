@@ -12,7 +12,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.triage.answer import HANG_READS, Dumps
+from nccl_runbook.triage.judge import HANG_READS, Dumps
 
 DUMPS, LOGS, SETTINGS, PLAN = "06-timeouts", "07-logs", "02-environment", "plan"
 
@@ -44,7 +44,7 @@ def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
     if not (brought.logs or brought.words):
         return Gathered([])
     from nccl_runbook.messages.read import collect
-    from nccl_runbook.triage.answer import answer
+    from nccl_runbook.triage.judge import answer
     from nccl_runbook.triage.start.steps import deciding
     from nccl_runbook.triage.table import fits_tables, tables
 

@@ -12,8 +12,7 @@ from nccl_runbook.core.findings import exit_code
 from nccl_runbook.logs.sources import piped
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.tables import Table
-from nccl_runbook.triage.answer import READ_BY_HANG, Answer, answer as judged
-from nccl_runbook.triage.judge import platform, where
+from nccl_runbook.triage.judge import READ_BY_HANG, Answer, answer as judged, platform, where
 from nccl_runbook.triage.judge_against import Comparison, compare
 from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, tables, there_tables
 
