@@ -154,8 +154,6 @@ class Source:
         return _KEY_LINE.sub(b"[redacted:key]", row) if self._of_key else row
 
     def _text(self) -> Iterator[bytes]:
-        if self._file is None:
-            return
         head = self._head + self._file.read(CHUNK_BYTES)
         if head.startswith(_BINARY):
             self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is a binary file (program, pickle or zip)"

@@ -13,34 +13,27 @@ from nccl_runbook.messages.facts import RankLog, Timeout
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 MAX_CALLS = 50_000
-_ERROR = (
-    r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
-    r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
-)
-_WATCHED = (
-    r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
-    r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal")
-# a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of none
-_PROGRESS = (r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
-    r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")
-# id -> expression of what a line says about a rank; of those every line counts, of the others only the first and the last ones
-_OF_EVERY_LINE = {
+# id -> expression of what a line says about a rank
+EXPRESSIONS = {
     # torch 1.9 (no SeqNum) to 2.13
     "rank-work": (r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
         r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"),
     "rank-status": r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)",
     "rank-communicator": (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
         r"(?: commId 0x([0-9a-f]+))?"),
-    "rank-error": _ERROR,
-    "rank-watched": _WATCHED,
+    "rank-error": (
+        r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
+        r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|"
+        r"Killed\s*$|^\s*torch\.\w+Error"),
+    "rank-watched": (
+        r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
+        r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"),
     # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
     "rank-over": r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)",
     "rank-ended": (r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
         r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"),
     # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
-    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,'}
-EXPRESSIONS = {
-    **_OF_EVERY_LINE,
+    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,',
     "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
     "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
     "rank-network": r"Using network (\w+)",
@@ -50,8 +43,14 @@ EXPRESSIONS = {
         r"Running collective: Collective(?=.*?OpType=(\w+))"
         r"\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)"),
     "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
-    "rank-progress": _PROGRESS}
-MUCH = frozenset(_OF_EVERY_LINE)
+    # a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of
+    # none
+    "rank-progress": (
+        r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
+        r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|"
+        r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")}
+# of those every line counts, of the others only the first and the last ones
+MUCH = frozenset(f"rank-{what}" for what in ("work", "status", "communicator", "error", "watched", "over", "ended", "success"))
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
 LAUNCHERS: Mapping[str, str] = {f"launcher-{name}": line for name, line in table("causes/launchers")["said"].items()}
 
@@ -193,7 +192,8 @@ class Ranks:
         row = self._row(line)
         if row is not None:
             row["last"] = line
-            if compiled(_PROGRESS).search(line.text) and not any(compiled(e).search(line.text) for e in (_ERROR, _WATCHED)):
+            went, *broke = (compiled(EXPRESSIONS[f"rank-{what}"]).search(line.text) for what in ("progress", "error", "watched"))
+            if went and not any(broke):
                 row["progress"] = line
                 self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
 

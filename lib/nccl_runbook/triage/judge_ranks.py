@@ -96,16 +96,15 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
     """A rank that lives has enqueued less than another one waits for."""
-    for waiter in _waiting(logs):
-        for work in waiter.timeouts:
-            group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
-            seq = work.seq or 0
-            alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
-            late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
-            if late:
-                lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
-                told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
-                return [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
+    told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
+    for waiter, work in ((r, t) for r in logs.ranks for t in r.timeouts):
+        group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
+        seq = work.seq or 0
+        alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
+        late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
+        if late:
+            lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
+            return [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
     return []
 
 

@@ -52,18 +52,10 @@ class _Reader:
 
     def read(self, source: Source) -> None:
         self._source = source.name
-        for rows in source.rows(self._until):
-            for raw in rows:
-                self._row(raw)
-
-    def _row(self, raw: bytes) -> None:
-        if not _HINT.search(raw):
-            return
-        key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
-        if key in self._silent:
-            return
-        if not any([self._line(said(text)) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
-            self._silent.add(key)
+        for raw in (raw for rows in source.rows(self._until) for raw in rows if _HINT.search(raw)):
+            key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
+            if key not in self._silent and not any([self._line(said(text)) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
+                self._silent.add(key)
 
     def _line(self, who: Said) -> bool:
         """Take in one line; whether it had a setting or a time."""
