@@ -53,12 +53,6 @@ class Comparison:
         """Whether any kind of time became slower, beyond its spread."""
         return any("slower" in t.says for t in self.times)
 
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """What, good run, bad run, answer, tone: for a table."""
-        times = [(f"{t.kind} time", span(t.good), span(t.bad), t.says, "warn" if "slower" in t.says else "") for t in self.times]
-        words = {True: ("could explain: ", "note"), False: ("cannot: ", "muted")}
-        return times + [(d.name, d.good, d.bad, words[d.could_explain][0] + d.why, words[d.could_explain][1]) for d in self.differences]
-
 
 def compare(good: RunProfile, bad: RunProfile) -> Comparison:
     """What differs between two runs' logs. Where only one of them printed a thing, it is no difference: silence says nothing."""
