@@ -1,4 +1,4 @@
-"""Ordinary jobs of three Gloo ranks with one mistake each, as they were seen in accelerate 1.15, transformers 5.24, Lightning 2.6 and DeepSpeed 0.19,
+"""Ordinary jobs of three ranks (Gloo, or NCCL with ORDINARY_BACKEND) with one mistake each, as they were seen in accelerate 1.15, transformers 5.24, Lightning 2.6 and DeepSpeed 0.19,
 with torch alone. A line with the mark HERE is where the look has to find the rank at fault.
 
 Run as a script it imports torch once and forks the ranks of each job that a line of its input names: FOLDER JOB.
@@ -34,13 +34,18 @@ class Job:
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
 
-        dist.init_process_group("gloo", timeout=worlds.TIMEOUT)
+        backend = os.environ.get("ORDINARY_BACKEND", "gloo")
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
+        dist.init_process_group(backend, timeout=worlds.TIMEOUT)
         self.torch, self.dist, self.rank, self.folder, self.steps_done = torch, dist, rank, folder, 0
-        self.net = DistributedDataParallel(torch.nn.Linear(8, 1))
+        self.device = f"cuda:{rank}" if backend == "nccl" else "cpu"
+        self.net = DistributedDataParallel(torch.nn.Linear(8, 1, device=self.device))
 
     def backward(self) -> Any:
-        loss = self.net(self.torch.ones(4, 8)).sum()
+        loss = self.net(self.torch.ones(4, 8, device=self.device)).sum()
         loss.backward()
+        loss.item()  # as trainers do that print their loss
         self.steps_done += 1
         if self.steps_done == TROUBLE:
             (self.folder / f"ready-{self.rank}").touch()
@@ -51,7 +56,7 @@ class Job:
             yield step, self.backward()
 
     def gather(self, loss: Any) -> Any:
-        losses = [self.torch.zeros(1) for _ in range(SIZE)]
+        losses = [self.torch.zeros(1, device=self.device) for _ in range(SIZE)]
         self.dist.all_gather(losses, loss)  # HERE
         return losses
 
@@ -186,9 +191,10 @@ ELSEWHERE = ("loader", "upload", "lock", "download", "debugger")
 def dump_when_asked(folder: Path, rank: int) -> None:
     from torch._C import _distributed_c10d as recorder
 
+    nccl = os.environ.get("ORDINARY_BACKEND") == "nccl"
     while not (folder / "go").exists():
         time.sleep(0.1)
-    (folder / f".fr_{rank}").write_bytes(recorder._dump_fr_trace())
+    (folder / f".fr_{rank}").write_bytes(recorder._dump_nccl_trace() if nccl else recorder._dump_fr_trace())
     (folder / f".fr_{rank}").rename(folder / f"fr_rank_{rank}")
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from book_samples import run_cli
 from hang_samples import Job
+from live_samples import IN_ALL_REDUCE, SAVING, Frame, look, rank
+from nccl_runbook.look import live
+from nccl_runbook.sync.read_trace import PREFIX
 
 SHAPES = [shape.strip("\n") for shape in (Path(__file__).parent / "data" / "secrets.txt").read_text().split("\n---\n")]
 ONE_LINE = [shape for shape in SHAPES if "\n" not in shape]
@@ -94,6 +97,63 @@ def test_a_run_shows_none_in_any_of_its_files(tmp_path: Path) -> None:
     assert leaks(ended.stdout, ended.stderr) == [] and ended.returncode in (3, 4)
     assert {path.name: found for path in files if (found := leaks(path.read_text()))} == {}
     assert [path for path in out.rglob("*") if path.stat().st_mode & 0o077] == []
+
+
+def test_diagnose_shows_none_of_what_it_is_given(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/bash\n" + "\n".join(f"export NCCL_X{i}='{s}'" for i, s in enumerate(ONE_LINE)) + "\nsrun python3 train.py\n")
+    for more in ((), ("--json",)):
+        ended = run_cli("diagnose", log(tmp_path), script, "hangs with " + " ".join(ONE_LINE[:30]), "--html", tmp_path / "page.html", *more)
+        assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in (0, 3, 4)
+
+
+def test_look_shows_none_of_a_record_and_sync_none_of_a_trace(tmp_path: Path) -> None:
+    frames = [Frame(f"save {s}", f"/x/{s}.py", 3) for s in ONE_LINE[:40]]
+    seen = look(rank(0, IN_ALL_REDUCE), rank(1, [*SAVING, *frames]))
+    record = json.loads(json.dumps(live.record(seen, 1.0), default=vars))
+    record["facts"]["live"]["ranks"][0]["log"] = ONE_LINE
+    (tmp_path / "look.json").write_text(json.dumps(record))
+    phases = {f"phase {s}": 1.0 for s in ONE_LINE[:8]}
+    event = {"guard": "pause_trace", "rank": 0, "data": phases}
+    (tmp_path / "trace.log").write_text("".join(f"{PREFIX}{json.dumps(event)}\n{s}\n" for s in ONE_LINE))
+    for words, codes in ((("look", "--record", tmp_path / "look.json"), (0, 3, 4)), (("sync", "--trace", tmp_path / "trace.log"), (0, 2, 3, 4))):
+        for more in ((), ("--json",)):
+            ended = run_cli(*words, "--html", tmp_path / "page.html", *more)
+            assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in codes, ended.stderr
+
+
+@pytest.mark.parametrize("number", range(0, len(ONE_LINE), 80))
+def test_ab_and_reduce_show_none_of_what_a_command_prints(tmp_path: Path, number: int) -> None:
+    (tmp_path / "said.txt").write_text("\n".join(f"{'x' * (i % 9)} error: {s}" for i, s in enumerate(ONE_LINE[number : number + 80])) + "\n")
+    (tmp_path / "b.env").write_text("".join(f"NCCL_X{i}='{s}'\n" for i, s in enumerate(ONE_LINE[number : number + 80])))
+    print_it = ("--", "sh", "-c", f"cat {tmp_path / 'said.txt'}; exit 3")
+    for more in ((), ("--json",)):
+        ended = run_cli("ab", ".", tmp_path / "b.env", "--rounds", "1", "--html", tmp_path / "page.html", *more, *print_it)
+        page = (tmp_path / "page.html").read_text() if (tmp_path / "page.html").exists() else ""
+        assert leaks(ended.stdout, ended.stderr, page) == [] and ended.returncode in (1, 2, 3, 4), ended.stderr
+        out = tmp_path / f"out{len(more)}"
+        out.mkdir(mode=0o755)
+        ended = run_cli("reduce", "--out", out, "--axis", "n=1", "--fail-on", "error: .*", *more, *print_it)
+        assert leaks(ended.stdout, ended.stderr) == [] and ended.returncode == 3, ended.stderr
+        assert out.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_what_a_run_leaves_is_private_whatever_folder_and_umask(tmp_path: Path, umask: int) -> None:
+    out, full = tmp_path / "out", tmp_path / "full"
+    out.mkdir(mode=0o755)
+    full.mkdir(mode=0o755)
+    (full / "notes.txt").write_text("x")
+    (tmp_path / "job.log").write_text(KNOWN + "\n")
+    out.chmod(0o755)
+    words = ("run", "--log", tmp_path / "job.log", "--step", "07-logs", "--budget", "60s", "--out")
+    ended = run_cli(*words, out, preexec_fn=lambda: os.umask(umask))
+    assert ended.returncode in (3, 4) and len(list(out.iterdir())) > 4
+    assert [path.name for path in (out, *out.rglob("*")) if path.stat().st_mode & 0o077] == []
+    refused = run_cli(*words, full, preexec_fn=lambda: os.umask(umask))
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and [path.name for path in full.iterdir()] == ["notes.txt"]
+    again = run_cli(*words, out)
+    assert again.returncode == 2 and "new folder" in again.stderr
 
 
 def test_own_patterns_are_masked_and_a_wrong_one_is_named(tmp_path: Path) -> None:

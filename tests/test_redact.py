@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 from nccl_runbook.core import redact
-from nccl_runbook.core.redact import MASK, Redactor, escaped, masked, plain, sounds_secret
+from nccl_runbook.core.redact import MASK, Redactor, clipped, escaped, masked, plain, sounds_secret
 
 DATA = Path(__file__).parent / "data"
 SHAPES = [shape.strip("\n") for shape in (DATA / "secrets.txt").read_text().split("\n---\n")]  # "canary" is the secret, or in it
@@ -103,3 +103,9 @@ def test_no_character_that_a_terminal_obeys_is_left() -> None:
     odd = "".join(map(chr, [7, 27, 0x9B, 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
     assert not set(odd) & set(plain(f"a{odd}b")) and not set(odd) & set(escaped(f"a{odd}b"))
     assert escaped("\u202e\n") == "\\u202e\n" and plain("a\tb\n") == "a\tb\n"
+
+
+@pytest.mark.parametrize("most", [300, 400, 1000])
+def test_a_cut_leaves_no_half_of_a_secret(most: int) -> None:
+    for at in range(most - 30, most, 3):
+        assert "canary" not in clipped("x " * (at // 2) + "ghp_canary" + "a1B2" * 8, most)

@@ -80,9 +80,8 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     page = tmp_path / "page.html"
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert f"If so: {causes()['container-gpu-access'].says}" in text and "your launcher: If so: Start the container" in text
-    steps = page.read_text().partition('id="steps"')[2]
-    assert "If so: Start the container" in steps and "If so: What decides it" not in steps, "the finding's card says it as the text does"
-    assert f"If so: {causes()['container-gpu-access'].says}" in page.read_text() and "Only possible: the process has no access" in page.read_text()
+    assert page.read_text().count("If so: Start the container") == 1 and "If so: What decides it" not in page.read_text()
+    assert f"If so: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Only possible</h3>" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert "If so" not in text.split("\n2. ")[0] and "Only possible" not in page.read_text()
@@ -181,12 +180,15 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
     ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established)."),
     ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no usable interface."),
     ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
-     "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown", "Undecided: a collective runs on some ranks only (possible)."),
+     "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown",
+     'Undecided: the log shows "[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, '
+     'OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=6" (job.log line 1, rank 3). Possible: a collective runs on some ranks only; '
+     'one rank is busy on the host; data decides how many collectives a rank runs.'),
     ("nothing that anybody knows", "unknown", "Unknown: 1 line was read, and this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
     found = triage.judge(logs)
-    assert (triage.verdict(found), triage.sentence(logs, found)) == (verdict, sentence)
+    assert (triage.verdict(found), triage.sentence(logs, found).replace(f"{tmp_path.name}/", "")) == (verdict, sentence)
     assert verdict_of(answer(logs).findings) == verdict, "07-logs and the page say the same"
 
 

@@ -18,7 +18,9 @@ GAP_S = 5.0
 
 
 def gpus() -> int:
-    """By device files: a container keeps the host's numbers, so that two GPUs may be nvidia3 and nvidia5."""
+    """By CUDA_VISIBLE_DEVICES, else by device files: a container keeps the host's numbers, so that two GPUs may be nvidia3 and nvidia5."""
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return len(visible.split(","))
     return len([p for p in Path("/dev").iterdir() if p.name[:6] == "nvidia" and p.name[6:].isdecimal()])
 
 

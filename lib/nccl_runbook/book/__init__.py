@@ -92,6 +92,10 @@ class Book:
             names = ("[0-9][0-9]-*.json", "verdict.json", "index.html")
             if self.options.out and any(os.path.lexists(path) for name in names for path in self.run_dir.glob(name)):
                 raise UsageError(f"{self.options.out} holds a run or a page already: name a new folder with --out")
+            if self.run_dir.stat().st_mode & 0o077:  # one that was there: what comes into it is this user's own
+                if any(self.run_dir.iterdir()):
+                    raise UsageError(f"{self.options.out} is open to other users and not empty: name a new folder with --out")
+                self.run_dir.chmod(0o700)
             self.page = self.run_dir / "index.html"
             self.page.touch(exist_ok=False)  # of two runs that come to one folder at once, one takes it
             try:

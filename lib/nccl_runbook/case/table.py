@@ -14,16 +14,18 @@ SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 def text(document: VerdictDocument, lead: Finding | None, fits: Iterable[str], test: Test | None) -> str:
     """The answer, strongest first; anything weaker is one line."""
     lines = [document.sentence, ""]
-    if lead:
-        lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in lead.evidence[:SHOWN] if e.source != "next"]
-        lines += [f"   against: {_cut(e.text)}" for e in lead.against[:SHOWN]]
-        for remedy in lead.remedy:
+    behind = weaker(document, lead)
+    first = lead or (behind[0] if len(behind) == 1 else None)
+    if first:
+        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and (lead or e.text not in document.sentence)]
+        lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
+        lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
+        for remedy in (r for r in first.remedy if not (test and test.line in r.lines)):
             lines += [f"   {remedy.who}: {remedy.text}", *(f"       {line}" for line in remedy.lines)]
         lines.append("")
-    behind = weaker(document, lead)
-    lines += [f"also {c.status}: {c.title} [{c.id}]" for c in behind[:SHOWN]]
+    lines += [f"{'also ' * bool(lead)}{c.status}: {causes()[c.id].title} [{c.id}]" for c in behind[:SHOWN]]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
-    lines += [f"fits, and nothing shows it: {causes()[c].title} [{c}]" for c in fits]
+    lines += [f"fits the symptom, not shown by the log: {', '.join(fits)}"] * bool(fits)
     lines += [f"ruled out: {c.title} [{c.id}]" for c in document.causes if c.status == "ruled-out"]
     lines += [f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)][:SHOWN]
     lines += [f"next: {test.line}", f"      {test.why}" + f" (about {test.about_s} s)" * bool(test.about_s)] if test else []

@@ -5,16 +5,18 @@ import dataclasses
 import errno
 import os
 import re
+import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
 from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
+from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD
 from nccl_runbook.report.tables import Table
@@ -38,9 +40,16 @@ def _own_patterns(path: str) -> str:
     return path
 
 
+def _share(wanted: bool) -> bool:
+    """With a key of this call, unless it belongs to a run that has one."""
+    if wanted:
+        os.environ.setdefault(SHARE, secrets.token_hex(16))
+    return wanted
+
+
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and paths alone need no parser."""
-    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption"):
+    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption", "ShareOption"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
@@ -49,6 +58,9 @@ def __getattr__(name: str) -> Any:
             "JsonOption": Annotated[bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")],
             "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
                                                         help="Also mask text that matches the expressions in this file.")],
+            "ShareOption": Annotated[bool, typer.Option(
+                "--share", callback=_share, help="Replace names of hosts, users, teams and buckets, IP and MAC addresses, and GPU UUIDs. "
+                "Paths and names of jobs and models stay: read the page before you pass it on.")],
             "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as one page to pass on.")]}[name]
 
 
@@ -104,15 +116,24 @@ def tell(answer: Any) -> None:
     put(said, sys.stdout)
 
 
-def write(path: Path, text: str) -> None:
-    """The page as a whole, with the mode of the umask, as it is made to be passed on; leaves with a sentence where it cannot be written."""
+def end(said: Any, code: int, html: Path | None = None, page: Callable[[], str] = str) -> NoReturn:
+    """Tells the answer, writes the page where one was asked for, and leaves with the exit code."""
+    tell(said)
+    if html is not None:
+        write(html, page())
+    sys.exit(code)
+
+
+def write(path: Path, text: str, mode: int = 0o666) -> None:
+    """The file as a whole, a page with the mode of the umask, as it is made to be passed on; leaves with a sentence where it cannot be
+    written."""
     from nccl_runbook.core.records import write_text
 
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
             path.write_text(text, encoding="utf-8", errors="replace")
         else:
-            write_text(path, text, 0o666)
+            write_text(path, text, mode)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1)
 
@@ -134,16 +155,22 @@ def judged(seen: Environment | Gap) -> dict[str, str]:
     return {name: text for found in said for name, text in zip(("torch", "cuda", "nccl"), found) if isinstance(text, str)}
 
 
-def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,
-               software: dict[str, str] | None = None) -> None:
+def page_of(step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,
+            software: dict[str, str] | None = None, not_seen: Iterable[str] = ()) -> str:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
-    judged, by records.Judged."""
+    judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
     from nccl_runbook.core.records import Judged, of_findings
-    from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
-    shown = of_findings(step, findings, tables, Judged(**(software or {})))
+    shown = of_findings(step, findings, tables, Judged(**(software or {})), not_seen)
     document = verdict_document(RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
-    write(path, render_index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown]))
+    return index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown])
+
+
+def index(document: Any, records: Iterable[Any], test: Any = None) -> str:
+    """index.html of a report; jinja2 is loaded only where a page is asked for."""
+    from nccl_runbook.report.page import render_index
+
+    return render_index(document, records, test=test)

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
+from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.stop import Stop
 
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
@@ -51,6 +51,7 @@ def reduce(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the logs: new or empty.")] = Path("reduce-logs"),
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
 ) -> None:
     """Run larger and larger forms of your job until one fails. All processes of a run end before the next run starts."""
     from nccl_runbook.compare import reduction
@@ -63,6 +64,7 @@ def reduce(
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(out.iterdir()):
             raise ValueError(f"{out} is not empty: name a new folder with --out")
+        out.chmod(0o700)  # one that was there may be open to others
     except (ValueError, re.error) as error:
         answer.leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
     except OSError as error:
@@ -81,8 +83,7 @@ def reduce(
         if tried[-1].failed or stopped():
             break
     document = _document(tried, len(combinations), stopped)
-    answer.tell(document if json else document["sentence"])
-    sys.exit(document["exit_code"])
+    answer.end(document if json else document["sentence"], document["exit_code"])
 
 
 def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: float, repeats: int, stem: Path,
@@ -113,7 +114,7 @@ def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: f
         if not command.ends(job, deadline_s, stopped, search):
             return _unfinished(job, deadline_s, tried, stopped)
         if search and search.returncode == command.FOUND:
-            return "failed", job.poll(), search.stdout.read().rstrip("\n")
+            return "failed", job.poll(), clipped(search.stdout.read().rstrip("\n"), 400)
         if search and search.returncode != command.NOT_FOUND:
             return "otherwise", job.poll(), f"the search of its log ended with exit code {search.returncode}"
         badly = "otherwise" if wanted else "failed"

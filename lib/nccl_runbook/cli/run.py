@@ -19,7 +19,9 @@ from nccl_runbook.book import Book, Options, Planned, UsageError, duration_s, fr
 from nccl_runbook.cli import answer
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
+from nccl_runbook.core.share import learn
 from nccl_runbook.logs import file as log_file
+from nccl_runbook.logs.sources import LEARNT_BYTES, sources
 
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
@@ -44,6 +46,7 @@ def run(
     fail_on: answer.FailOnOption = "unknown",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     stop_with_stdin: Annotated[bool, typer.Option(_WITH_STDIN, hidden=True)] = False,
 ) -> None:
     """Run the notebooks, and write one page that says what is broken and how to fix it."""
@@ -57,9 +60,12 @@ def run(
         if record and (brought or parameter or python or gpus or allow_busy):
             answer.leave("--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: a record keeps its own")
         given = [*brought, *map(_pair, parameter)]
-        answer.named([path for name, text in given if name in _READ for path in log_file.named(text)])
-        plan = make_plan(notebooks, [*([_START] if brought and step and _START not in step else []), *step], given, record)
+        read = [path for name, text in given if name in _READ for path in log_file.named(text)]
+        answer.named(read)
         seconds = duration_s(budget)
+        for source in sources(read if share else []):  # names of the logs are replaced in the words of the command line, too
+            learn(source.peek(LEARNT_BYTES).decode("utf-8", "replace"))
+        plan = make_plan(notebooks, [*([_START] if brought and step and _START not in step else []), *step], given, record)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan, seconds),
             gpus=gpus, allow_busy=allow_busy, budget_s=seconds, began=began, asked=tuple(step), fail_on=fail_on,

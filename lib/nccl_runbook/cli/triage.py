@@ -6,7 +6,7 @@ import gc
 import sys
 from typing import Annotated, Any
 
-from nccl_runbook.case.answer import dumps_of
+from nccl_runbook.case.dumps import dumps_of
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.logs.sources import piped
@@ -29,6 +29,7 @@ def triage(
     context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What you ran and what happened, in your words.")] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
@@ -40,10 +41,8 @@ def triage(
     logs = collect(paths, context, piped(sys.stdin.fileno()) if "-" in paths else None)
     given = judged(logs, _compared(against, paths) if against else None, "".join(against[:1]), "".join(paths[:1]), dumps_of(logs, paths)[0])
     code = exit_code(given.verdict, fail_on)
-    answer.tell(document(given, code) if json else text(given))
-    if html is not None:
-        answer.write_page(html, STEP, given.sentence, given.findings, _tables(given), code)
-    sys.exit(code)
+    answer.end(document(given, code) if json else text(given), code, html, lambda: answer.page_of(
+        STEP, given.sentence, given.findings, _tables(given), code))
 
 
 def _compared(against: list[str], paths: list[str]) -> Comparison:

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
+from nccl_runbook.core.share import learn
 
 SCHEMA = "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
@@ -121,12 +122,13 @@ def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     write_texts({path: text}, mode)
 
 
-def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object] = (), judged: Judged | None = None) -> Record:
+def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object] = (), judged: Judged | None = None,
+                not_seen: Iterable[str] = ()) -> Record:
     """The record of a step that was judged without a run, without secrets."""
     found = worst_first(findings)
     status, reason = step_status(found)
     record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, tables=to_json(list(tables)),
-                    judged=judged or Judged())
+                    judged=judged or Judged(), not_looked_at=list(not_seen))
     return clean(record, Redactor(os.environ))
 
 
@@ -158,6 +160,7 @@ def load_all(path: Path) -> list[Record]:
         data = path.read_bytes()
         if max(map(len, data.split(b'"'))) > TEXT_BYTES:
             raise RecordError(f"it holds a text of more than {TEXT_BYTES >> 20} MiB")
+        learn(data.decode("utf-8", "replace"))
         return read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error

@@ -9,12 +9,16 @@ import dataclasses
 import html
 import io
 import json
+import os
 import pkgutil
 import re
 import sys
 from typing import Any, Dict, List, Mapping, Pattern
 from urllib.parse import quote
 
+from nccl_runbook.core.share import learn, shared
+
+LONGEST = 4096  # characters of a secret or a name
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 KINDS = {"variable": "value of a secret variable", "named": "value behind a telling name", "token": "token of a known form",
          "url": "password in a URL", "argument": "secret argument of a command", "key": "private key", "own": "match of your own patterns"}
@@ -75,10 +79,10 @@ def plain(text: str) -> str:
 
 
 class Terminal(io.TextIOWrapper):
-    """The one way to a terminal: whatever is printed there is ``plain``."""
+    """The one way to a terminal: whatever is printed there is ``plain``, and ``shared`` if --share asks for it."""
 
     def write(self, text: str) -> int:
-        return super().write(plain(text))
+        return super().write(plain(shared(text)))
 
     @classmethod
     def take(cls) -> None:
@@ -161,6 +165,11 @@ def own_patterns(path: str) -> List[Pattern[str]]:
     return found
 
 
+def clipped(text: str, most: int) -> str:
+    """The beginning of a text: a longer one without secrets, as no form shows half of one."""
+    return text if len(text) <= most else Redactor(os.environ).text(text[: most + LONGEST])[:most]
+
+
 class Redactor:
     """Knows the secret values of one environment; immutable, and may be shared between threads."""
 
@@ -173,7 +182,7 @@ class Redactor:
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
 
     def text(self, text: str) -> str:
-        """The text without secrets."""
+        """The text without secrets, and ``shared``."""
         for own in self._own:
             text = own.sub(_mask("own"), text)
         if self._values:
@@ -182,14 +191,18 @@ class Redactor:
         for start, token in _TOKENS.items():
             if start in text:
                 text = token.sub(_mask("token"), text)
-        return _values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text)
+        return shared(_values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text))
 
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under a secret name is masked whole."""
+        learn(value)
+        return self._json(value, name)
+
+    def _json(self, value: Any, name: str) -> Any:
         if dataclasses.is_dataclass(value):
-            return dataclasses.replace(value, **self.json(vars(value)))
+            return dataclasses.replace(value, **self._json(vars(value), ""))
         if isinstance(value, str):
             return _mask("named") if name and is_secret(name, value) else self.text(value)
         if isinstance(value, dict):
-            return {self.text(k) if isinstance(k, str) and not _FIELD.fullmatch(k) else k: self.json(v, str(k)) for k, v in value.items()}
-        return type(value)(self.json(v, name) for v in value) if isinstance(value, (list, tuple)) else value
+            return {self.text(k) if isinstance(k, str) and not _FIELD.fullmatch(k) else k: self._json(v, str(k)) for k, v in value.items()}
+        return type(value)(self._json(v, name) for v in value) if isinstance(value, (list, tuple)) else value

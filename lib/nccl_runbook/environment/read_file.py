@@ -16,6 +16,7 @@ from pathlib import Path
 from nccl_runbook.causes.variables import is_kept
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.share import learn
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import opened
 from nccl_runbook.scripts.read import read as read_script, worked_out
@@ -90,6 +91,7 @@ def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
 
 def parse(text: str, name: str = "text") -> Role:
     """The variables of a text; no name at all of what is neither an environment nor a script: it sets something else."""
+    learn(text)
     found = assigned(text) if _is_text(text) else {}
     script = read_script(text if _is_text(text) else "")
     redactor = Redactor({n: v for n, (v, _) in found.items()})

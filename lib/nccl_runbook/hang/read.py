@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.hang import read_stacks as stacks
 from nccl_runbook.hang.dumps import file as dump_file
 from nccl_runbook.hang.dumps.columns import HISTORY, MAX_RANKS, Column, Reading
@@ -320,7 +320,7 @@ def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
             rank = rank_of_name(source.name) if who.rank is None else who.rank
             if rank is not None:
                 last[rank] = Count(rank, int(match[1] or match[2]),
-                                   LogLine(logs.short(source.name), number, who.text.strip()[:300], rank))
+                                   LogLine(logs.short(source.name), number, clipped(who.text.strip(), 300), rank))
     return [last[rank] for rank in sorted(last)]
 
 

@@ -35,7 +35,7 @@ with open(sys.argv[2], encoding="utf-8", errors="replace") as log:
         *lines, rest = (rest + text + "\\n" * (is_whole and not text)).split("\\n")
         for line in lines:
             if wanted.search(line[:65536]):
-                print(line.strip()[:400])
+                print(line[:65536].strip())
                 sys.exit({FOUND})
         if is_whole and not text:
             sys.exit({NOT_FOUND})

@@ -310,7 +310,7 @@ class Engine(contextlib.AbstractContextManager):
         if len(rest) > LINE_CHARACTERS:
             lines, rest = [*lines, rest], ""
         running.rests[rank.rank] = rest
-        clean = [self.redactor.text(line[:LINE_CHARACTERS]) for line in lines]
+        clean = [self.redactor.text(line)[:LINE_CHARACTERS] for line in lines]
         running.tally.add(clean)
         rank.last_lines[:] = [*rank.last_lines, *(line for line in clean if line.strip())][-LAST_LINES:]
         path = running.log(rank.rank)

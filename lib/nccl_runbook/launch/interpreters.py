@@ -65,7 +65,7 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
         raise InterpreterError(_several(prefix, sorted({said["host"] for said in answers}), len(answers)))
     if not answers:
         # if docker, srun or conda start no Python, their last line says why
-        last = "".join(filter(str.isprintable, text.strip().rpartition("\n")[2]))[:200]
+        last = "".join(filter(str.isprintable, text.strip().rpartition("\n")[2]))
         raise InterpreterError(": ".join(filter(None, (f"{command} is not a Python that runs here", killed, last))))
     return answers[0]
 

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import IO, Any, Callable, Deque, Dict, List, Mapping, Optional
 
+from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.interpreters import STOPPED, is_stopped, killed_by
 
 _LOADER = 'import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "warm.py", "exec"))'
@@ -83,7 +84,7 @@ class WarmLink:
             take(line)
 
     def _note(self, line: bytes) -> None:
-        self.errors.append(line.decode("utf-8", "replace").rstrip()[:LINE_CHARACTERS])
+        self.errors.append(clipped(line.decode("utf-8", "replace").rstrip(), LINE_CHARACTERS))
 
     def _take(self, line: bytes) -> None:
         report = None

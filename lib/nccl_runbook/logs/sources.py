@@ -20,12 +20,14 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
+from nccl_runbook.core.share import learn
 from nccl_runbook.logs.facts import FileRead
 from nccl_runbook.logs.file import HELD, mib, named
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
 CHUNK_BYTES = 1 << 19
+LEARNT_BYTES = 1 << 16  # of a chunk, for --share: the whole would take a second per MiB
 MAX_LINE = 2 << 20
 MAX_KEY_LINES = 200  # an RSA key of 16,384 bits has 197
 _KEY_LINE = re.compile(rb"[\w+/=]{1,80}\s*$")
@@ -128,6 +130,7 @@ class Source:
             if not is_log:
                 self.problem = f"is {self.kind}"
                 return
+            learn(chunk[:LEARNT_BYTES].decode("utf-8", "replace"))
             *rows, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
                 rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
@@ -253,7 +256,8 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
     try:
         mode = stat.S_IFREG if path == "-" else os.stat(path).st_mode
         if not stat.S_ISDIR(mode):
-            is_text = stat.S_ISREG(mode) or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
+            endless = path != "-" and not os.path.getsize(path) and not os.statvfs(path).f_blocks  # of the kernel, such as /proc/kmsg
+            is_text = stat.S_ISREG(mode) and not endless or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
             yield path, "" if is_text else "is not a regular file: pipe it to standard input and write - for its name"
         elif depth >= MAX_DEPTH:
             yield path, f"folders nest deeper than {MAX_DEPTH}"

@@ -4,7 +4,7 @@ OFF_NODE = ("core/findings.py", "core/parameters.py", "core/records.py", "hang/f
 SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
 MORE = ("__init__.py", "machine/guard.py", "machine/nvml_child.py", "report/__init__.py", "report/markup.py")
 BESIDE = ("fast_disk.py",)  # beside the package: a file to copy, which weight_sync.py imports
-TEMPLATES = ("core/secrets.toml", "report/templates/frame.html", "report/templates/style.css")
+TEMPLATES = ("causes/causes.toml", "core/secrets.toml", "report/templates/frame.html", "report/templates/style.css")
 
 
 def runs_on_node(path: str) -> bool:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.sources import Source, read_each, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
@@ -50,7 +50,7 @@ def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = 
     for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(time.monotonic() + limit_s, newest)
     files = read_each((s for s in sources(paths, stdin) if s.name not in skip), reader.read)
-    return Redactor(os.environ).json(reader.facts(files, "\n".join(line[:LINE_CHARACTERS] for line in context.splitlines()[:1000])))
+    return Redactor(os.environ).json(reader.facts(files, "\n".join(clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000])))
 
 
 class _Reader:
@@ -106,7 +106,7 @@ class _Reader:
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
         rank = own_rank if who.rank is None else who.rank
         rank = self._table.of_pid.get((who.host or name, who.pid)) if rank is None and who.pid else rank
-        return LogLine(name, number, who.text.strip()[:1000], rank, who.host, who.time)
+        return LogLine(name, number, clipped(who.text.strip(), 1000), rank, who.host, who.time)
 
     def _keep(self, message: str, pattern: re.Pattern[str], line: LogLine, texts: list[str], times: int = 1) -> None:
         if not any(shows(pattern, text) for text in texts):
@@ -159,7 +159,7 @@ class _Reader:
         for index, messages in asked.may_match([line.encode("utf-8", "replace") for line in lines]).items():
             for message in messages:
                 if asked.pattern(message).search(lines[index]):
-                    line = LogLine(CONTEXT, index + 1, lines[index].strip()[:1000])
+                    line = LogLine(CONTEXT, index + 1, clipped(lines[index].strip(), 1000))
                     self._keep(message, asked.pattern(message), line, [lines[index]])
 
     def _ask(self, kinds: Sequence[tuple[At, Kind | None]], context: str, expressions: dict[str, str]) -> None:
@@ -178,7 +178,9 @@ class _Reader:
 
     def _first(self, text: str, kind: Kind | None) -> LogLine:
         """The first line of a kind, None for the reporter's words."""
-        return kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0])) if kind else LogLine(CONTEXT, 1, text[:1000])
+        if kind is None:
+            return LogLine(CONTEXT, 1, clipped(text, 1000))
+        return kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0]))
 
     def _resumed(self, found: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""

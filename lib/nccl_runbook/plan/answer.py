@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core.findings import Finding
+from nccl_runbook.core.redact import clipped
 from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training_file as training_file
 from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, of_realhf, parse
@@ -117,7 +118,7 @@ def _of_training(training: training_file.Training, where: str, asked: Site, rule
         raise ValueError("it names backends by role: use a tag from v1.0.3 on and the single-controller launcher")
     text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (of_realhf(training.mode) if realhf else training.mode)
     if "${" in text:
-        raise ValueError(f"{text[:200]} is not resolved in this file: give the allocation string instead of the file")
+        raise ValueError(f"{clipped(text, 200)} is not resolved in this file: give the allocation string instead of the file")
     return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
 
 

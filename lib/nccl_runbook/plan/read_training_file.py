@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.core.redact import clipped
+
 MOST_BYTES = 1 << 20
 MOST_FILES = 500
 MOST_LEVELS = 64
@@ -100,7 +102,7 @@ def _flat(data: dict[str, Any]) -> dict[str, str]:
             taken.add(name)
             inner.append((f"{name}.", value))
             if isinstance(value, str) and value not in NOTHING:
-                found[name] = value[:2000]
+                found[name] = clipped(value, 2000)
         left += [(name, one, depth + 1) for name, one in inner if isinstance(one, dict) and depth < 8]
     return found
 
@@ -109,7 +111,7 @@ def _training(flat: dict[str, str]) -> Training:
     def told(name: str) -> str:
         value = flat.get(name, "")
         for _ in range(4):  # references to references
-            value = _REFERENCE.sub(lambda m: flat.get(m[1], m[0]), value)[:2000]
+            value = clipped(_REFERENCE.sub(lambda m: flat.get(m[1], m[0]), value), 2000)
         return value
 
     backends = {m[1]: told(m[0]) for m in map(_BACKEND.fullmatch, flat) if m and _COMPONENT.match(told(m[0]))}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import clipped
 from nccl_runbook.logs.file import opened
 from nccl_runbook.sync.facts import OwnSync, OwnSyncTime
 
@@ -43,7 +44,7 @@ def _time(text: bytes, source: str) -> OwnSyncTime | None:
         return None
     if not isinstance(event, dict) or event.get("guard") != "pause_trace" or not isinstance(event.get("data"), dict):
         return None
-    phases = {str(phase)[:40]: float(seconds) for phase, seconds in event["data"].items()
+    phases = {clipped(str(phase), 40): float(seconds) for phase, seconds in event["data"].items()
               if type(seconds) in (int, float) and 0 <= seconds < 1e6 and math.isfinite(seconds)}
     rank = event.get("rank")
     return OwnSyncTime(rank if type(rank) is int else -1, phases, source) if phases else None

@@ -22,6 +22,7 @@ from nccl_runbook.triage.start.steps import step_texts
 
 RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
+MOST_QUOTED = 160  # characters of a line in the first sentence
 MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
 PLATFORMS = {"platform-rocm": "AMD GPUs (ROCm, RCCL)", "platform-ascend": "Ascend NPUs (HCCL)", "platform-xpu": "Intel GPUs (oneCCL)"}
 _NVIDIA = re.compile(r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so")
@@ -278,9 +279,15 @@ def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     lead = hypotheses[0]
     if lead.cause == "benign":
         return "Unknown: only known harmless messages. A log cannot show that a job is healthy."
-    word = {"established": "Broken", "likely": "Likely"}.get(lead.status, "Undecided")
     again = f" The ranks were started {logs.attempts} times. This broke first; nccl-runbook hang judges the last attempt."
-    return f"{word}: {lead.title}{'' if word == 'Likely' else f' ({lead.status})'}.{again * (logs.attempts > 1)}"
+    answer = {"established": f"Broken: {lead.title} (established).", "likely": f"Likely: {lead.title}."}
+    return answer.get(lead.status, f"Undecided: {_undecided(hypotheses)}.") + again * (logs.attempts > 1)
+
+
+def _undecided(hypotheses: list[Hypothesis]) -> str:
+    """What was printed, and what it may mean."""
+    printed = [f"the log shows \"{line.text.strip()[:MOST_QUOTED]}\" ({where(line)}). " for line in hypotheses[0].evidence[:1]]
+    return "".join(printed) + "Possible: " + "; ".join(h.title for h in hypotheses)
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
@@ -306,8 +313,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, hypotheses).removeprefix("Unknown: ")))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health
-        title = f"the log alone is not enough: {hypotheses[0].title} ({hypotheses[0].status})"
-        unread.append(Finding("log-undecided", Severity.UNKNOWN, title))
+        unread.append(Finding("log-undecided", Severity.UNKNOWN, _undecided(hypotheses)))
     return [*map(log_points_to_cause, hypotheses), *unread]
 
 

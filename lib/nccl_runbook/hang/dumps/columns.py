@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.redact import clipped
 from nccl_runbook.hang.facts import needs_all
 
 MAX_RANKS = 1 << 17
@@ -38,7 +39,7 @@ _EMPTY = {"time_discovered_completed_ns": None, "input_dtypes": [], "is_p2p": Fa
 STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
 
 
-class Refused(ValueError):
+class Refused(Exception):
     """A file that is no usable dump; one sentence."""
 
 
@@ -118,17 +119,15 @@ def _alike(entries: list) -> list:
     """The entries in the shape of torch 2.4 and later, whatever wrote them; those of JSON have lists for pairs."""
     first = entries[0] if entries else {}
     missing = {k: v for k, v in _EMPTY.items() if k not in first}
-    if "collective_seq_id" not in first or "process_group" not in first:
-        entries = [{**e, "collective_seq_id": e.get("collective_seq_id", e.get("seq_id")),
-                    "process_group": e.get("process_group", (str(e.get("pg_id")), ""))} for e in entries]
-    elif isinstance(first["process_group"], list):
-        entries = [{**e, "process_group": (e["process_group"][0], e["process_group"][1])} for e in entries]
-    return [{**missing, **e} for e in entries] if missing else entries
+    if not missing and "collective_seq_id" in first and isinstance(first.get("process_group"), tuple):
+        return entries
+    return [{**missing, **e, "collective_seq_id": e.get("collective_seq_id", e.get("seq_id")),
+             "process_group": tuple(e.get("process_group", (str(e.get("pg_id")), "")))} for e in entries]
 
 
 def _short(value: Any) -> str:
     """A name, for a page or a terminal; "" for what is none: a value that holds itself many times over is endless as text."""
-    return "".join(c if c.isprintable() else "?" for c in str(value)[:200]) if isinstance(value, (str, int, float)) else ""
+    return "".join(c if c.isprintable() else "?" for c in clipped(str(value), 200)) if isinstance(value, (str, int, float)) else ""
 
 
 def _number(value: Any) -> int:
@@ -179,7 +178,7 @@ class _Table:
     def _remember(self, entry: dict, kept: dict[tuple, list]) -> tuple[list, int, str]:
         """The place of an entry, the number of its call, and the letter of its state."""
         name, state = entry["profiling_name"], entry["state"]
-        op = _short(name.rpartition(":")[2].strip("_")[:60])
+        op = _short(clipped(name.rpartition(":")[2].strip("_"), 60))
         sizes = entry["output_sizes"] if op.startswith(_SAME_OUT) else entry["input_sizes"] if op.startswith(_SAME_IN) else []
         dtypes = entry["input_dtypes"]
         if op in ("all_reduce", "allreduce", "broadcast") and entry["input_sizes"] != entry["output_sizes"]:
@@ -203,12 +202,12 @@ class _Table:
             rows = sorted({row[0]: row for row in rows}.values())
             gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
             seqs, calls, states, ats = zip(*rows[gap:])  # what lies before a hole cannot be counted on
-        letters = "".join(states)
-        if letters.count("c") < len(letters):
-            self.open_ats += [at for at, letter in zip(ats, states) if letter != "c"]
-        still = next((i for i, letter in enumerate(states) if letter != "c"), None)
-        opened, last = (None if i is None else (seqs[i], calls[i], states[i], *_where(self._entries[ats[i]])) for i in (still, -1))
-        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls), letters.encode("ascii"), opened, last)
+        still = [i for i, letter in enumerate(states) if letter != "c"]
+        self.open_ats += [ats[i] for i in still]
+        opened, last = (None if i is None else (seqs[i], calls[i], states[i], *_where(self._entries[ats[i]]))
+                        for i in (still[0] if still else None, -1))
+        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls),
+                      "".join(states).encode("ascii"), opened, last)
 
     def take_status(self, status: Any, names: Iterable[str]) -> dict[str, tuple[int, int]]:
         """The last number issued and the last complete one of each group, as the dump's own table of groups has them. With sends and
@@ -264,7 +263,7 @@ def own_frame(frames: Any) -> str:
     if not own:
         return ""
     name, file, line = (_text(own[0], key) for key in ("name", "filename", "line"))
-    return _short(f"{name[:80]}, {os.path.basename(file)[:80]}:{line[:8]}")
+    return _short(f"{clipped(name, 80)}, {clipped(os.path.basename(file), 80)}:{line[:8]}")
 
 
 def _text(frame: dict, key: str) -> str:
@@ -331,7 +330,7 @@ def _order(entries: list, opened: list[int]) -> list[str]:
 
 def _row(entry: dict) -> tuple:
     """An entry as Column has its ends."""
-    return (_number(entry["collective_seq_id"]), _short(entry["profiling_name"].rpartition(":")[2][:80]),
+    return (_number(entry["collective_seq_id"]), _short(clipped(entry["profiling_name"].rpartition(":")[2], 80)),
             "c" if entry["state"] == "completed" else "o", *_where(entry))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.redact import clipped
 from nccl_runbook.hang.live import ask_processes as proc
 from nccl_runbook.hang.live.facts import Frame, GroupStatus, RasAnswer, RasCommunicator, RasRank, Stack
 
@@ -77,7 +78,8 @@ def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
     """py-spy 0.3 and 0.4's JSON as facts."""
     try:
         threads = [Stack(int(t["os_thread_id"] or 0), str(t["thread_name"] or ""), bool(t["active"]), bool(t["owns_gil"]),
-                         [Frame(str(f["name"])[:200], str(f["filename"])[:400], int(f["line"])) for f in t["frames"][:MOST_FRAMES]])
+                         [Frame(clipped(str(f["name"]), 200), clipped(str(f["filename"]), 400), int(f["line"]))
+                          for f in t["frames"][:MOST_FRAMES]])
                    for t in json.loads(text)]
     except (ValueError, KeyError, TypeError) as error:
         return Gap("failed", f"py-spy answered in an unknown form: {type(error).__name__} {error}"[:300])
@@ -136,7 +138,7 @@ def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
     numbers = [own.get(f"last_{word}_collective") for word in ("enqueued", "completed")]
     enqueued, completed = [int(n) if n is not None and int(n) >= 0 else None for n in numbers]
     return GroupStatus(sequence if enqueued is None else enqueued, completed,
-                       str(entry.get("profiling_name", "")).rpartition(":")[2][:60])
+                       clipped(str(entry.get("profiling_name", "")).rpartition(":")[2], 60))
 
 
 def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Gap:
@@ -178,7 +180,7 @@ def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], 
                 link.sendall(line.encode() + b"\n")
                 told = all_of(link, until, 4096, b"\n").decode("utf-8", "replace").strip()
                 if not told.startswith(("SERVER PROTOCOL", "OK")) and line != "SET FORMAT json":  # older ones know text only
-                    return Gap("unsupported", f"RAS answered {line!r} with {told!r}"[:300])
+                    return Gap("unsupported", clipped(f"RAS answered {line!r} with {told!r}", 300))
             link.sendall(b"VERBOSE STATUS\n")
             answers = read_ras(f"{host}:{port}", all_of(link, until).decode("utf-8", "replace"))
             return answers if isinstance(answers, Gap) else answers[-1].communicators
@@ -222,7 +224,7 @@ def _of_json(source: str, text: str) -> Iterator[RasAnswer]:
 
 def _rank(row: Dict[str, Any], missing: str) -> RasRank:
     counts = {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]}
-    return RasRank(int(row["rank"]), int(row["pid"]), str(row["host"])[:100], int(row["nvml_dev"]), counts, missing)
+    return RasRank(int(row["rank"]), int(row["pid"]), clipped(str(row["host"]), 100), int(row["nvml_dev"]), counts, missing)
 
 
 def _lost(row: Dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import struct
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.hang.live.facts import LEFT_OVER, Ended, Listener, Socket, Thread
 
 # values are read and kept for these names alone
@@ -111,7 +111,7 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
     if not asked and os.stat(f"/proc/{pid}").st_uid != os.getuid():
         return None
     whole = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0") if "=" in pair)
-    variables = {n: v[:256] for n, v in whole.items() if n in NAMES}
+    variables = {n: clipped(v, 256) for n, v in whole.items() if n in NAMES}
     fields = stat_fields(f"/proc/{pid}/stat")
     maps = read(f"/proc/{pid}/maps", 1 << 25)
     has_torch = "/libtorch" in maps
@@ -157,11 +157,8 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
     for pid, p in sorted(found.items(), key=lambda item: len(above[item[0]])):
         owner = next((a for a in above[pid] if a in ranks and (p.rank is None or (found[a].job, found[a].rank) == (p.job, p.rank))), None)
         leaf = not any(pid in above[other] for other in named)
-        if p.rank is not None:
-            is_rank = owner is None and (p.has_torch or leaf and (p.job, p.rank) not in with_torch)
-        else:
-            is_rank = leaf and bool(own_inodes(pid) - own_inodes(p.parent))
-        if is_rank:
+        first_of_rank = owner is None and (p.has_torch or leaf and (p.job, p.rank) not in with_torch)
+        if first_of_rank if p.rank is not None else leaf and own_inodes(pid) - own_inodes(p.parent):
             ranks[pid] = p
         elif owner is not None:
             helpers.setdefault(owner, []).append(pid)

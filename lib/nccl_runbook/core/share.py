@@ -1,0 +1,137 @@
+"""Other names for hosts, users, addresses and GPUs in what --share writes. Standard library only, Python >= 3.9.
+
+Programs write names in forms of their own, such as NCCL's ``host:pid:tid [0]``. A form shows a name; from then on the name is replaced
+wherever it stands as a word. The key of a run stands in its variable, so all processes of the run use the same other names.
+"""
+import collections
+import functools
+import hashlib
+import json
+import os
+import pkgutil
+import re
+import socket
+from typing import Any, Dict, Match, Set
+
+SHARE = "NCCL_RUNBOOK_SHARE"  # holds the key; set by --share, for notebooks and ranks, too
+KINDS = {"host": "host name", "user": "user or team name", "ip": "IP address", "mac": "MAC address or GUID", "GPU": "GPU UUID",
+         "MIG": "MIG UUID", "node": "Ray node ID", "bucket": "bucket name"}
+_OURS = re.compile(r"(%s)-x[0-9a-f]{6}(?:-\d+)?" % "|".join(KINDS))
+_NOBODYS = re.compile(
+    r"root|git|localhost|auto|main|master|latest|.|\d+(?:\.\d+){0,2}|0\.0\.0\.0|(?:127|22\d|255)\.[\d.]+|"
+    + _OURS.pattern + r"(?:\..*|-\[.*)?|"
+    r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|pytorch\.org|github(?:usercontent)?\.com|huggingface\.co|readthedocs\.io|python\.org|kernel\.org|"
+    r"schedmd\.com|ray\.io|vllm\.ai|wandb\.ai|w3\.org|docker\.io|pypi\.org|gitlab\.com|npmjs\.org|"
+    r"kubernetes\.io|k8s\.io|vpc\.amazonaws\.com)", re.DOTALL)
+_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,120}[A-Za-z0-9])?(?![\w(-]|\.\w|://)"
+_HOSTS = r"[A-Za-z0-9](?:[A-Za-z0-9.,\[\]-]{0,2000}[A-Za-z0-9\]])?(?![\w(-]|\.\w|://)"  # also Slurm's n[01-04,7],login1
+_USER = r"[A-Za-z_](?:[\w.-]{0,30}\w)?"
+_START = r"(?:(?<![\w.@+/\\-])|(?<=\\[nrt]))"  # of a word, also behind an escaped line end
+_AT = "(?<!:)" + _START + r"%s@(?!v?\d|sha\d)%s(?!:\w+/)"
+_TOP = ("com|org|net|edu|gov|mil|io|ai|internal|lan|corp|intranet|hpc|svc|arpa|example|invalid|"
+        "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|sg|tr|tw|ua|uk|us|za")
+_FORMS = tuple((kind, re.compile(form)) for kind, form in (
+    # a version of four numbers has no group, and stays
+    ("ip", r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
+           r"(?<![A-Za-z0-9.+-])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d|-\d{1,2}\b(?!\.))"),
+    ("ip", r"(?<![\w:.])((?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4})(?![\w:])"),
+    ("ip", r"(?i)(?<![\w:.])(?=[\da-f:]{0,40}::)((?:[23f][\da-f]{3}:|::ffff:)[\da-f:]{1,40})(?![\w:])"),
+    ("mac", r"(?<![\w:-])((?:[0-9A-Fa-f]{2}[:-]){5,19}[0-9A-Fa-f]{2})(?![\w:-])"),
+    ("mac", r"(?i)guid\W{1,4}((?:0x)?[0-9a-f]{4}(?::?[0-9a-f]{4}){3})\b"),
+    ("GPU", r"(GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
+    ("MIG", r"(MIG-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{1,12}){0,4})(?![\w-])"),
+    ("node", r"\b([0-9a-f]{56})\b"),
+    ("bucket", r"(?:s3|gs|abfss?)://([A-Za-z0-9][\w.-]{1,62})"),
+    ("user", rf"[/\\](?:home|[Uu]sers)[/\\]{{1,2}}({_USER})"),
+    ("user", _AT % (f"({_USER})", _HOST)),
+    ("user", rf"(?<![A-Za-z])(?:USER|LOGNAME|USERNAME)=[\"']?({_USER})"),
+    ("user", rf"\"user\":\s?\"({_USER})\""),  # in a document of ours
+    ("user", rf"wandb\.ai/({_USER})"),
+    ("user", rf"logged in as:? ({_USER})"),
+    ("user", rf"git@[\w.-]{{1,99}}:({_USER})"),
+    ("user", rf"--(?:account|uid)[= ]({_USER})"),
+    ("host", rf"{_START}(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
+    ("host", _AT % (_USER, f"({_HOST})")),
+    ("host", rf"\"host\":\s?\"({_HOST})\""),  # in a document of ours
+    ("host", r"(?:NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT)"
+             rf"[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?({_HOSTS})"),
+    ("host", rf"--(?:hosts?|nodelist|exclude|master[_-]addr|rdzv[_-]endpoint)[= ]({_HOSTS})"),
+    ("host", rf"://(?:[^\s/@]{{1,64}}@)?({_HOST})"),
+    ("host", rf"(?:connect to host |resolve hostname |Permanently added '|connect to \[?(?=[\w.-]+\]?:\d))({_HOST})"),
+    ("host", rf"(?:srun|slurmstepd): error: ({_HOST}): "),
+    ("host", rf" ON ({_HOST}) CANCELLED"),
+    ("host", rf"\n {{0,4}}host +: ({_HOST})"),  # torchrun's table of failures
+    ("host", rf"(?m)^\[({_HOST}):\d{{3,8}}\] "),  # Open MPI
+    ("host", rf"[Pp]ods?(?:/| \")({_HOST})"),
+    ("host", rf"{_START}(ip(?:-\d{{1,3}}){{4}})(?![\w-])"),
+    ("host", rf"{_START}((?:[A-Za-z][\w-]{{0,62}}\.){{1,7}}cluster\.local|(?:[A-Za-z][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))"
+             r"(?![\w(\[-]|\.\w)")))
+_WORD = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(%s)(?![A-Za-z0-9])"
+_PARTS = {"host": r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?",  # its own name, its number, its domain
+          "GPU": "(.{12})()().*", "MIG": "(.{12})()().*"}  # tables cut a UUID there
+_known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}  # expressions for the names that this process has seen
+
+
+@functools.lru_cache(maxsize=None)
+def _is_word(name: str) -> bool:
+    """Whether a sentence of ours may use it: such a host stays, and such a user is replaced in a form only."""
+    causes = pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b""
+    return bool(re.search(rb"(?i)\b%s\b" % re.escape(name.encode(errors="replace")), causes))
+
+
+@functools.lru_cache(maxsize=None)
+def _other(kind: str, name: str) -> str:
+    """The other name of this one, which is known from now on. A host keeps its number: the order of hosts and Slurm's lists stay."""
+    if _NOBODYS.fullmatch(name) or kind == "host" and _is_word(name):
+        return name
+    first, number, domain = re.fullmatch(_PARTS.get(kind, "(.*)()()"), name).groups("")
+    if kind in _known and not _is_word(name):
+        short = re.escape(first) + (r"(?:\[[\d,-]+\]|\d{1,6})" if "[" in number else number)
+        _known[kind] |= {re.escape(name), short if number else re.escape(name)}
+    digests = [hashlib.blake2s(part.encode(), key=os.environ[SHARE].encode()[:32], digest_size=3).hexdigest() for part in (first, domain)]
+    return f"{kind}-x{digests[0]}" + (number and f"-{number}") + (domain and f".x{digests[1]}")
+
+
+def _in_form(kind: str, found: Match[str]) -> str:
+    """The form with other names, name by name in a list of hosts."""
+    if not found[1]:
+        return found[0]
+    others = [_other(kind, name) for name in re.split(r",(?![\d,-]*\])", found[1])]
+    return found.string[found.start() : found.start(1)] + ",".join(others) + found.string[found.end(1) : found.end()]
+
+
+def learn(value: Any) -> None:
+    """Know the names that a text or a fact shows, for whatever is written from now on; nothing without --share."""
+    if not os.environ.get(SHARE):
+        return
+    text = value if isinstance(value, str) else json.dumps(
+        value, ensure_ascii=False, skipkeys=True, default=lambda fact: getattr(fact, "__dict__", str(fact)))
+    for kind, form in _FORMS:
+        if kind in _known:
+            form.sub(functools.partial(_in_form, kind), text)
+
+
+@functools.lru_cache(maxsize=1)
+def _know_this_machine() -> None:
+    learn("\n".join([f"HOSTNAME={socket.gethostname()}", os.path.expanduser("~"), *map("=".join, os.environ.items())]))
+
+
+def shared(text: str) -> str:
+    """The text with other names; as it is without --share."""
+    if not os.environ.get(SHARE):
+        return text
+    _know_this_machine()
+    for kind, form in _FORMS:
+        text = form.sub(functools.partial(_in_form, kind), text)
+    for kind, names in _known.items():
+        text = re.sub(_WORD % "|".join(sorted(names, key=len, reverse=True)), functools.partial(_in_form, kind), text)
+    return text
+
+
+def replaced(text: str) -> str:
+    """The sentences of a page about its names: how many of which kind were replaced, or how to replace them."""
+    if not os.environ.get(SHARE):
+        return "It contains host names, user names, addresses and paths: --share replaces the names and addresses."
+    names = {found[0]: KINDS[found[1]] for found in _OURS.finditer(text)}
+    counts = ", ".join(f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common())
+    return f"Replaced by --share: {counts or 'nothing'}. Paths and names in other forms are still in it: read it before you pass it on."
