@@ -282,8 +282,8 @@ def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
             return any(map(end.__contains__, _LIKE_AN_ERROR)), state.st_mtime
         return False, 0.0
 
-    readable = (one for one in listed if not one[1])  # to open a pipe would wait for whoever writes to it
-    best = set(sorted(readable, key=worth, reverse=True)[:MAX_FILES])
+    # only those that are readable: to open a pipe would wait for whoever writes to it
+    best = set(sorted((one for one in listed if not one[1]), key=worth, reverse=True)[:MAX_FILES])
     return [one for one in listed if one in best]
 
 

@@ -165,8 +165,8 @@ class Kinds:
         cheap = not about & MUCH and (not messages or b"NCCL INFO" in at[2])
         # with other numbers another expression may match, but in what NCCL says of its set-up
         wanted = about if not about or b"NCCL INFO" in at[2] else {name for _, may in texts for name in may if name in EXPRESSIONS}
-        steps = about == {"rank-progress"} and not messages
-        return Kind(at, messages, wanted, cheap, steps, own.get("looks-odd", False), own.get("ends-open", False))
+        return Kind(at, messages, wanted, cheap, steps=about == {"rank-progress"} and not messages, odd=own.get("looks-odd", False),
+                    opens=own.get("ends-open", False))
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:

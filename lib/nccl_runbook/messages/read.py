@@ -157,10 +157,9 @@ class _Reader:
         """Take in the reporter's words, line by line."""
         asked = Matcher({**clues.catalogue()["printed"], **clues.catalogue()["spoken"]}, clues.needs) if lines else Matcher({})
         for index, messages in asked.may_match([line.encode("utf-8", "replace") for line in lines]).items():
+            line = LogLine(CONTEXT, index + 1, clipped(lines[index].strip(), 1000))
             for message in messages:
-                if asked.pattern(message).search(lines[index]):
-                    line = LogLine(CONTEXT, index + 1, clipped(lines[index].strip(), 1000))
-                    self._keep(message, asked.pattern(message), line, [lines[index]])
+                self._keep(message, asked.pattern(message), line, [lines[index]])
 
     def _ask(self, kinds: Sequence[tuple[At, Kind | None]], context: str, expressions: dict[str, str]) -> None:
         """Keep the first line that matches, of each that was not found yet; below all kinds are the reporter's words, as one."""

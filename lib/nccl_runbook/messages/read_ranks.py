@@ -184,8 +184,8 @@ class Ranks:
         if work and len(row["timeouts"]) < 16:
             seq, op, numel, _, limit, ran = work.groups()
             if (seq and int(seq), op) not in {(t.seq, t.op) for t in row["timeouts"]}:
-                number = {k: int(v) if v else None for k, v in (("seq", seq), ("numel_in", numel))}
-                row["timeouts"].append(Timeout(line, op, timeout_ms=int(limit or -1), ran_ms=int(ran or -1), group=name, **number))
+                row["timeouts"].append(Timeout(line, op, int(seq) if seq else None, int(numel) if numel else None,
+                                               int(limit or -1), int(ran or -1), name))
 
     def last(self, line: LogLine, order: int) -> None:
         """The last line of a rank, by file order; progress there counts, too."""

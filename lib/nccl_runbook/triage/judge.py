@@ -153,8 +153,8 @@ def _survived(logs: Logs) -> list[Pointer]:
     """Messages after which the job went on."""
     rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
     lines = tuple(seen.lines[0] for seen in rows if seen.resumed or works(logs.context))[:4]
-    went_on = Advice("The job continued after these lines, or had ended well before them.")
-    return [Pointer("benign", "possible", lines, (), 900, went_on)] if lines else []
+    return [Pointer("benign", "possible", lines, (), 900, Advice(
+        "The job continued after these lines, or had ended well before them."))] if lines else []
 
 
 def _fires(clue: Clue, logs: Logs) -> bool:
@@ -212,8 +212,8 @@ def _hypothesis(cause_id: str, found: list[Pointer], logs: Logs) -> Hypothesis:
     remedy = fitted(_not_done(advice.remedy or cause.remedy, logs), status == "possible" and cause_id != "benign", logs.launcher)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else "")
-    against = tuple(dict.fromkeys(text for p in surest for text in p.against))
-    return Hypothesis(cause_id, status, cause.title, says, evidence, remedy, Decides(*(advice.decides or cause.decides)), against)
+    return Hypothesis(cause_id, status, cause.title, says, evidence, remedy, Decides(*(advice.decides or cause.decides)),
+                      tuple(dict.fromkeys(text for p in surest for text in p.against)))
 
 
 def _not_done(remedy: tuple[tuple[str, str, tuple[str, ...]], ...], logs: Logs) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
@@ -254,9 +254,8 @@ def verdict(hypotheses: list[Hypothesis]) -> str:
 
 def where(line: LogLine) -> str:
     """In words: "train.log line 812, rank 3"."""
-    at = f" line {line.line}" if line.line else ""
-    place = "your description" if line.file == CONTEXT else "/".join(line.file.split("/")[-2:]) + at
-    return place + (f", rank {line.rank}" if line.rank is not None else "")
+    printed = "/".join(line.file.split("/")[-2:]) + (f" line {line.line}" if line.line else "")
+    return ("your description" if line.file == CONTEXT else printed) + (f", rank {line.rank}" if line.rank is not None else "")
 
 
 def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:

@@ -57,8 +57,8 @@ class Comparison:
 def compare(good: RunProfile, bad: RunProfile) -> Comparison:
     """What differs between two runs' logs. Where only one of them printed a thing, it is no difference: silence says nothing."""
     times = tuple(_time(kind, good, bad) for kind in ("init", "step", "sync") if good.times.get(kind) or bad.times.get(kind))
-    differences = [*_settings(good, bad), *_communicators(good, bad), *_devices(good, bad)]
-    differences.sort(key=lambda d: (not d.could_explain, [*_KINDS].index(d.kind), d.name))
+    differences = sorted([*_settings(good, bad), *_communicators(good, bad), *_devices(good, bad)],
+                         key=lambda d: (not d.could_explain, [*_KINDS].index(d.kind), d.name))
     return Comparison(_sentence(good, bad, times, differences), times, tuple(differences))
 
 

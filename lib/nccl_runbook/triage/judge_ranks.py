@@ -51,9 +51,9 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ,
-              nodes_differ, runs_apart, communicators_pile_up, somebody_raised)
-    return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
+    return [*(who_was_late or all_wait_alike(logs)), *(p for rule in (
+        guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ, nodes_differ,
+        runs_apart, communicators_pile_up, somebody_raised) for p in rule(logs))]
 
 
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
@@ -78,8 +78,8 @@ def first_gpu_is_held(logs: Logs) -> list[Pointer]:
     rows = [(found[1], found[2], line) for found, line in _matches(logs, "nvidia-smi-process")]
     first = {pid for gpu, pid, _ in rows if gpu == "0"}
     both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
-    lines = tuple(line for _, pid, line in rows if pid in both)
-    return [Pointer("device-not-set-per-rank", "likely", lines[:4], (), 3)] if both and len(first) > 1 else []
+    lines = tuple(line for _, pid, line in rows if pid in both)[:4]
+    return [Pointer("device-not-set-per-rank", "likely", lines, (), 3)] if both and len(first) > 1 else []
 
 
 def _waiting(logs: Logs) -> list[RankLog]:
@@ -115,8 +115,7 @@ def counts_differ(logs: Logs) -> list[Pointer]:
     if len(counts) < 2 or not _waiting(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
-    alike = [c for c, _ in counts.values()].count(high[0])
-    if high[0] - low[0] < 2 or alike < 2:
+    if high[0] - low[0] < 2 or [c for c, _ in counts.values()].count(high[0]) < 2:
         return []
     return [Pointer("uneven-minibatches", "likely", (high[1], low[1], _waiting(logs)[0].timeouts[0].at), (), 25)]
 
@@ -215,8 +214,7 @@ def nodes_differ(logs: Logs) -> list[Pointer]:
     sure = "likely" if len({(line.rank, line.host) for line in networks.values()}) > 1 else "possible"
     channels = {found[1]: line for found, line in _matches(logs, "nccl-channels")
                 if line.rank is not None and (logs.failed or logs.context)}
-    against = ("communicators of other ranks may have different numbers of channels",)
-    told = ((networks, sure, (), 36), (channels, "possible", against, 37))
+    told = ((networks, sure, (), 36), (channels, "possible", ("communicators of other ranks may have different numbers of channels",), 37))
     return [Pointer("nodes-differ", status, tuple(by.values()), why, place) for by, status, why, place in told if len(by) > 1]
 
 
