@@ -26,7 +26,7 @@ from nccl_runbook.messages.clues import catalogue, compiled  # noqa: E402
 from nccl_runbook.messages.matcher import alternatives  # noqa: E402
 from nccl_runbook.messages.read_ranks import EXPRESSIONS  # noqa: E402
 from nccl_runbook.triage import judge_against, read_profile  # noqa: E402
-from nccl_runbook.triage.answer import answer  # noqa: E402
+from nccl_runbook.triage.judge import answer  # noqa: E402
 from triage_samples import SAMPLES  # noqa: E402
 
 SLOW_S = 5.0  # CPU seconds for at most 200 kB: ordinary ones take less than a tenth

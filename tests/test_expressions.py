@@ -17,8 +17,6 @@ AT_ONCE_S = 0.020
 FAMILIES = 12  # tried of one expression, spread over all that its parts give
 # constant -> longest text, and why no longer one comes
 BOUNDED = {
-    "messages.matcher.TOKENS": (1000, "the package's own expressions; the longest has 1,700 characters, none only brackets"),
-    "messages.matcher._QUANTIFIER": (1000, "a token of those"),
     "hang.live.judge_hosts._ELSEWHERE": (300, "an address and its port, asked with match"),
     "triage.read_profile._TIMES": (LINE_CHARACTERS, "a piece of a line"),
     "messages.read_ranks._GROUP": (LINE, "a line"),

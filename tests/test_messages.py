@@ -10,7 +10,7 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.messages import clues, judge, read
 from nccl_runbook.messages.facts import Logs, Seen
-from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.judge import answer
 from pydantic import TypeAdapter
 
 ROWS = {row["id"]: row for row in clues._rows()}

@@ -20,7 +20,7 @@ from nccl_runbook.hang.judge import judge as judge_hang
 from nccl_runbook.hang.read import collect as read_hang
 from nccl_runbook.look import live
 from nccl_runbook.messages.read import collect
-from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.judge import answer
 from triage_samples import DUPLICATE, SAMPLES, init
 
 KEY = "0123456789abcdef0123456789abcdef"

@@ -23,8 +23,8 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.messages import read
 from nccl_runbook.report.cells import Line
-from nccl_runbook.triage.answer import answer
 from nccl_runbook.triage.facts import Start
+from nccl_runbook.triage.judge import answer
 from nccl_runbook.triage.start import judge as rules, read as start_files
 from nccl_runbook.triage.start.read import collect
 from nccl_runbook.triage.start.steps import WITHOUT_REASON, matching, plan, step_texts, symptoms

@@ -28,7 +28,7 @@ from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read_ranks import EXPRESSIONS
 from nccl_runbook.report.markup import badge
 from nccl_runbook.triage import judge as triage
-from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.judge import answer
 from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
 from triage_samples import DUPLICATE, SAMPLES, hung

@@ -11,8 +11,8 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.messages import read as logs
 from nccl_runbook.triage import judge_against as against, read_profile as log_profile
-from nccl_runbook.triage.answer import answer
 from nccl_runbook.triage.facts import RunProfile
+from nccl_runbook.triage.judge import answer
 from processes import ROOT
 from pydantic import TypeAdapter
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from nccl_runbook.logs import sources as log_sources
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
-from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.judge import answer
 from processes import ROOT
 from triage_samples import DUPLICATE, hung
 

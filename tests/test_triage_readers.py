@@ -22,7 +22,7 @@ from nccl_runbook.messages import kinds, read as reader, read_ranks
 from nccl_runbook.messages.clues import catalogue, compiled
 from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage
-from nccl_runbook.triage.answer import answer
+from nccl_runbook.triage.judge import answer
 from processes import ROOT, quickest_s
 from triage_samples import DUPLICATE, SAMPLES, hung
 

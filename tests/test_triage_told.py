@@ -177,7 +177,7 @@ def test_normal_values_are_no_evidence(tmp_path, line):
 
 def test_our_own_answer_is_no_evidence(tmp_path):
     from nccl_runbook.cli.triage import text
-    from nccl_runbook.triage.answer import answer
+    from nccl_runbook.triage.judge import answer
 
     (tmp_path / "job.log").write_text("n1:1:2 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
     ours = text(answer(reader.collect([str(tmp_path / "job.log")])))

@@ -43,7 +43,7 @@ def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
     if not (brought.logs or brought.words):
         return Gathered([])
     from nccl_runbook.messages.read import collect
-    from nccl_runbook.triage.answer import answer
+    from nccl_runbook.triage.judge import answer
     from nccl_runbook.triage.start.steps import deciding
     from nccl_runbook.triage.table import fits_tables, tables
 

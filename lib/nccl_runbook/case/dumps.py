@@ -1,7 +1,7 @@
 """What recorder dumps and stacks among the files show. No pydantic here: triage starts with this file."""
 
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.triage.answer import HANG_READS, Dumps
+from nccl_runbook.triage.judge import HANG_READS, Dumps
 
 
 def dumps_of(logs: Logs, paths: list[str]) -> tuple[Dumps | None, list[object]]:

@@ -12,8 +12,7 @@ from nccl_runbook.core.findings import exit_code
 from nccl_runbook.logs.sources import piped
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.tables import Table
-from nccl_runbook.triage.answer import READ_BY_HANG, Answer, answer as judged
-from nccl_runbook.triage.judge import platform, where
+from nccl_runbook.triage.judge import READ_BY_HANG, Answer, answer as judged, platform, where
 from nccl_runbook.triage.judge_against import Comparison, compare
 from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, tables, there_tables
 
@@ -83,7 +82,7 @@ def text(given: Answer) -> str:
     lines += [f"{table!r}\n" for table in fits_tables(given.fits)]
     lines += [f"{table!r}\n" for table in there_tables(logs.here, given.hosts, given.there)]
     if given.compared:
-        lines += [repr(against_table(given.compared.sentence, given.compared.rows())), ""]
+        lines += [repr(against_table(given.compared)), ""]
     if logs.ranks:
         lines += [repr(ranks_table(logs)), ""]
     if logs.unknown and all(one.status == "possible" for one in given.hypotheses):
@@ -107,6 +106,6 @@ def _cut(text: str) -> str:
 
 def _tables(given: Answer) -> list[Any]:
     """Every table of the page."""
-    beside = [against_table(given.compared.sentence, given.compared.rows())] if given.compared else []
+    beside = [against_table(given.compared)] if given.compared else []
     dumps = [Table(DUMPS, ["`nccl-runbook hang` says"], [[given.dumps.sentence]])] if given.dumps else []
     return [*dumps, *beside, *fits_tables(given.fits), *there_tables(given.logs.here, given.hosts, given.there), *tables(given.logs)]

@@ -34,11 +34,8 @@ def clashes(seen: Sequence[Identity]) -> list[Clash]:
     """Every set of ranks that is not on different GPUs, the surest first."""
     shared = [Clash("shared", tuple(i.rank for i in same), same[0].uuid) for same in _alike(seen, "uuid")]
     different = {i.uuid: i for i in reversed(seen) if i.uuid}
-    found = []
-    for same in _alike(list(different.values()), "bus_id"):
-        kind = "slices" if all(i.uuid.upper().startswith("MIG-") for i in same) else "bus-id-collision"
-        found.append(Clash(kind, tuple(sorted(i.rank for i in same)), same[0].bus_id))
-    return shared + found
+    return shared + [Clash("slices" if all(i.uuid.upper().startswith("MIG-") for i in same) else "bus-id-collision",
+                           tuple(sorted(i.rank for i in same)), same[0].bus_id) for same in _alike(list(different.values()), "bus_id")]
 
 
 def _alike(seen: Sequence[Identity], field: str) -> list[list[Identity]]:

@@ -14,6 +14,8 @@ TAG = "parameters"
 _LEAST = {"budget_s": 1, "repeats": 1}  # of a number; of every other 0
 _SHELL_WORDS = ("command", "arm_a", "arm_b")
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str}
+_TAKEN = {bool: (str,), int: (str,), float: (str, int), str: (int, float)}  # what a value may be given as
+_TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 class ParameterError(ValueError):
@@ -33,15 +35,9 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
     """The value as ``wanted`` (bool, int, float or str); ParameterError where it cannot be, never a guess."""
     if type(value) is wanted:
         return value
-    if wanted is float and type(value) is int:
-        return float(value)
-    if wanted is str and type(value) in (int, float):
-        return str(value)
-    if isinstance(value, str) and wanted is bool and value.lower() in ("true", "false", "1", "0", "yes", "no"):
-        return value.lower() in ("true", "1", "yes")
-    if isinstance(value, str) and wanted in (int, float):
-        with contextlib.suppress(ValueError):
-            return wanted(value)
+    with contextlib.suppress(ValueError, KeyError):
+        if type(value) in _TAKEN[wanted]:
+            return _TRUTH[value.lower()] if wanted is bool else wanted(value)
     allowed = "True or False" if wanted is bool else f"a value of type {wanted.__name__}"
     raise ParameterError(f"parameter {name}: {value!r} is not {allowed}")
 

@@ -2,6 +2,7 @@
 
 A file holds one record, or an array of several, as nccl-look.pyz writes it.
 """
+import contextlib
 import functools
 import json
 import os
@@ -101,23 +102,19 @@ def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
     as they belong together. ``mode``: as far as the umask allows."""
     umask = os.umask(0o077)
     os.umask(umask)
-    made: list[str] = []
-    try:
+    made: dict[Path, str] = {}
+    with contextlib.ExitStack() as left_over:
         for path, text in texts.items():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            made.append(temporary)
+            handle, made[path] = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            left_over.callback(Path(made[path]).unlink, missing_ok=True)
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
                 os.fchmod(file.fileno(), mode & ~umask)
-        for path, temporary in zip(texts, made):
+        for path, temporary in made.items():
             os.replace(temporary, path)
-    except BaseException:
-        for temporary in made:
-            Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def write_text(path: Path, text: str, mode: int = 0o600) -> None:
@@ -159,14 +156,13 @@ def load_all(path: Path) -> list[Record]:
     try:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
-            raise RecordError(f"{path} is not a record of this runbook (not a regular file of at most {RECORD_BYTES >> 20} MiB)")
+            raise RecordError(f"not a regular file of at most {RECORD_BYTES >> 20} MiB")
         data = path.read_bytes()
         if max(map(len, data.split(b'"'))) > TEXT_BYTES:
-            raise RecordError(f"{path} is not a record of this runbook (it holds a text of more than {TEXT_BYTES >> 20} MiB)")
-    except OSError as error:
-        raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
-    try:
+            raise RecordError(f"it holds a text of more than {TEXT_BYTES >> 20} MiB")
         learn(data.decode("utf-8", "replace"))
         return read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
+    except OSError as error:
+        raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
     except RecordError as error:
         raise RecordError(f"{path} is not a record of this runbook ({error})") from error

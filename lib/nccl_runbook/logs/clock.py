@@ -43,22 +43,21 @@ class Clocks:
 
 def _tied_to(tied: dict[str, ClockOffset], shared: list[dict[str, float]]) -> dict[str, ClockOffset]:
     """Clocks that share enough events with those, and no others."""
-    apart: dict[str, list[float]] = collections.defaultdict(list)
-    errors: dict[str, float] = collections.defaultdict(float)
+    apart: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)  # seconds, and the error of the clock they are of
     for times in shared:
         known = min((tied[name] for name in times if name in tied), key=lambda one: (one.error_s, one.clock), default=None)
         for name in times if known else ():
             if name not in tied:
-                apart[name].append(times[name] - times[known.clock] + known.offset_s)
-                errors[name] = max(errors[name], known.error_s)
-    return {name: _offset(name, seconds, errors[name]) for name, seconds in apart.items() if len(seconds) >= LEAST}
+                apart[name].append((times[name] - times[known.clock] + known.offset_s, known.error_s))
+    return {name: _offset(name, told) for name, told in apart.items() if len(told) >= LEAST}
 
 
-def _offset(name: str, apart: list[float], error_s: float) -> ClockOffset:
+def _offset(name: str, told: list[tuple[float, float]]) -> ClockOffset:
     import statistics  # takes 10 ms, and is asked for where several hosts share events
 
-    middle = statistics.median(apart)
-    return ClockOffset(name, round(middle, 3), round(max(abs(d - middle) for d in apart) + error_s, 3), len(apart))
+    middle = statistics.median(apart for apart, _ in told)
+    error_s = max(abs(apart - middle) for apart, _ in told) + max(error for _, error in told)
+    return ClockOffset(name, round(middle, 3), round(error_s, 3), len(told))
 
 
 def clock(line: LogLine) -> str:

@@ -3,6 +3,7 @@
 import bz2
 import codecs
 import collections
+import contextlib
 import functools
 import gzip
 import io
@@ -156,8 +157,6 @@ class Source:
         return _KEY_LINE.sub(b"[redacted:key]", row) if self._of_key else row
 
     def _text(self) -> Iterator[bytes]:
-        if self._file is None:
-            return
         head = self._head + self._file.read(CHUNK_BYTES)
         if head.startswith(_BINARY):
             self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is a binary file (program, pickle or zip)"
@@ -188,8 +187,8 @@ def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[
         total += len(chunk)
         if total <= begin + len(chunk):
             yield chunk, True
-            continue
-        last.append(chunk)
+        else:
+            last.append(chunk)
         if len(last) * CHUNK_BYTES > end:
             yield last.popleft(), number % SAMPLED == 0
     for chunk in last:
@@ -276,17 +275,15 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
 def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Of too many files those that end in an error, then the newest; in their own order."""
     def worth(one: tuple[str, str]) -> tuple[bool, float]:
-        try:
-            with open(one[0], "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(max(0, size - END_BYTES))
-                end = file.read(END_BYTES).lower()  # an expression takes 2 ms each
-                return any(map(end.__contains__, _LIKE_AN_ERROR)), os.fstat(file.fileno()).st_mtime
-        except (OSError, ValueError):
-            return False, 0.0
+        with contextlib.suppress(OSError, ValueError), open(one[0], "rb") as file:
+            state = os.fstat(file.fileno())
+            file.seek(max(0, state.st_size - END_BYTES))
+            end = file.read(END_BYTES).lower()  # an expression takes 2 ms each
+            return any(map(end.__contains__, _LIKE_AN_ERROR)), state.st_mtime
+        return False, 0.0
 
-    readable = (one for one in listed if not one[1])  # to open a pipe would wait for whoever writes to it
-    best = set(sorted(readable, key=worth, reverse=True)[:MAX_FILES])
+    # only those that are readable: to open a pipe would wait for whoever writes to it
+    best = set(sorted((one for one in listed if not one[1]), key=worth, reverse=True)[:MAX_FILES])
     return [one for one in listed if one in best]
 
 

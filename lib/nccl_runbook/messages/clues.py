@@ -101,8 +101,7 @@ def catalogue() -> dict[str, Any]:
 
     It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
     tables = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), PACKAGE / "causes/causes.toml", PACKAGE / "triage/experiments.toml"]
-    files = [*tables, Path(__file__), Path(matcher.__file__)]
-    name = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:32]
+    name = hashlib.sha256(b"\0".join(file.read_bytes() for file in [*tables, Path(__file__), Path(matcher.__file__)])).hexdigest()[:32]
     with contextlib.suppress(ValueError):  # a file that somebody cut off
         return json.loads(cache.read(name) or b"")
     symptoms = table("messages/catalogue/fits")["fit"]

@@ -17,9 +17,9 @@ def current(logs: Logs) -> Logs:
     quoted += [(t.first, Seen([t.first], t.times)) for t in logs.unknown]
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
     matched = {name: [(line, seen) for line, seen in quoted if compiled(e).search(plain(line.text))] for name, e in asked.items()}
-    again = {name: Seen(list(dict.fromkeys(line for line, _ in of)), max(s.times for _, s in of), all(s.resumed for _, s in of))
-             for name, of in matched.items() if of}
-    return dataclasses.replace(logs, seen=again, catalogue=version())
+    return dataclasses.replace(logs, catalogue=version(), seen={
+        name: Seen(list(dict.fromkeys(line for line, _ in of)), max(s.times for _, s in of), all(s.resumed for _, s in of))
+        for name, of in matched.items() if of})
 
 
 def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:

@@ -165,8 +165,8 @@ class Kinds:
         cheap = not about & MUCH and (not messages or b"NCCL INFO" in at[2])
         # with other numbers another expression may match, but in what NCCL says of its set-up
         wanted = about if not about or b"NCCL INFO" in at[2] else {name for _, may in texts for name in may if name in EXPRESSIONS}
-        steps = about == {"rank-progress"} and not messages
-        return Kind(at, messages, wanted, cheap, steps, own.get("looks-odd", False), own.get("ends-open", False))
+        return Kind(at, messages, wanted, cheap, steps=about == {"rank-progress"} and not messages, odd=own.get("looks-odd", False),
+                    opens=own.get("ends-open", False))
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:
@@ -176,9 +176,6 @@ def _may_match(texts: list[str]) -> list[Collection[str]]:
 
 def visible(raws: list[bytes]) -> list[bytes]:
     """The lines without what hides a word when it stands inside."""
-    whole = b"\n".join(raws)
-    if not any(mark in whole for mark in _HIDING):
-        return raws
     return ["\r".join(pieces(raw)).encode() if any(mark in raw for mark in _HIDING) else raw for raw in raws]
 
 
@@ -216,10 +213,9 @@ def joined(above: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
     if above.rstrip().endswith(b"Last error:"):
         return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
-    if len(above) < 16 or len(above) > 2000 or not text[:1].strip() or _STARTS.match(text):
-        if not text.startswith((" ", "\t")) or not above.rstrip().endswith((b":", b",")):
-            return ""
+    goes_on = text.startswith((" ", "\t")) and above.rstrip().endswith((b":", b","))
+    looks_broken = 16 <= len(above) <= 2000 and text[:1].strip() and not _STARTS.match(text)
     head = above.decode("utf-8", "replace").rstrip("\r\n")
-    if not matcher().pattern("ends-open").search(head):
+    if not (goes_on or looks_broken) or not matcher().pattern("ends-open").search(head):
         return ""
     return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

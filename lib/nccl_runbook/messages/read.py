@@ -145,21 +145,21 @@ class _Reader:
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
         foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.catalogue()["fits"].keys()
         begun = (name for name in read_ranks.LAUNCHERS if name in self._kinds.launchers or matcher().pattern(name).search(plain(context)))
-        table, launcher = self._table, next(begun, "").removeprefix("launcher-")
-        rest = table.rows(), launcher, self._strange(), foreign, table.versions(), table.failed, table.timeout, table.raised
+        table = self._table
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1)
         words = "\n".join([context, *self._words] if self._words else [context])
-        return Logs(files, words, seen, *rest, table.clocks.offsets(), table.apart(), os.uname().nodename, attempts, clues.version())
+        return Logs(files, words, seen, table.rows(), next(begun, "").removeprefix("launcher-"), self._strange(), foreign,
+                    table.versions(), table.failed, table.timeout, table.raised, table.clocks.offsets(), table.apart(),
+                    os.uname().nodename, attempts, clues.version())
 
     def _told(self, lines: list[str]) -> None:
         """Take in the reporter's words, line by line."""
         asked = Matcher({**clues.catalogue()["printed"], **clues.catalogue()["spoken"]}, clues.needs) if lines else Matcher({})
         for index, messages in asked.may_match([line.encode("utf-8", "replace") for line in lines]).items():
+            line = LogLine(CONTEXT, index + 1, clipped(lines[index].strip(), 1000))
             for message in messages:
-                if asked.pattern(message).search(lines[index]):
-                    line = LogLine(CONTEXT, index + 1, clipped(lines[index].strip(), 1000))
-                    self._keep(message, asked.pattern(message), line, [lines[index]])
+                self._keep(message, asked.pattern(message), line, [lines[index]])
 
     def _ask(self, kinds: Sequence[tuple[At, Kind | None]], context: str, expressions: dict[str, str]) -> None:
         """Keep the first line that matches, of each that was not found yet; below all kinds are the reporter's words, as one."""

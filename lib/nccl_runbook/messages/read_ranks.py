@@ -13,34 +13,27 @@ from nccl_runbook.messages.facts import RankLog, Timeout
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 MAX_CALLS = 50_000
-_ERROR = (
-    r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
-    r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|Killed\s*$|^\s*torch\.\w+Error"
-)
-_WATCHED = (
-    r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
-    r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal")
-# a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of none
-_PROGRESS = (r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
-    r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")
-# id -> expression of what a line says about a rank; of those every line counts, of the others only the first and the last ones
-_OF_EVERY_LINE = {
+# id -> expression of what a line says about a rank
+EXPRESSIONS = {
     # torch 1.9 (no SeqNum) to 2.13
     "rank-work": (r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
         r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"),
     "rank-status": r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)",
     "rank-communicator": (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
         r"(?: commId 0x([0-9a-f]+))?"),
-    "rank-error": _ERROR,
-    "rank-watched": _WATCHED,
+    "rank-error": (
+        r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
+        r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|"
+        r"Killed\s*$|^\s*torch\.\w+Error"),
+    "rank-watched": (
+        r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
+        r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"),
     # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
     "rank-over": r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)",
     "rank-ended": (r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
         r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"),
     # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
-    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,'}
-EXPRESSIONS = {
-    **_OF_EVERY_LINE,
+    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,',
     "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
     "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
     "rank-network": r"Using network (\w+)",
@@ -50,8 +43,14 @@ EXPRESSIONS = {
         r"Running collective: Collective(?=.*?OpType=(\w+))"
         r"\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)"),
     "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
-    "rank-progress": _PROGRESS}
-MUCH = frozenset(_OF_EVERY_LINE)
+    # a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of
+    # none
+    "rank-progress": (
+        r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
+        r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|"
+        r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")}
+# of those every line counts, of the others only the first and the last ones
+MUCH = frozenset(f"rank-{what}" for what in ("work", "status", "communicator", "error", "watched", "over", "ended", "success"))
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
 LAUNCHERS: Mapping[str, str] = {f"launcher-{name}": line for name, line in table("causes/launchers")["said"].items()}
 
@@ -81,7 +80,7 @@ class Ranks:
         if line.rank is None:
             return None
         if line.rank not in self._rows:
-            self._rows[line.rank] = vars(RankLog(line.rank, [], []))
+            self._rows[line.rank] = vars(RankLog(line.rank, [], [], transports=Counter()))
         row = self._rows[line.rank]
         for name, value in (("hosts", line.host), ("files", line.file)):
             if value and value not in row[name] and len(row[name]) < 8:
@@ -95,13 +94,16 @@ class Ranks:
         if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = filter(None, call.groups())
             self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault((op, count, datatype), line)
-        self._software(line, found)
         if comm and pid and int(comm.group(2)) > 1:
             # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
             self.of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
         row = self._row(line)
+        told = {name: found.get(f"rank-{name}") for name in ("nccl", "torch", "network")}
+        took = {name: next(filter(None, match.groups())) for name, match in told.items() if match}
+        if "nccl" in took and len(self._versions[took["nccl"]]) < 8:
+            self._versions[took["nccl"]].add(f"rank {line.rank}" if row else line.host or line.file)
         if not comm or len(found) > 1:  # a job that opens communicators again and again prints nothing as often
             self._life(line, row, text, order, found)
         if row is None:
@@ -109,18 +111,9 @@ class Ranks:
         if comm:
             self._communicator(line.rank or 0, row, comm)
         self._sequence(row, line, text, found)
-        if "rank-network" in found:
-            row["network"] = found["rank-network"].group(1)
+        row |= took
         if "rank-via" in found:
-            row["transports"][found["rank-via"].group(1)] = row["transports"].get(found["rank-via"].group(1), 0) + 1
-
-    def _software(self, line: LogLine, found: Found) -> None:
-        versions = {name: next(filter(None, found[f"rank-{name}"].groups())) for name in ("nccl", "torch") if f"rank-{name}" in found}
-        row = self._row(line) if versions else None
-        if "nccl" in versions and len(self._versions[versions["nccl"]]) < 8:
-            self._versions[versions["nccl"]].add(f"rank {line.rank}" if line.rank is not None else line.host or line.file)
-        if row is not None:
-            row.update(versions)
+            row["transports"][found["rank-via"].group(1)] += 1
 
     def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, found: Found) -> None:
         watched, ended = "rank-watched" in found, "rank-ended" in found
@@ -191,15 +184,16 @@ class Ranks:
         if work and len(row["timeouts"]) < 16:
             seq, op, numel, _, limit, ran = work.groups()
             if (seq and int(seq), op) not in {(t.seq, t.op) for t in row["timeouts"]}:
-                number = {k: int(v) if v else None for k, v in (("seq", seq), ("numel_in", numel))}
-                row["timeouts"].append(Timeout(line, op, timeout_ms=int(limit or -1), ran_ms=int(ran or -1), group=name, **number))
+                row["timeouts"].append(Timeout(line, op, int(seq) if seq else None, int(numel) if numel else None,
+                                               int(limit or -1), int(ran or -1), name))
 
     def last(self, line: LogLine, order: int) -> None:
         """The last line of a rank, by file order; progress there counts, too."""
         row = self._row(line)
         if row is not None:
             row["last"] = line
-            if compiled(_PROGRESS).search(line.text) and not any(compiled(e).search(line.text) for e in (_ERROR, _WATCHED)):
+            went, *broke = (compiled(EXPRESSIONS[f"rank-{what}"]).search(line.text) for what in ("progress", "error", "watched"))
+            if went and not any(broke):
                 row["progress"] = line
                 self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
 

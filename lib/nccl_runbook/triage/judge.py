@@ -1,4 +1,5 @@
-"""What broke first, from what the job printed: hypotheses, best first. No test was run; a log alone proves no health."""
+"""What broke first, from what the job printed: hypotheses, best first, and the answer for terminal, JSON, page and notebook. No test was
+run; a log alone proves no health."""
 
 import collections
 import dataclasses
@@ -9,11 +10,13 @@ from nccl_runbook.causes.failures import fitted
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message
-from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, says, works
+from nccl_runbook.logs.facts import FileRead, LogLine
+from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, says, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
+from nccl_runbook.messages.judge import current
 from nccl_runbook.messages.kinds import plain
-from nccl_runbook.triage import judge_ranks as triage_ranks
+from nccl_runbook.triage import judge_against, judge_ranks as triage_ranks
+from nccl_runbook.triage.judge_against import Comparison
 from nccl_runbook.triage.judge_ranks import Pointer
 from nccl_runbook.triage.start.steps import step_texts
 
@@ -24,6 +27,9 @@ MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"]
 PLATFORMS = {"platform-rocm": "AMD GPUs (ROCm, RCCL)", "platform-ascend": "Ascend NPUs (HCCL)", "platform-xpu": "Intel GPUs (oneCCL)"}
 _NVIDIA = re.compile(r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so")
 _NVIDIA_ONLY = frozenset(["fabric-manager-down", "nvls-fabric-fault", "nvml-call-failed", "driver-library-mismatch", "nccl-older-than-gpu"])
+HANG = "nccl-runbook hang "
+READ_BY_HANG = ("a flight-recorder dump", "stacks of ", "an answer of NCCL's RAS")
+HANG_READS = "`nccl-runbook hang`"  # how the reader of files names what it leaves to hang
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
 
 
@@ -48,6 +54,51 @@ class Hypothesis:
     remedy: tuple[Remedy, ...]
     decides: Decides
     against: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Dumps:
+    """What recorder dumps and stacks among the files say, as `hang` judges them. ``next``: what to collect next, or ""."""
+
+    sentence: str
+    finding: Finding
+    next: str = ""
+
+    def leads(self, hypotheses: list[Hypothesis]) -> bool:
+        """Whether they show that the job is broken, and the log does not show it more surely."""
+        surer = self.finding.status == "possible" and any(h.status == "established" for h in hypotheses)
+        return self.finding.severity is Severity.BROKEN and not surer
+
+    @property
+    def verdict(self) -> str:
+        """As of a log: what is complete in the dumps proves no health."""
+        return {Severity.BROKEN: "broken", Severity.WARN: "degraded"}.get(self.finding.severity, "unknown")
+
+    def headline(self, logs: Logs) -> str:
+        """One true line at the top."""
+        word = {"broken": "Broken", "degraded": "Likely"}.get(self.verdict, "Unknown")
+        sure = f" ({self.finding.status})" if word == "Broken" and self.finding.status in ("possible", "likely") else ""
+        unread = "; no log was read" if word == "Unknown" and not _were_read(logs) else ""
+        return f"{word}: {self.finding.title.rstrip('.')}{unread}{sure}."
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """``verdict``: "broken", "degraded" or "unknown"; ``hypotheses``: best first; ``findings``: the same as findings of a
+    step; ``hosts`` and ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds);
+    ``led``: whether the dumps lead; ``fits``: what fits the symptom, and no line shows."""
+
+    logs: Logs
+    verdict: str
+    sentence: str
+    hypotheses: list[Hypothesis]
+    findings: list[Finding]
+    hosts: list[str]
+    there: list[tuple[str, str, str]]
+    compared: Comparison | None = None
+    dumps: Dumps | None = None
+    led: bool = False
+    fits: tuple[Cause, ...] = ()
 
 
 def judge(logs: Logs) -> list[Hypothesis]:
@@ -102,8 +153,8 @@ def _survived(logs: Logs) -> list[Pointer]:
     """Messages after which the job went on."""
     rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
     lines = tuple(seen.lines[0] for seen in rows if seen.resumed or works(logs.context))[:4]
-    went_on = Advice("The job continued after these lines, or had ended well before them.")
-    return [Pointer("benign", "possible", lines, (), 900, went_on)] if lines else []
+    return [Pointer("benign", "possible", lines, (), 900, Advice(
+        "The job continued after these lines, or had ended well before them."))] if lines else []
 
 
 def _fires(clue: Clue, logs: Logs) -> bool:
@@ -161,8 +212,8 @@ def _hypothesis(cause_id: str, found: list[Pointer], logs: Logs) -> Hypothesis:
     remedy = fitted(_not_done(advice.remedy or cause.remedy, logs), status == "possible" and cause_id != "benign", logs.launcher)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else "")
-    against = tuple(dict.fromkeys(text for p in surest for text in p.against))
-    return Hypothesis(cause_id, status, cause.title, says, evidence, remedy, Decides(*(advice.decides or cause.decides)), against)
+    return Hypothesis(cause_id, status, cause.title, says, evidence, remedy, Decides(*(advice.decides or cause.decides)),
+                      tuple(dict.fromkeys(text for p in surest for text in p.against)))
 
 
 def _not_done(remedy: tuple[tuple[str, str, tuple[str, ...]], ...], logs: Logs) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
@@ -203,9 +254,8 @@ def verdict(hypotheses: list[Hypothesis]) -> str:
 
 def where(line: LogLine) -> str:
     """In words: "train.log line 812, rank 3"."""
-    at = f" line {line.line}" if line.line else ""
-    place = "your description" if line.file == CONTEXT else "/".join(line.file.split("/")[-2:]) + at
-    return place + (f", rank {line.rank}" if line.rank is not None else "")
+    printed = "/".join(line.file.split("/")[-2:]) + (f" line {line.line}" if line.line else "")
+    return ("your description" if line.file == CONTEXT else printed) + (f", rank {line.rank}" if line.rank is not None else "")
 
 
 def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
@@ -278,3 +328,68 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
     return Finding("log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status,
                    tuple(Evidence(text, "logs") for text in hypothesis.against))
+
+
+def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", dumps: Dumps | None = None) -> Answer:
+    """Judge the logs alone, then beside a good run and beside dumps. ``good`` and ``bad``: names of the compared logs."""
+    recorded, logs = logs, current(logs)
+    if dumps:
+        logs = dataclasses.replace(logs, files=[*map(_given_to_hang, logs.files)])
+    found = [_after_hang(h, dumps) if dumps else h for h in judge(logs)]
+    slower = bool(compared and compared.slower)
+    kept = [h for h in found if h.cause != "benign" or not slower]
+    word = "degraded" if slower and verdict(kept) == "unknown" else verdict(kept)
+    told = compared.sentence if compared and (not kept or slower and all(h.status == "possible" for h in kept)) else sentence(logs, kept)
+    again = Finding("catalogue-differs", Severity.NOTE,
+                    "the record was made with another catalogue of messages: only its quoted lines were read again")
+    shown = judge_against.beside([*findings(logs, found), *[again] * (recorded.catalogue != version())], compared, good, bad)
+    led = dumps is not None and (dumps.leads(kept) or not _were_read(logs))
+    if dumps and led:
+        word, told = dumps.verdict, dumps.headline(logs)
+        kept, shown = _behind_dumps(kept, shown, dumps)
+    return Answer(logs, word, told, kept, shown, *there(logs, kept), compared, dumps, led, () if led or slower else tuple(fits(logs, kept)))
+
+
+def _were_read(logs: Logs) -> bool:
+    """Whether any log says anything."""
+    return any(f.lines and not f.problem for f in logs.files)
+
+
+def _given_to_hang(file: FileRead) -> FileRead:
+    """What `hang` has read is not unread."""
+    if HANG_READS not in file.kind + file.problem:
+        return file
+    return dataclasses.replace(file, kind=(file.problem or file.kind).partition(":")[0], problem="")
+
+
+def _behind_dumps(kept: list[Hypothesis], findings: list[Finding], dumps: Dumps) -> tuple[list[Hypothesis], list[Finding]]:
+    """What dumps show, before what the log alone shows."""
+    lead = dumps.finding.cause
+    kept = [h for h in kept if h.cause not in (lead, "benign")]
+    findings = [f for f in findings if f.cause not in (lead or "", "benign") and f.id not in ("no-cause-in-log", "log-undecided")]
+    return [*_named_by(dumps), *kept], [dumps.finding, *findings]
+
+
+def _after_hang(hypothesis: Hypothesis, dumps: Dumps) -> Hypothesis:
+    """Nobody is sent to `hang`, which has read what is there."""
+    decides = hypothesis.decides
+    if decides.line.startswith(HANG):
+        decides = dataclasses.replace(decides, line=dumps.next, why="what the dumps do not show")
+    remedy = (dataclasses.replace(r, lines=tuple(line for line in r.lines if not line.startswith(HANG))) for r in hypothesis.remedy)
+    return dataclasses.replace(hypothesis, decides=decides, remedy=tuple(remedy))
+
+
+def _named_by(dumps: Dumps) -> list[Hypothesis]:
+    """The cause that dumps name; none if they name none."""
+    finding = dumps.finding
+    if not finding.cause or not finding.status:
+        return []
+    cause, seen = causes()[finding.cause], [e for e in finding.evidence if e.source != "next"]
+    lines = tuple(_line(e) for e in seen or [Evidence(finding.title, "dumps")])
+    return [_after_hang(Hypothesis(
+        cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, Decides(*cause.decides)), dumps)]
+
+
+def _line(evidence: Evidence) -> LogLine:
+    name, _, number = evidence.source.rpartition(" line ")
+    return LogLine(name, int(number), evidence.text) if name and number.isdecimal() else LogLine(evidence.source, 0, evidence.text)

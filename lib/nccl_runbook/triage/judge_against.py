@@ -53,18 +53,12 @@ class Comparison:
         """Whether any kind of time became slower, beyond its spread."""
         return any("slower" in t.says for t in self.times)
 
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """What, good run, bad run, answer, tone: for a table."""
-        times = [(f"{t.kind} time", span(t.good), span(t.bad), t.says, "warn" if "slower" in t.says else "") for t in self.times]
-        words = {True: ("could explain: ", "note"), False: ("cannot: ", "muted")}
-        return times + [(d.name, d.good, d.bad, words[d.could_explain][0] + d.why, words[d.could_explain][1]) for d in self.differences]
-
 
 def compare(good: RunProfile, bad: RunProfile) -> Comparison:
     """What differs between two runs' logs. Where only one of them printed a thing, it is no difference: silence says nothing."""
     times = tuple(_time(kind, good, bad) for kind in ("init", "step", "sync") if good.times.get(kind) or bad.times.get(kind))
-    differences = [*_settings(good, bad), *_transports(good, bad), *_communicators(good, bad), *_devices(good, bad)]
-    differences.sort(key=lambda d: (not d.could_explain, [*_KINDS].index(d.kind), d.name))
+    differences = sorted([*_settings(good, bad), *_communicators(good, bad), *_devices(good, bad)],
+                         key=lambda d: (not d.could_explain, [*_KINDS].index(d.kind), d.name))
     return Comparison(_sentence(good, bad, times, differences), times, tuple(differences))
 
 
@@ -90,12 +84,17 @@ def _apart(one: list[float], other: list[float]) -> bool:
 
 def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
     found = []
-    for kind in ("version", "environment", "plugin", "network", "channels"):
-        was, now = good.settings.get(kind, {}), bad.settings.get(kind, {})
+    for kind in ("version", "environment", "plugin", "network", "channels", "transport"):
+        was, now = _of_kind(kind, good), _of_kind(kind, bad)
         # NCCL prints each variable that it reads: one that only one run names was not set in the other, if that one names any
         names = sorted(was.keys() & now.keys() if kind != "environment" or not (was and now) else was.keys() | now.keys())
         found += [_setting(kind, n, was.get(n, []), now.get(n, [])) for n in names if was.get(n) != now.get(n)]
     return found
+
+
+def _of_kind(kind: str, profile: RunProfile) -> dict[str, list[str]]:
+    """Of transports only which: how many channels depends on how often communicators were opened."""
+    return {"transports": sorted(profile.transports)} if kind == "transport" and profile.transports else profile.settings.get(kind, {})
 
 
 def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference:
@@ -111,13 +110,6 @@ def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference
 
 def _many(values: list[str]) -> str:
     return " and ".join(values[:4]) + (f" and {len(values) - 4} more" if len(values) > 4 else "") if values else "not set"
-
-
-def _transports(good: RunProfile, bad: RunProfile) -> list[Difference]:
-    """Which transports at all; how many channels depends on how often communicators were opened."""
-    was, now = sorted(good.transports), sorted(bad.transports)
-    other = Difference("transport", "transports", _many(was), _many(now), True, _KINDS["transport"])
-    return [other] if was and now and was != now else []
 
 
 def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:

@@ -51,9 +51,9 @@ class Pointer:
 def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
-    others = (guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ,
-              nodes_differ, runs_apart, communicators_pile_up, somebody_raised)
-    return [*who_was_late, *([] if who_was_late else all_wait_alike(logs)), *(p for rule in others for p in rule(logs))]
+    return [*(who_was_late or all_wait_alike(logs)), *(p for rule in (
+        guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ, nodes_differ,
+        runs_apart, communicators_pile_up, somebody_raised) for p in rule(logs))]
 
 
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
@@ -78,8 +78,8 @@ def first_gpu_is_held(logs: Logs) -> list[Pointer]:
     rows = [(found[1], found[2], line) for found, line in _matches(logs, "nvidia-smi-process")]
     first = {pid for gpu, pid, _ in rows if gpu == "0"}
     both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
-    lines = tuple(line for _, pid, line in rows if pid in both)
-    return [Pointer("device-not-set-per-rank", "likely", lines[:4], (), 3)] if both and len(first) > 1 else []
+    lines = tuple(line for _, pid, line in rows if pid in both)[:4]
+    return [Pointer("device-not-set-per-rank", "likely", lines, (), 3)] if both and len(first) > 1 else []
 
 
 def _waiting(logs: Logs) -> list[RankLog]:
@@ -96,16 +96,15 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
     """A rank that lives has enqueued less than another one waits for."""
-    for waiter in _waiting(logs):
-        for work in waiter.timeouts:
-            group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
-            seq = work.seq or 0
-            alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
-            late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
-            if late:
-                lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
-                told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
-                return [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
+    told = {"collective-on-some-ranks-only": "likely", "rank-dependent-branch": "possible", "uneven-minibatches": "possible"}
+    for waiter, work in ((r, t) for r in logs.ranks for t in r.timeouts):
+        group = work.group if work.group in waiter.enqueued else next(iter(waiter.enqueued), "")
+        seq = work.seq or 0
+        alive = [r for r in logs.ranks if r.rank != waiter.rank and r.warned and not r.first_error]
+        late = [r for r in alive if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)]
+        if late:
+            lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
+            return [Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())]
     return []
 
 
@@ -116,8 +115,7 @@ def counts_differ(logs: Logs) -> list[Pointer]:
     if len(counts) < 2 or not _waiting(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
-    alike = [c for c, _ in counts.values()].count(high[0])
-    if high[0] - low[0] < 2 or alike < 2:
+    if high[0] - low[0] < 2 or [c for c, _ in counts.values()].count(high[0]) < 2:
         return []
     return [Pointer("uneven-minibatches", "likely", (high[1], low[1], _waiting(logs)[0].timeouts[0].at), (), 25)]
 
@@ -126,20 +124,19 @@ def calls_differ(logs: Logs) -> list[Pointer]:
     """Waiting ranks wait in different calls: at different numbers, or at one number with another operation or size."""
     works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
     numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
-    lines = tuple(t.at for _, t in works[:4])
+    told: dict[str, tuple[str, int]] = {}  # cause -> status and place
     if len({rank for rank, _ in works}) < 2:
         return []
     if len({_group(rank, t) for rank, t in works}) > 1 and len(calls) > 1:
-        told = ("communicator-order", "collective-on-some-ranks-only")
-        return [Pointer(cause, "possible", lines, (), 39 + i) for i, cause in enumerate(told)]
-    if len(numbers) > 1 and max(numbers) - min(numbers) < 100:
-        told = ("collective-on-some-ranks-only", "rank-dependent-branch", "uneven-minibatches")
-        return [Pointer(cause, "possible", lines, (), 40 + i) for i, cause in enumerate(told)]
-    if len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
+        told = {"communicator-order": ("possible", 39), "collective-on-some-ranks-only": ("possible", 40)}
+    elif len(numbers) > 1 and max(numbers) - min(numbers) < 100:
+        told = {"collective-on-some-ranks-only": ("possible", 40), "rank-dependent-branch": ("possible", 41),
+                "uneven-minibatches": ("possible", 42)}
+    elif len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
         # another call, or another module's weights: ranks may have taken different branches
         sure = "possible" if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
-        return [Pointer("collective-mismatch", sure, lines, (), 26), Pointer("rank-dependent-branch", "possible", lines, (), 43)]
-    return []
+        told = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
+    return [Pointer(cause, status, tuple(t.at for _, t in works[:4]), (), place) for cause, (status, place) in told.items()]
 
 
 def _group(rank: int, work: Timeout) -> str:
@@ -217,8 +214,7 @@ def nodes_differ(logs: Logs) -> list[Pointer]:
     sure = "likely" if len({(line.rank, line.host) for line in networks.values()}) > 1 else "possible"
     channels = {found[1]: line for found, line in _matches(logs, "nccl-channels")
                 if line.rank is not None and (logs.failed or logs.context)}
-    against = ("communicators of other ranks may have different numbers of channels",)
-    told = ((networks, sure, (), 36), (channels, "possible", against, 37))
+    told = ((networks, sure, (), 36), (channels, "possible", ("communicators of other ranks may have different numbers of channels",), 37))
     return [Pointer("nodes-differ", status, tuple(by.values()), why, place) for by, status, why, place in told if len(by) > 1]
 
 

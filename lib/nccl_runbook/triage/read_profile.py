@@ -52,23 +52,20 @@ class _Reader:
 
     def read(self, source: Source) -> None:
         self._source = source.name
-        for rows in source.rows(self._until):
-            for raw in rows:
-                self._row(raw)
-
-    def _row(self, raw: bytes) -> None:
-        if not _HINT.search(raw):
-            return
-        key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
-        if key in self._silent:
-            return
-        if not any([self._line(said(text)) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
-            self._silent.add(key)
+        for raw in (raw for rows in source.rows(self._until) for raw in rows if _HINT.search(raw)):
+            key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
+            if key not in self._silent and not any([self._line(said(text)) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
+                self._silent.add(key)
 
     def _line(self, who: Said) -> bool:
         """Take in one line; whether it had a setting or a time."""
         text = who.text
-        told = [self._setting(kind, found) for kind, pattern in _SETTINGS for found in [pattern.search(text)] if found]
+        told = [(kind, found.groupdict()) for kind, pattern in _SETTINGS for found in [pattern.search(text)] if found]
+        for kind, groups in told:
+            name, value = groups["name"] or groups.get("name2") or "", groups["value"] or groups.get("value2") or ""
+            values = self._settings[kind][name]
+            if value not in values and len(values) < MAX_VALUES:
+                values.append(value.strip())
         via = _VIA.search(text) if "Channel" in text or "Ring" in text else None
         if via:
             self._via[re.sub(r"/\d+(?:\(\d+\))?|_v\d+", "", via.group("via"))] += 1
@@ -77,14 +74,6 @@ class _Reader:
             self._comms.add(comm.group(5) or text)
             self._devices.setdefault(comm.group(1), f"cudaDev {comm.group(3)} busId {comm.group(4)}")
         return bool(told or via or comm) | self._time(text, who.rank)
-
-    def _setting(self, kind: str, found: re.Match[str]) -> bool:
-        groups = found.groupdict()
-        name, value = groups["name"] or groups.get("name2") or "", groups["value"] or groups.get("value2") or ""
-        values = self._settings[kind][name]
-        if value not in values and len(values) < MAX_VALUES:
-            values.append(value.strip())
-        return True
 
     def _time(self, text: str, rank: int | None) -> bool:
         for kind, pattern in _TIMES:
@@ -98,10 +87,10 @@ class _Reader:
 
     def profile(self, files: list) -> RunProfile:
         """Everything together."""
-        settings = {kind: {name: sorted(values) for name, values in sorted(by.items())} for kind, by in self._settings.items()}
-        times = {kind: values for kind, values in self._times.items() if values}
         return RunProfile(
-            files, settings, dict(self._via.most_common(50)), len(self._comms), max(self._syncs.values(), default=0), self._devices, times)
+            files, {kind: {name: sorted(values) for name, values in sorted(by.items())} for kind, by in self._settings.items()},
+            dict(self._via.most_common(50)), len(self._comms), max(self._syncs.values(), default=0), self._devices,
+            {kind: values for kind, values in self._times.items() if values})
 
 
 def _seconds(groups: dict[str, str | None]) -> float | None:

@@ -7,6 +7,7 @@ from nccl_runbook.core.facts import grouped
 from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.messages.judge import when
 from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.triage.judge_against import Comparison, span
 
 _SHORT = 90
 
@@ -45,10 +46,12 @@ def order_table(logs: Logs) -> Table:
     return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note)
 
 
-def against_table(sentence: str, rows: list[tuple[str, str, str, str, str]]) -> Table:
-    """A good run beside the bad one. ``rows``: what, good run, bad run, answer, tone; most telling first."""
-    cells = [[what, good, bad, Cell(answer, tone)] for what, good, bad, answer, tone in rows]
-    return Table("The good run and the bad run", ["what", "good run", "bad run", "could it explain the change"], cells, sentence)
+def against_table(compared: Comparison) -> Table:
+    """A good run beside the bad one, most telling first."""
+    rows = [[f"{t.kind} time", span(t.good), span(t.bad), Cell(t.says, "warn" if "slower" in t.says else "")] for t in compared.times]
+    rows += [[d.name, d.good, d.bad, Cell(f"could explain: {d.why}", "note") if d.could_explain else Cell(f"cannot: {d.why}", "muted")]
+             for d in compared.differences]
+    return Table("The good run and the bad run", ["what", "good run", "bad run", "could it explain the change"], rows, compared.sentence)
 
 
 def fits_tables(fits: Sequence[Cause]) -> list[Table]:

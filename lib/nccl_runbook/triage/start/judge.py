@@ -3,9 +3,8 @@
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.triage.answer import answer
 from nccl_runbook.triage.facts import Start
-from nccl_runbook.triage.judge import Hypothesis, where
+from nccl_runbook.triage.judge import Hypothesis, answer, where
 from nccl_runbook.triage.start.steps import deciding, recognised
 
 RESTS_ON: tuple[str, ...] = ()  # a log that cannot be read has a finding of its own
