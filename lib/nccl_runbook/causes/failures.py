@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import Cause, causes, fitting, for_launcher, recognise
+from nccl_runbook.causes.causes import Cause, Rows, causes, fitting, for_launcher, recognise
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
@@ -12,16 +12,14 @@ from nccl_runbook.core.world import WRONG_VALUES, RankResult, World
 NOT_SEEN = Evidence("not yet seen on hardware: the tests of this conclusion plant the fault in ranks without GPUs", "the rule")
 
 
-def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "") -> tuple[Remedy, ...]:
-    """What the table of causes says to do about it, given ``lines`` that name it, as ``launcher`` takes it; of what is only possible
-    nobody knows that it needs it."""
-    return fitted(fitting(cause, *lines).remedy, status == "possible" and cause != "benign", launcher)
-
-
-def fitted(remedy: Sequence[tuple[str, str, Sequence[str]]], in_doubt: bool, launcher: str) -> tuple[Remedy, ...]:
-    """Rows of (who, text, lines) as remedies, the lines as ``launcher`` takes them."""
-    if_so = "If so: " * in_doubt
-    return tuple(Remedy(who, if_so + text, tuple(x for one in those for x in for_launcher(one, launcher))) for who, text, those in remedy)
+def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "",
+          rows: Rows | None = None) -> tuple[Remedy, ...]:
+    """What to do about it: ``rows``, or what the table of causes says, given ``lines`` that name it. The lines to copy
+    are as ``launcher`` takes them; of what is only possible nobody knows that it needs it."""
+    rows = fitting(cause, *lines).remedy if rows is None else rows
+    if_so = "If so: " * (status == "possible" and cause != "benign")
+    return tuple(Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
+                 for who, text, copied in rows)
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
@@ -118,22 +116,26 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         why = ended if is_gone else "the ranks had not ended at the deadline"
         return Finding(rule, Severity.UNKNOWN, f"{what}: {why}", (
             *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")), Evidence(world.log)))
-    again = None if again is not None and again.ended == "lost" else again
-    cause, status, evidence = _cause_of(world)
-    bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
-    evidence += [Evidence(rank_line(r), r.log) for r in bad]
-    evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
+    again = again if again and again.ended != "lost" else None
+    cause, status, said = _cause_of(world)
     sender = _only_sender(world)
-    evidence = [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")] * (sender is not None) + evidence
-    evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
+    bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
+    evidence = (
+        *[Evidence(f"every wrong value that has one sender came from rank {sender}",
+                   "value check")] * (sender is not None),
+        *said, *(Evidence(rank_line(r), r.log) for r in bad),
+        *(Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]),
+        *(Evidence(line, "log") for line in _telling(world) if cause is None))
     title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         repeated = "It was not repeated" if again is None else "It passed the other time"
         repeat = Remedy("you", f"{repeated}. Repeat the test more often before you change anything.", (world.shell_line,))
         status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
-        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
-    return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), remedies(cause, status), cause and cause.id, cause and status)
+        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", evidence, (repeat,),
+                       cause and cause.id, status)
+    return Finding(rule, Severity.BROKEN, f"{title}{why}", evidence, remedies(cause, status),
+                   cause and cause.id, cause and status)
 
 
 def _only_sender(world: World) -> int | None:
