@@ -1,5 +1,4 @@
 """NVML, asked in a child process with a deadline: a call that hangs or crashes costs the child, not the notebook."""
-import contextlib
 import json
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.launch.command import ends
 from nccl_runbook.launch.interpreters import STOPPED, is_stopped
 from nccl_runbook.machine import facts as m
 
@@ -29,17 +29,13 @@ def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str,
 
 
 def _wait(child: subprocess.Popen, deadline_s: float) -> str:
-    try:
-        code = child.wait(deadline_s)
-        return "" if code == 0 else f"the process that queried NVML ended with {code}"
-    except subprocess.TimeoutExpired:
+    with child.stdin:  # its end is the child's sign to leave
+        if ends(child, deadline_s):
+            return f"the process that queried NVML ended with {child.returncode}" if child.returncode else ""
         stopped = f": {STOPPED}" * is_stopped(child.pid)
         child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_KILLED_S)
+        ends(child, _KILLED_S)
         return f"NVML did not answer within {deadline_s:g} s{stopped}"
-    finally:
-        child.stdin.close()
 
 
 def _silence(ended: str) -> Gap:
