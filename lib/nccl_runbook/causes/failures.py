@@ -55,17 +55,18 @@ def _duplicate(world: World) -> tuple[str, str, str]:
     shared = shared_gpus(world)
     asked = [" and ".join(str(world.request.devices[n]) for n in who) for who, _ in shared]
     words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU {gpus})" for (who, uuid), gpus in zip(shared, asked))
-    if shared and len(set(world.request.devices)) < len(world.request.devices):
-        return "device-not-set-per-rank", "established", words
     if shared:
-        return "scheduler-shares-gpu", "established", words
+        same_asked = len(set(world.request.devices)) < len(world.request.devices)
+        return "device-not-set-per-rank" if same_asked else "scheduler-shares-gpu", "established", words
     hellos = [(r.rank, r.first("hello") or {}) for r in world.ranks]
-    for clash in clashes([Identity(rank, str(h.get("uuid") or ""), str(h.get("pci_bus_id") or "")) for rank, h in hellos]):
-        words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
-        if clash.kind == "slices":
-            return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
-        return "bus-id-collision", "established", words
-    return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
+    clash = next(iter(clashes([Identity(rank, str(h.get("uuid") or ""), str(h.get("pci_bus_id") or ""))
+                               for rank, h in hellos])), None)
+    if clash is None:
+        return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
+    words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
+    if clash.kind == "slices":
+        return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
+    return "bus-id-collision", "established", words
 
 
 def _known(rank: RankResult) -> tuple[Cause, str] | None:

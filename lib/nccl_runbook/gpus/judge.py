@@ -34,10 +34,10 @@ def _in_container(machine: Machine) -> bool:
 
 def _selection(machine: Machine) -> Selection | None:
     """What CUDA_VISIBLE_DEVICES lets through; None where it is not set or NVML cannot say which GPUs there are."""
-    if isinstance(machine.surroundings, Gap) or not _nvml_gpus(machine):
-        return None
-    value = machine.surroundings.variables.get("CUDA_VISIBLE_DEVICES")
-    return None if value is None else read_selection(value, _nvml_gpus(machine))
+    variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
+    gpus = _nvml_gpus(machine)
+    return read_selection(variables["CUDA_VISIBLE_DEVICES"],
+                          gpus) if gpus and "CUDA_VISIBLE_DEVICES" in variables else None
 
 
 def no_gpu_anywhere(machine: Machine) -> Finding | None:
@@ -46,23 +46,25 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     absent = nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in nvml.detail if isinstance(nvml, Gap) else not nvml.gpus
     if not absent or _gpu_files(machine) or _cuda_count(machine):
         return None
-    said = [Evidence(str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml")]
-    if not isinstance(machine.cuda, Gap) and machine.cuda.error:
-        said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
-    if not (on_bus := {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus):
+    error = "" if isinstance(machine.cuda, Gap) else "; ".join(machine.cuda.error.splitlines())
+    on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
+    drivers = ", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items())
+    said = tuple(Evidence(text, source) for text, source in (
+        (str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml"),
+        (error, "gpus.cuda.error"), (drivers, "gpus.surroundings.pci_gpus")) if text)
+    if not on_bus:
         return Finding(
             "no-gpu-anywhere", Severity.UNKNOWN,
-            "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one", tuple(said),
+            "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one", said,
             (Remedy("you",
                     "Run this in the container or allocation of the job. Containers get their GPUs when "
                     "they start:", usual("container-gpu-access")[0].lines),))
-    said.append(Evidence(", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()), "gpus.surroundings.pci_gpus"))
     if _in_container(machine):
         return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container got none",
-                       tuple(said), usual("container-gpu-access"), "container-gpu-access", "likely")
+                       said, usual("container-gpu-access"), "container-gpu-access", "likely")
     return Finding(
         "no-gpu-anywhere", Severity.UNKNOWN,
-        f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver", tuple(said),
+        f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver", said,
         (Remedy("the administrator", "Load the NVIDIA driver, or install it.",
                 ("sudo modprobe nvidia", "sudo dmesg -T | grep -i nvrm")),))
 

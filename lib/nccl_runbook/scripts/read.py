@@ -182,17 +182,15 @@ def _unquoted(word: str) -> str:
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    at = 0
-    while at < len(words):
-        word, at = words[at], at + 1
-        dotted = _DOTTED.fullmatch(word)
-        if dotted and not word.startswith("--"):
+    latest = ""  # the flag that takes the words behind it
+    for word in words:
+        if dotted := _DOTTED.fullmatch(word):
             found[dotted[1]] = (dotted[2],)
-        elif word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            values = [value] if equals else []
-            while not equals and at < len(words) and not words[at].startswith("--") and not _DOTTED.fullmatch(words[at]):
-                values.append(words[at])
-                at += 1
-            found[name.replace("-", "_")] = tuple(values)
+            latest = ""
+        elif word.startswith("--"):
+            flag, equals, value = word[2:].partition("=")
+            found[flag.replace("-", "_")] = (value,) if equals else ()
+            latest = "" if equals else flag.replace("-", "_")
+        elif latest:
+            found[latest] += (word,)
     return found
