@@ -1,5 +1,6 @@
 """NVML, asked in a child process with a deadline: a call that hangs or crashes costs the child, not the notebook."""
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,16 @@ def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     pairs = [m.from_json(m.Pair, line, "part") for line in lines if line["part"] == "pair"]
     versions = (m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml"))
     return m.NvmlView(*versions, gpus, pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
+
+
+def users(deadline_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
+    """Memory, utilisation and processes of every GPU over two samples 0.3 s apart: asked before any test that would
+    disturb somebody. A Gap where NVML cannot be asked."""
+    answer = ask("use", deadline_s)
+    if isinstance(answer, Gap):
+        return answer
+    system, lines, missing = answer
+    return m.GpuUsers(by_index(lines, system["count"], "use", missing, m.GpuUse), os.path.exists("/dev/dxg"))
 
 
 def links(deadline_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:
