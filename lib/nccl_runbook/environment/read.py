@@ -69,10 +69,9 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
         return said
     role = role_of("a rank", said)
     given = environment_file.read(script) if script else None
-    if isinstance(given, Gap):
-        return Environment([role], host_of(said), {"script": given})
     shared = {name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")}
-    return Environment([role, *([] if given is None else [dataclasses.replace(given, **shared)])], host_of(said))
+    beside = [dataclasses.replace(given, **shared)] if isinstance(given, Role) else []
+    return Environment([role, *beside], host_of(said), {"script": given} if isinstance(given, Gap) else {})
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
