@@ -15,10 +15,11 @@ import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
-from nccl_runbook.environment import read as probe, read_file as environment_file
+from nccl_runbook.environment import read as probe
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import RESTS_ON, judge
 from nccl_runbook.environment.read_file import acs_redirects, is_kept, parse, read
+from nccl_runbook.logs import file
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"
@@ -149,7 +150,7 @@ def test_a_pipe_of_the_shell_is_read_to_its_end_and_not_for_ever(monkeypatch):
     command = f"{sys.executable} -m nccl_runbook env --json <(sleep 0.3; echo NCCL_TIMEOUT=1800; sleep 0.3; echo NCCL_DEBUG=ERROR)"
     told = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=CLEAN).stdout)
     assert {f["variable"] for f in told["findings"]} == {"NCCL_TIMEOUT", "NCCL_DEBUG"}
-    monkeypatch.setattr(environment_file, "PIPE_S", 0.2)
+    monkeypatch.setattr(file, "PIPE_S", 0.2)
     ours, theirs = os.pipe()
     os.write(theirs, b"NCCL_DEBUG=INFO\n")
     assert read(f"/dev/fd/{ours}").reason == "timed-out", "its writer is still there"
