@@ -185,10 +185,8 @@ def _findings(env: Environment) -> Iterator[Finding]:
     for setting in settings(env):
         for rule in RULES if setting.known else (unread_variable,):
             yield from rule(setting, setting.known)
-    yield from (*unknown_names(env), *nothing_read(env), *not_followed(env), *judge_settings.judge_roles(env))
-    if not isinstance(env.host, Gap):
-        yield from judge_settings.judge_host(env.roles, env.host, settings(env))
-    yield from libnccl.judge(env)
+    yield from (*unknown_names(env), *nothing_read(env), *not_followed(env), *judge_settings.judge(env),
+                *libnccl.judge(env))
 
 
 def judge(env: Environment | Gap) -> list[Finding]:
