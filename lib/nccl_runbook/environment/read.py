@@ -108,18 +108,23 @@ def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
 
 def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     """This process (as it would start a job) or another one, by a child that reads and exits; no torch is imported."""
-    done = _ask(request(pid))
-    if isinstance(done, Gap):
-        return done
-    if done["event"] != "environment":
-        return Gap(done["reason"], f"process {pid} cannot be inspected: {done['detail']}")
-    role = role_of(name, done)
+    command = [sys.executable, "-S", "-E", str(_LOOK), request(pid)]
+    try:
+        said = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=LOOK_TIMEOUT_S,
+                                         stdin=subprocess.DEVNULL).stdout)
+    except subprocess.TimeoutExpired:
+        return Gap("timed-out", f"no answer within {LOOK_TIMEOUT_S} s")
+    except (OSError, ValueError):
+        return Gap("failed", "the process that reads the environment gave no answer")
+    if said["event"] != "environment":
+        return Gap(said["reason"], f"process {pid} cannot be inspected: {said['detail']}")
+    role = role_of(name, said)
     if pid == "self" and isinstance(role.torch, Gap):
         prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
         torch, nccl = installed(prefix)
         role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(_metadata(prefix)),
-                                   markers=_markers(map(str, _sites(prefix)), done))
-    return role, host_of(done)
+                                   markers=_markers(map(str, _sites(prefix)), said))
+    return role, host_of(said)
 
 
 def installed(prefix: str) -> tuple[str | Gap, str | Gap]:
@@ -146,17 +151,6 @@ def _metadata(prefix: str) -> list[str]:
     """METADATA of the frameworks in a virtual or conda environment, its first lines."""
     return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16]
             for s in _sites(prefix) for n in _frameworks() for p in s.glob(f"{n}-*.dist-info/METADATA")]
-
-
-def _ask(asked: str) -> dict[str, Any] | Gap:
-    try:
-        done = subprocess.run([sys.executable, "-S", "-E", str(_LOOK), asked], capture_output=True, text=True, timeout=LOOK_TIMEOUT_S,
-                              stdin=subprocess.DEVNULL)
-        return json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        return Gap("timed-out", f"no answer within {LOOK_TIMEOUT_S} s")
-    except (OSError, ValueError):
-        return Gap("failed", "the process that reads the environment gave no answer")
 
 
 def _with_gaps(said: Any) -> Any:

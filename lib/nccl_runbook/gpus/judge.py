@@ -217,10 +217,10 @@ def _unusable_files(machine: Machine) -> list[str]:
     if isinstance(machine.surroundings, Gap) or machine.surroundings.is_wsl:
         return []
     files = {f.path: f for f in machine.surroundings.files}
-    said = [f"{path} is missing" for path in ("/dev/nvidiactl", "/dev/nvidia-uvm") if path not in files]
     denied = {"EPERM": "a device cgroup forbids it", "EACCES": "its mode forbids it"}
-    return said + [f"{f.path} cannot be opened: {f.error} ({denied.get(f.error, f.mode)})" for f in files.values()
-                   if f.error not in ("", "not tried")]
+    return [*(f"{path} is missing" for path in ("/dev/nvidiactl", "/dev/nvidia-uvm") if path not in files),
+            *(f"{f.path} cannot be opened: {f.error} ({denied.get(f.error, f.mode)})" for f in files.values()
+              if f.error not in ("", "not tried"))]
 
 
 def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
