@@ -87,8 +87,8 @@ def of_arms(engine: Any, arms: Any) -> Environment | Gap:
         return Gap("absent", "no two set-ups were named")
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
     seen = {f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]}) for arm, env in both for role in env}
-    return _joined([said if isinstance(said, Gap) else (role_of(name, said), host_of(said)) for name,
-                    said in seen.items()])
+    return _joined([said if isinstance(said, Gap) else (role_of(name, said), host_of(said))
+                    for name, said in seen.items()])
 
 
 def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
@@ -262,8 +262,7 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
 
 
 def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:
-    return {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path,
-            what in files.items()
+    return {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path, what in files.items()
             if path.endswith("/config") and isinstance(what, dict)}
 
 

@@ -36,8 +36,9 @@ def _selection(machine: Machine) -> Selection | None:
     """What CUDA_VISIBLE_DEVICES lets through; None where it is not set or NVML cannot say which GPUs there are."""
     variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
     gpus = _nvml_gpus(machine)
-    return read_selection(variables["CUDA_VISIBLE_DEVICES"],
-                          gpus) if gpus and "CUDA_VISIBLE_DEVICES" in variables else None
+    if not gpus or "CUDA_VISIBLE_DEVICES" not in variables:
+        return None
+    return read_selection(variables["CUDA_VISIBLE_DEVICES"], gpus)
 
 
 def no_gpu_anywhere(machine: Machine) -> Finding | None:
@@ -80,9 +81,9 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
                      "Restart the container: device access is often lost when the host reloads systemd "
                      "(nvidia-container-toolkit's troubleshooting guide). Naming the device files prevents that.",
                      ("docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 IMAGE",))
+    # the first row that fits: what to do, the cause, and how sure
     why = next(row for fits, *row in (
-        ("mismatch" in gap.detail, usual("driver-library-mismatch"), "driver-library-mismatch",
-         "established"),
+        ("mismatch" in gap.detail, usual("driver-library-mismatch"), "driver-library-mismatch", "established"),
         (gap.reason == "timed-out", (admin,), "gpu-or-link-fault", "likely"),
         (gap.reason in ("absent", "no-permission"), usual("container-gpu-access"), "container-gpu-access",
          "established" if _in_container(machine) else "likely"),
