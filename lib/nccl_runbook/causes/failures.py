@@ -53,9 +53,9 @@ def shared_gpus(world: World) -> list[tuple[list[int], str]]:
 def _duplicate(world: World) -> tuple[str, str, str]:
     """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
     shared = shared_gpus(world)
-    asked = [" and ".join(str(world.request.devices[n]) for n in who) for who, _ in shared]
-    words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU {gpus})" for (who, uuid), gpus in zip(shared, asked))
     if shared:
+        words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU "
+                          f"{' and '.join(str(world.request.devices[n]) for n in who)})" for who, uuid in shared)
         same_asked = len(set(world.request.devices)) < len(world.request.devices)
         return "device-not-set-per-rank" if same_asked else "scheduler-shares-gpu", "established", words
     hellos = [(r.rank, r.first("hello") or {}) for r in world.ranks]
@@ -119,7 +119,9 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")), Evidence(world.log)))
     again = again if again and again.ended != "lost" else None
     cause, status, said = _cause_of(world)
-    sender = _only_sender(world)
+    # whose data arrived wrong, wherever a sender is known: not in an all_reduce, which adds all up
+    senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
+    sender = senders.pop() if len(senders) == 1 else None
     bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
     evidence = (
         *[Evidence(f"every wrong value that has one sender came from rank {sender}",
@@ -137,12 +139,6 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
                        cause and cause.id, status)
     return Finding(rule, Severity.BROKEN, f"{title}{why}", evidence, remedies(cause, status),
                    cause and cause.id, cause and status)
-
-
-def _only_sender(world: World) -> int | None:
-    """The rank whose data arrived wrong wherever a sender is known: not in an all_reduce, which adds all up. None: none, or several."""
-    senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
-    return next(iter(senders)) if len(senders) == 1 else None
 
 
 def _wrong_line(e: dict) -> str:
