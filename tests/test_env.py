@@ -15,10 +15,11 @@ import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
-from nccl_runbook.environment import read as probe, read_file as environment_file
+from nccl_runbook.environment import read as probe
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import RESTS_ON, judge
 from nccl_runbook.environment.read_file import acs_redirects, is_kept, parse, read
+from nccl_runbook.logs import file
 
 ROOT = Path(__file__).resolve().parents[1]
 CANARY = "canary9f3a71c2e5"
@@ -149,7 +150,7 @@ def test_a_pipe_of_the_shell_is_read_to_its_end_and_not_for_ever(monkeypatch):
     command = f"{sys.executable} -m nccl_runbook env --json <(sleep 0.3; echo NCCL_TIMEOUT=1800; sleep 0.3; echo NCCL_DEBUG=ERROR)"
     told = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=CLEAN).stdout)
     assert {f["variable"] for f in told["findings"]} == {"NCCL_TIMEOUT", "NCCL_DEBUG"}
-    monkeypatch.setattr(environment_file, "PIPE_S", 0.2)
+    monkeypatch.setattr(file, "PIPE_S", 0.2)
     ours, theirs = os.pipe()
     os.write(theirs, b"NCCL_DEBUG=INFO\n")
     assert read(f"/dev/fd/{ours}").reason == "timed-out", "its writer is still there"
@@ -408,6 +409,16 @@ def test_settings_of_a_named_conf_file_are_judged(tmp_path):
     (tmp_path / "my.conf").write_text("# a comment\nNCCL_SOCKET_IFNAME=nope0\nMY_TOKEN=" + CANARY + "\n")
     done = run(env={"NCCL_CONF_FILE": str(tmp_path / "my.conf")})
     assert done.returncode == 3 and "nope0" in done.stdout and CANARY not in done.stdout
+
+
+def test_a_rank_has_the_conf_file_that_its_own_environment_names(engine, tmp_path, monkeypatch):
+    named, usual = str(tmp_path / "my.conf"), str(tmp_path / ".nccl.conf")
+    (tmp_path / "my.conf").write_text("NCCL_NET=IB\n")
+    (tmp_path / ".nccl.conf").write_text("NCCL_NET=Socket\n")
+    monkeypatch.setenv("NCCL_CONF_FILE", named)  # of the notebook, not of a rank for which it is unset
+    seen = [probe.role_of("x", probe._of_rank(engine, {"HOME": str(tmp_path), "NCCL_CONF_FILE": conf})).conf for conf in (named, None)]
+    assert seen[0][named] == {"NCCL_NET": "IB"} and usual not in seen[0]
+    assert seen[1][usual] == {"NCCL_NET": "Socket"} and named not in seen[1]
 
 
 @given(st.text(max_size=300))

@@ -17,7 +17,7 @@ from nccl_runbook.core.facts import Gap, gaps_in, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.gpus import ask as gpus, judge_health as gpu_health
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.machine import ask_nvml as nvml, ask_users as users
+from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine.facts import CudaView, Fabric, GpuUse, GpuUsers, Machine, NvmlView, Owner, Surroundings, from_json
 from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
@@ -80,7 +80,7 @@ def test_a_crashing_library_costs_only_the_child():
 def test_without_the_library_nvml_is_absent():
     if Path("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").exists():
         pytest.skip("this machine has NVML")
-    assert nvml.view().reason == "absent" and users.collect().reason == "absent"
+    assert nvml.view().reason == "absent" and nvml.users().reason == "absent"
 
 
 @pytest.mark.parametrize(("scenario", "rule"), [
@@ -100,7 +100,7 @@ def test_healthy_machines_reach_no_rule(scenario):
 
 def use(scenario: str, pid: int = 0) -> GpuUsers:
     with fake_nvml(scenario, pid):
-        return users.collect()
+        return nvml.users()
 
 
 def holder(folder: Path) -> subprocess.Popen:
@@ -118,7 +118,7 @@ def test_a_descendant_is_ours_and_another_process_is_the_users_own(tmp_path):
         mine = use("busy", child.pid).gpus[2].owners[0]
         assert mine.is_ours and mine.is_same_user and mine.used_mib == 40213 and mine.kind == "compute"
         # asked from a process that is not its ancestor, the same pid is somebody's job
-        code = "import sys; from nccl_runbook.machine import ask_users as users; o = users.collect().gpus[2].owners[0]; sys.exit(10 * o.is_ours + o.is_same_user)"
+        code = "import sys; from nccl_runbook.machine import ask_nvml as nvml; o = nvml.users().gpus[2].owners[0]; sys.exit(10 * o.is_ours + o.is_same_user)"
         with fake_nvml("busy", child.pid):
             asked = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)})
         assert asked.returncode == 1

@@ -13,7 +13,7 @@ from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.gpus import ask as gpus, judge as gpu_visibility
-from nccl_runbook.machine import ask_users as users, judge_busy as busy
+from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.placement import placement
 from nccl_runbook.search.halving import halve
 from nccl_runbook.sync import ask as sync, judge as weight_sync, models
@@ -113,20 +113,20 @@ HOLD = "import os, sys, time, torch; t = torch.zeros(2 << 30, dtype=torch.uint8,
 
 
 def test_somebody_elses_process_keeps_the_guard_shut(on_gpus):
-    assert busy.gpus_busy(users.collect(), False) is None
+    assert busy.gpus_busy(nvml.users(), False) is None
     # a process that is no descendant of ours: its parent has gone
     line = f'({on_gpus.prefix[0]} -c "{HOLD}" & echo $!) '
     shell = subprocess.Popen(["setsid", "bash", "-c", line], stdout=subprocess.PIPE, text=True)
     pid = int(shell.stdout.readline())
     try:
         assert shell.stdout.readline() == "holding\n"
-        found = busy.gpus_busy(users.collect(), False)
+        found = busy.gpus_busy(nvml.users(), False)
         assert found is not None and "MiB on GPU 1" in found.title
-        assert busy.gpus_busy(users.collect(), True) is None
+        assert busy.gpus_busy(nvml.users(), True) is None
     finally:
         os.kill(pid, 9)
     time.sleep(2)
-    assert busy.gpus_busy(users.collect(), False) is None
+    assert busy.gpus_busy(nvml.users(), False) is None
 
 
 def test_weight_sync_verifies_every_byte_on_two_gpus(on_gpus):
@@ -146,6 +146,6 @@ def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_a_gpu):
 
 def test_nothing_of_ours_is_left_on_the_gpus(on_gpus):
     assert pair(on_gpus, "ignore-term@0", deadline_s=10.0).hung
-    seen = users.collect()
+    seen = nvml.users()
     assert not isinstance(seen, Gap)
     assert [o for u in seen.gpus if not isinstance(u, Gap) and not isinstance(u.owners, Gap) for o in u.owners if o.is_ours] == []

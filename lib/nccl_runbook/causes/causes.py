@@ -5,42 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.causes.toml import table
 
 _PAIR = re.compile(r"\b(\w+)=(\S+)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Cause:
-    """One row of causes.toml. ``by_message``: status where nothing but a message names it; ``remedy``: (who, text, lines to copy);
-    ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
-
-    id: str
-    title: str
-    source: str
-    says: str = ""
-    signatures: tuple[str, ...] = ()
-    by_message: str = "established"
-    remedy: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    decides: tuple[str, str, str] = ("", "", "")
-
-
-@functools.cache
-def causes() -> dict[str, Cause]:
-    """Every cause, in the order in which signatures are tried."""
-    return {row["id"]: Cause(**{**row, **advice(row)}) for row in table("causes/causes")["cause"]}
+Rows = Sequence[tuple[str, str, Sequence[str]]]  # of a remedy: who, text, lines to copy
 
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What one message says of its cause, in place of what the cause says in general; empty parts leave that as it is."""
+    """What one message says of its cause, in place of what the cause says in general; empty parts leave that as it is.
+    ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
 
     says: str = ""
-    remedy: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
-    decides: tuple[str, str, str] | None = None
+    remedy: Rows = ()
+    decides: tuple[str, ...] = ()
 
     def filled(self, fields: Mapping[str, str | None]) -> Advice:
         """With what stands in the message in place of ``<name>``."""
@@ -48,7 +29,24 @@ class Advice:
             return re.sub(r"<([a-z_]+)>", lambda found: fields.get(found[1]) or found[1].upper(), text)
 
         remedy = tuple((who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy)
-        return Advice(fill(self.says), remedy, self.decides and tuple(map(fill, self.decides)))
+        return Advice(fill(self.says), remedy, tuple(map(fill, self.decides)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cause(Advice):
+    """One row of causes.toml, with what it says in general. ``by_message``: status where nothing but a message names it."""
+
+    id: str
+    title: str
+    source: str
+    signatures: tuple[str, ...] = ()
+    by_message: str = "established"
+
+
+@functools.cache
+def causes() -> dict[str, Cause]:
+    """Every cause, in the order in which signatures are tried."""
+    return {row["id"]: Cause(**{**row, **advice(row)}) for row in table("causes/causes")["cause"]}
 
 
 def advice(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,9 +76,8 @@ def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
 
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     """The line as ``launcher`` takes it; unchanged where the table has no form for it and it sets nothing."""
-    for form in table("causes/launchers")["form"]:
-        found = re.fullmatch(form["of"], line) if form["launcher"] == launcher else None
-        if found:
+    for form in (form for form in table("causes/launchers")["form"] if form["launcher"] == launcher):
+        if found := re.fullmatch(form["of"], line):
             either = "|".join("".join(found.groups()[:1]).split())
             return tuple(wanted.format(*(group or "" for group in found.groups()), either=either) for wanted in form["lines"])
     pairs = _PAIR.findall(line) if line.startswith("export ") else []

@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import Cause, causes, fitting, for_launcher, recognise
+from nccl_runbook.causes.causes import Cause, Rows, causes, fitting, for_launcher, recognise
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
@@ -12,16 +12,14 @@ from nccl_runbook.core.world import WRONG_VALUES, RankResult, World
 NOT_SEEN = Evidence("not yet seen on hardware: the tests of this conclusion plant the fault in ranks without GPUs", "the rule")
 
 
-def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "") -> tuple[Remedy, ...]:
-    """What the table of causes says to do about it, given ``lines`` that name it, as ``launcher`` takes it; of what is only possible
-    nobody knows that it needs it."""
-    return fitted(fitting(cause, *lines).remedy, status == "possible" and cause != "benign", launcher)
-
-
-def fitted(remedy: Sequence[tuple[str, str, Sequence[str]]], in_doubt: bool, launcher: str) -> tuple[Remedy, ...]:
-    """Rows of (who, text, lines) as remedies, the lines as ``launcher`` takes them."""
-    if_so = "If so: " * in_doubt
-    return tuple(Remedy(who, if_so + text, tuple(x for one in those for x in for_launcher(one, launcher))) for who, text, those in remedy)
+def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "",
+          rows: Rows | None = None) -> tuple[Remedy, ...]:
+    """What to do about it: ``rows``, or what the table of causes says, given ``lines`` that name it. The lines to copy
+    are as ``launcher`` takes them; of what is only possible nobody knows that it needs it."""
+    rows = fitting(cause, *lines).remedy if rows is None else rows
+    if_so = "If so: " * (status == "possible" and cause != "benign")
+    return tuple(Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
+                 for who, text, copied in rows)
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
@@ -55,19 +53,20 @@ def shared_gpus(world: World) -> list[tuple[list[int], str]]:
 def _duplicate(world: World) -> tuple[str, str, str]:
     """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
     shared = shared_gpus(world)
-    asked = [" and ".join(str(world.request.devices[n]) for n in who) for who, _ in shared]
-    words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU {gpus})" for (who, uuid), gpus in zip(shared, asked))
-    if shared and len(set(world.request.devices)) < len(world.request.devices):
-        return "device-not-set-per-rank", "established", words
     if shared:
-        return "scheduler-shares-gpu", "established", words
+        words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU "
+                          f"{' and '.join(str(world.request.devices[n]) for n in who)})" for who, uuid in shared)
+        same_asked = len(set(world.request.devices)) < len(world.request.devices)
+        return "device-not-set-per-rank" if same_asked else "scheduler-shares-gpu", "established", words
     hellos = [(r.rank, r.first("hello") or {}) for r in world.ranks]
-    for clash in clashes([Identity(rank, str(h.get("uuid") or ""), str(h.get("pci_bus_id") or "")) for rank, h in hellos]):
-        words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
-        if clash.kind == "slices":
-            return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
-        return "bus-id-collision", "established", words
-    return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
+    clash = next(iter(clashes([Identity(rank, str(h.get("uuid") or ""), str(h.get("pci_bus_id") or ""))
+                               for rank, h in hellos])), None)
+    if clash is None:
+        return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
+    words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
+    if clash.kind == "slices":
+        return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
+    return "bus-id-collision", "established", words
 
 
 def _known(rank: RankResult) -> tuple[Cause, str] | None:
@@ -118,28 +117,28 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         why = ended if is_gone else "the ranks had not ended at the deadline"
         return Finding(rule, Severity.UNKNOWN, f"{what}: {why}", (
             *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")), Evidence(world.log)))
-    again = None if again is not None and again.ended == "lost" else again
-    cause, status, evidence = _cause_of(world)
+    again = again if again and again.ended != "lost" else None
+    cause, status, said = _cause_of(world)
+    # whose data arrived wrong, wherever a sender is known: not in an all_reduce, which adds all up
+    senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
+    sender = senders.pop() if len(senders) == 1 else None
     bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
-    evidence += [Evidence(rank_line(r), r.log) for r in bad]
-    evidence += [Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]]
-    sender = _only_sender(world)
-    evidence = [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")] * (sender is not None) + evidence
-    evidence += [Evidence(line, "log") for line in _telling(world)] if cause is None else []
+    evidence = (
+        *[Evidence(f"every wrong value that has one sender came from rank {sender}",
+                   "value check")] * (sender is not None),
+        *said, *(Evidence(rank_line(r), r.log) for r in bad),
+        *(Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]),
+        *(Evidence(line, "log") for line in _telling(world) if cause is None))
     title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         repeated = "It was not repeated" if again is None else "It passed the other time"
         repeat = Remedy("you", f"{repeated}. Repeat the test more often before you change anything.", (world.shell_line,))
         status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
-        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", tuple(evidence), (repeat,), cause and cause.id, status)
-    return Finding(rule, Severity.BROKEN, f"{title}{why}", tuple(evidence), remedies(cause, status), cause and cause.id, cause and status)
-
-
-def _only_sender(world: World) -> int | None:
-    """The rank whose data arrived wrong wherever a sender is known: not in an all_reduce, which adds all up. None: none, or several."""
-    senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
-    return next(iter(senders)) if len(senders) == 1 else None
+        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", evidence, (repeat,),
+                       cause and cause.id, status)
+    return Finding(rule, Severity.BROKEN, f"{title}{why}", evidence, remedies(cause, status),
+                   cause and cause.id, cause and status)
 
 
 def _wrong_line(e: dict) -> str:

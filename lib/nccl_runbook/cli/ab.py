@@ -23,7 +23,7 @@ from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.machine import ask_users as users, judge_busy as busy
+from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 
 EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
@@ -86,7 +86,7 @@ def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engin
               allow_busy: bool, stopped: stop.Stop) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     arms = reader.read(a, b)
-    if somebody := busy.gpus_busy(users.collect(), allow_busy):
+    if somebody := busy.gpus_busy(nvml.users(), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests all the same")
     if not arms.named:
         raise ValueError("A and B are both the unchanged environment: name what to compare")

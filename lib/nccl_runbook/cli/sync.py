@@ -15,7 +15,7 @@ from nccl_runbook.launch.interpreters import InterpreterError
 from nccl_runbook.launch.own_folder import own_folder
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
-from nccl_runbook.machine import ask_users as users, judge_busy as busy
+from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.placement import placement
 from nccl_runbook.plan import judge as allocation
 from nccl_runbook.plan.groups import check, intend
@@ -87,7 +87,7 @@ def _own(step: Step, trace: str, pids: list[int], stopped: stop.Stop) -> tuple[l
 def _measured(step: Step, tensor_parallel: int, stopped: stop.Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     p, shapes = step.parameters, models.find(step.parameters["model"])
     check(p["allocation"], p["areal"])
-    somebody = step.guard(users.collect, busy.gpus_busy)
+    somebody = step.guard(nvml.users, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
     intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)
     stopped.remember()

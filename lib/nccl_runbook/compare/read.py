@@ -15,7 +15,8 @@ from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor, sounds_secret
-from nccl_runbook.environment.read_file import assigned, is_dump, text_of
+from nccl_runbook.environment.read_file import MOST_BYTES, assigned, is_dump
+from nccl_runbook.logs.file import text_of
 
 GRAMMAR = ("a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; several with blanks "
            "between; after @trainer for that role only")
@@ -154,7 +155,7 @@ def _set(env: Env) -> dict[str, str]:
 
 
 def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str]) -> Env:
-    text = text_of(path)
+    text = text_of(path, MOST_BYTES, "an environment")
     if isinstance(text, Gap):
         raise ValueError(f"{text.detail}; a set-up is {GRAMMAR}")
     loaded: Env = {}
@@ -194,7 +195,7 @@ def _of_process(pid: str, known: Mapping[str, str]) -> Env:
 
 def _of_log(path: str, known: Mapping[str, str]) -> Env:
     """NCCL variables that NCCL says it took (NCCL_DEBUG=INFO)."""
-    text = text_of(path, MOST_LOG_BYTES)
+    text = text_of(path, MOST_LOG_BYTES, "an environment")
     if isinstance(text, Gap):
         raise ValueError(text.detail)
     found: Env = dict(_TAKEN.findall(text))

@@ -181,21 +181,14 @@ def not_followed(env: Environment) -> Iterator[Finding]:
                           (Remedy("you", "Check that file too:", tuple(f"nccl-runbook env {f}" for f in files)),))
 
 
-def _findings(env: Environment) -> Iterator[Finding]:
-    for setting in settings(env):
-        for rule in RULES if setting.known else (unread_variable,):
-            yield from rule(setting, setting.known)
-    yield from (*unknown_names(env), *nothing_read(env), *not_followed(env), *judge_settings.judge_roles(env))
-    if not isinstance(env.host, Gap):
-        yield from judge_settings.judge_host(env.roles, env.host, settings(env))
-    yield from libnccl.judge(env)
-
-
 def judge(env: Environment | Gap) -> list[Finding]:
     """Every finding about one environment, worst first by the caller; one that says what was right if nothing was wrong."""
     if isinstance(env, Gap):
         return []
-    findings = list(_findings(env))
+    findings = [f for s in settings(env) for rule in (RULES if s.known else (unread_variable,))
+                for f in rule(s, s.known)]
+    findings += [*unknown_names(env), *nothing_read(env), *not_followed(env), *judge_settings.judge(env),
+                 *libnccl.judge(env)]
     if env.roles and all(f.severity in (Severity.NOTE, Severity.OK) for f in findings):
         findings.append(Finding("environment-fits", Severity.OK,
                                 f"variables that matter: {sum(1 for s in settings(env) if s.known)} set; "

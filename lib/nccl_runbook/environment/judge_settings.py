@@ -75,13 +75,20 @@ def _conf_lines(role: Role) -> list[tuple[str, str, str]]:
     return [(path, name, value) for path, lines in role.conf.items() for name, value in lines.items()]
 
 
-def judge_roles(env: Environment) -> Iterator[Finding]:
-    """What works against each other within one process, once for all that have it, and what differs between processes."""
+def judge(env: Environment) -> Iterator[Finding]:
+    """What works against each other within one process, once for all that have it; what differs between processes;
+    settings against the host that they are set on, and what the host lacks."""
     by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]
     hcas = [] if isinstance(env.host, Gap) else known(env.host.hcas)
     yield from dict.fromkeys(f for own in by_role for f in (
         *contradictions(own), *without_effect(own), *sockets_forced(own, hcas), *loopback(own)))
     yield from (*conf_overridden(env), *roles_differ(env))
+    if not isinstance(env.host, Gap):
+        for s in settings(env):
+            yield from (*interface_missing(s), *hca_missing(env.host, s), *cannot_act(env.host, s))
+        yield from (*limits_too_low(env.host, env.roles), *shm_too_small(env.roles),
+                    *peer_traffic_redirected(env.host),
+                    *xids_seen(env.host), *name_not_resolved(env.host, env.roles))
 
 
 def _number(value: str) -> int:
@@ -188,14 +195,6 @@ def _differ(env: Environment, what: str, key: str, values: list[str | Gap], seve
     if len({value for _, _, value in known}) > 1:
         yield Finding("roles-differ", severity, f"{what}: differs between {', '.join(f'{role} ({value})' for _, role, value in known)}",
                       tuple(Evidence(f"{role}: {what}={value}", f"environment.roles[{i}].{key}") for i, role, value in known), remedy)
-
-
-def judge_host(roles: Sequence[Role], host: Host, settings: Sequence[Setting]) -> Iterator[Finding]:
-    """Settings against the host that they are set on, and what the host lacks."""
-    for s in settings:
-        yield from (*interface_missing(s), *hca_missing(host, s), *cannot_act(host, s))
-    yield from (*limits_too_low(host, roles), *shm_too_small(roles), *peer_traffic_redirected(host), *xids_seen(host),
-                *name_not_resolved(host, roles))
 
 
 def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], list[str]]:

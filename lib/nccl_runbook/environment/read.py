@@ -69,10 +69,9 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
         return said
     role = role_of("a rank", said)
     given = environment_file.read(script) if script else None
-    if isinstance(given, Gap):
-        return Environment([role], host_of(said), {"script": given})
     shared = {name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")}
-    return Environment([role, *([] if given is None else [dataclasses.replace(given, **shared)])], host_of(said))
+    beside = [dataclasses.replace(given, **shared)] if isinstance(given, Role) else []
+    return Environment([role, *beside], host_of(said), {"script": given} if isinstance(given, Gap) else {})
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
@@ -88,8 +87,8 @@ def of_arms(engine: Any, arms: Any) -> Environment | Gap:
         return Gap("absent", "no two set-ups were named")
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
     seen = {f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]}) for arm, env in both for role in env}
-    return _joined([said if isinstance(said, Gap) else (role_of(name, said), host_of(said)) for name,
-                    said in seen.items()])
+    return _joined([said if isinstance(said, Gap) else (role_of(name, said), host_of(said))
+                    for name, said in seen.items()])
 
 
 def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
@@ -109,18 +108,23 @@ def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
 
 def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     """This process (as it would start a job) or another one, by a child that reads and exits; no torch is imported."""
-    done = _ask(request(pid))
-    if isinstance(done, Gap):
-        return done
-    if done["event"] != "environment":
-        return Gap(done["reason"], f"process {pid} cannot be inspected: {done['detail']}")
-    role = role_of(name, done)
+    command = [sys.executable, "-S", "-E", str(_LOOK), request(pid)]
+    try:
+        said = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=LOOK_TIMEOUT_S,
+                                         stdin=subprocess.DEVNULL).stdout)
+    except subprocess.TimeoutExpired:
+        return Gap("timed-out", f"no answer within {LOOK_TIMEOUT_S} s")
+    except (OSError, ValueError):
+        return Gap("failed", "the process that reads the environment gave no answer")
+    if said["event"] != "environment":
+        return Gap(said["reason"], f"process {pid} cannot be inspected: {said['detail']}")
+    role = role_of(name, said)
     if pid == "self" and isinstance(role.torch, Gap):
         prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
         torch, nccl = installed(prefix)
         role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(_metadata(prefix)),
-                                   markers=_markers(map(str, _sites(prefix)), done))
-    return role, host_of(done)
+                                   markers=_markers(map(str, _sites(prefix)), said))
+    return role, host_of(said)
 
 
 def installed(prefix: str) -> tuple[str | Gap, str | Gap]:
@@ -147,17 +151,6 @@ def _metadata(prefix: str) -> list[str]:
     """METADATA of the frameworks in a virtual or conda environment, its first lines."""
     return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16]
             for s in _sites(prefix) for n in _frameworks() for p in s.glob(f"{n}-*.dist-info/METADATA")]
-
-
-def _ask(asked: str) -> dict[str, Any] | Gap:
-    try:
-        done = subprocess.run([sys.executable, "-S", "-E", str(_LOOK), asked], capture_output=True, text=True, timeout=LOOK_TIMEOUT_S,
-                              stdin=subprocess.DEVNULL)
-        return json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        return Gap("timed-out", f"no answer within {LOOK_TIMEOUT_S} s")
-    except (OSError, ValueError):
-        return Gap("failed", "the process that reads the environment gave no answer")
 
 
 def _with_gaps(said: Any) -> Any:
@@ -269,8 +262,7 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
 
 
 def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:
-    return {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path,
-            what in files.items()
+    return {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path, what in files.items()
             if path.endswith("/config") and isinstance(what, dict)}
 
 

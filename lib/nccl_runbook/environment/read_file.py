@@ -5,10 +5,7 @@ Nothing is executed, and of the shell's language only arithmetic is worked out: 
 Only names that the table of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one
 in the same file.
 """
-import os
 import re
-import select
-import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,11 +15,10 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.share import learn
 from nccl_runbook.environment.facts import Role
-from nccl_runbook.logs.file import opened
+from nccl_runbook.logs.file import text_of
 from nccl_runbook.scripts.read import read as read_script, worked_out
 
 MOST_BYTES = 4 << 20
-PIPE_S = 10.0  # until whoever writes to a pipe has to be done
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not the middle of another word
@@ -57,7 +53,7 @@ _REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base sp
 
 def read(path: str) -> Role | Gap:
     """The variables of a file, each with the line that set it last; a Gap says in words why it cannot be read."""
-    text = text_of(path)
+    text = text_of(path, MOST_BYTES, "an environment")
     return text if isinstance(text, Gap) else parse(text, Path(path).name)
 
 
@@ -67,26 +63,6 @@ def _is_text(text: str) -> bool:
         entries = [e for e in text.split("\0") if e]
         return sum(map(bool, map(_ENTRY.match, entries))) * 2 > len(entries)
     return len(_NO_TEXT.findall(text)) <= len(text) // 20
-
-
-def text_of(path: str, most_bytes: int = MOST_BYTES) -> str | Gap:
-    """The text of a file, or of a pipe that the shell holds open, as it stands."""
-    opening = opened(path, piped=True)
-    if isinstance(opening, Gap):
-        return opening
-    data, until = bytearray(), time.monotonic() + PIPE_S
-    with opening as file:
-        while len(data) <= most_bytes:
-            if not select.select([file], [], [], max(0.0, until - time.monotonic()))[0]:
-                return Gap("timed-out", f"{path} is a pipe that did not end within {PIPE_S:g} s")
-            try:
-                block = os.read(file.fileno(), most_bytes + 1 - len(data))
-            except OSError as error:
-                return Gap("failed", f"{path} cannot be read: {error.strerror}")
-            if not block:
-                return data.decode("utf-8", "replace")
-            data += block
-    return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB, too large for an environment")
 
 
 def parse(text: str, name: str = "text") -> Role:

@@ -34,10 +34,11 @@ def _in_container(machine: Machine) -> bool:
 
 def _selection(machine: Machine) -> Selection | None:
     """What CUDA_VISIBLE_DEVICES lets through; None where it is not set or NVML cannot say which GPUs there are."""
-    if isinstance(machine.surroundings, Gap) or not _nvml_gpus(machine):
+    variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
+    gpus = _nvml_gpus(machine)
+    if not gpus or "CUDA_VISIBLE_DEVICES" not in variables:
         return None
-    value = machine.surroundings.variables.get("CUDA_VISIBLE_DEVICES")
-    return None if value is None else read_selection(value, _nvml_gpus(machine))
+    return read_selection(variables["CUDA_VISIBLE_DEVICES"], gpus)
 
 
 def no_gpu_anywhere(machine: Machine) -> Finding | None:
@@ -46,23 +47,25 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
     absent = nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in nvml.detail if isinstance(nvml, Gap) else not nvml.gpus
     if not absent or _gpu_files(machine) or _cuda_count(machine):
         return None
-    said = [Evidence(str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml")]
-    if not isinstance(machine.cuda, Gap) and machine.cuda.error:
-        said.append(Evidence("; ".join(machine.cuda.error.splitlines()), "gpus.cuda.error"))
-    if not (on_bus := {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus):
+    error = "" if isinstance(machine.cuda, Gap) else "; ".join(machine.cuda.error.splitlines())
+    on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
+    drivers = ", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items())
+    said = tuple(Evidence(text, source) for text, source in (
+        (str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml"),
+        (error, "gpus.cuda.error"), (drivers, "gpus.surroundings.pci_gpus")) if text)
+    if not on_bus:
         return Finding(
             "no-gpu-anywhere", Severity.UNKNOWN,
-            "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one", tuple(said),
+            "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one", said,
             (Remedy("you",
                     "Run this in the container or allocation of the job. Containers get their GPUs when "
                     "they start:", usual("container-gpu-access")[0].lines),))
-    said.append(Evidence(", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()), "gpus.surroundings.pci_gpus"))
     if _in_container(machine):
         return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container got none",
-                       tuple(said), usual("container-gpu-access"), "container-gpu-access", "likely")
+                       said, usual("container-gpu-access"), "container-gpu-access", "likely")
     return Finding(
         "no-gpu-anywhere", Severity.UNKNOWN,
-        f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver", tuple(said),
+        f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver", said,
         (Remedy("the administrator", "Load the NVIDIA driver, or install it.",
                 ("sudo modprobe nvidia", "sudo dmesg -T | grep -i nvrm")),))
 
@@ -78,9 +81,9 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
                      "Restart the container: device access is often lost when the host reloads systemd "
                      "(nvidia-container-toolkit's troubleshooting guide). Naming the device files prevents that.",
                      ("docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 IMAGE",))
+    # the first row that fits: what to do, the cause, and how sure
     why = next(row for fits, *row in (
-        ("mismatch" in gap.detail, usual("driver-library-mismatch"), "driver-library-mismatch",
-         "established"),
+        ("mismatch" in gap.detail, usual("driver-library-mismatch"), "driver-library-mismatch", "established"),
         (gap.reason == "timed-out", (admin,), "gpu-or-link-fault", "likely"),
         (gap.reason in ("absent", "no-permission"), usual("container-gpu-access"), "container-gpu-access",
          "established" if _in_container(machine) else "likely"),
@@ -215,10 +218,10 @@ def _unusable_files(machine: Machine) -> list[str]:
     if isinstance(machine.surroundings, Gap) or machine.surroundings.is_wsl:
         return []
     files = {f.path: f for f in machine.surroundings.files}
-    said = [f"{path} is missing" for path in ("/dev/nvidiactl", "/dev/nvidia-uvm") if path not in files]
     denied = {"EPERM": "a device cgroup forbids it", "EACCES": "its mode forbids it"}
-    return said + [f"{f.path} cannot be opened: {f.error} ({denied.get(f.error, f.mode)})" for f in files.values()
-                   if f.error not in ("", "not tried")]
+    return [*(f"{path} is missing" for path in ("/dev/nvidiactl", "/dev/nvidia-uvm") if path not in files),
+            *(f"{f.path} cannot be opened: {f.error} ({denied.get(f.error, f.mode)})" for f in files.values()
+              if f.error not in ("", "not tried"))]
 
 
 def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:

@@ -1,11 +1,14 @@
-"""Open a file that somebody handed over, if it is one."""
+"""Open or read a file that somebody handed over, if it is one."""
 
 import os
+import select
 import stat
+import time
 from typing import BinaryIO
 
 from nccl_runbook.core.facts import Gap
 
+PIPE_S = 10.0  # until whoever writes to a pipe has to be done
 HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives
 
 
@@ -32,6 +35,27 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
     os.close(handle)
     what = "a directory: name one file in it" if stat.S_ISDIR(mode) else "not a regular file: write its text to a file first"
     return Gap("failed", f"{path} is {what}")
+
+
+def text_of(path: str, most_bytes: int, purpose: str) -> str | Gap:
+    """The text of a file, or of a pipe that the shell holds open, as it stands. ``purpose``: what a larger one is too
+    large for, in words."""
+    opening = opened(path, piped=True)
+    if isinstance(opening, Gap):
+        return opening
+    data, until = bytearray(), time.monotonic() + PIPE_S
+    with opening as file:
+        while len(data) <= most_bytes:
+            if not select.select([file], [], [], max(0.0, until - time.monotonic()))[0]:
+                return Gap("timed-out", f"{path} is a pipe that did not end within {PIPE_S:g} s")
+            try:
+                block = os.read(file.fileno(), most_bytes + 1 - len(data))
+            except OSError as error:
+                return Gap("failed", f"{path} cannot be read: {error.strerror}")
+            if not block:
+                return data.decode("utf-8", "replace")
+            data += block
+    return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB, too large for {purpose}")
 
 
 def mib(size: int) -> str:

@@ -28,7 +28,7 @@ from nccl_runbook.launch import stop
 from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.look import live as live_look
-from nccl_runbook.machine import ask_nvml as nvml, ask_users as users, guard
+from nccl_runbook.machine import ask_nvml as nvml, guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.placement import placement
 from nccl_runbook.search import group_testing, halving
@@ -68,7 +68,7 @@ class Step:
 
     def ask_who_works(self) -> None:
         """Nothing runs on GPUs that somebody uses."""
-        self.facts["users"] = users.collect()
+        self.facts["users"] = nvml.users()
         busy = guard.in_the_way(self.facts["users"], self.parameters["allow_busy"])
         self.forbid(Gap("not-run", busy.reason) if busy else None)
 

@@ -1,6 +1,6 @@
 """NVML, asked in a child process with a deadline: a call that hangs or crashes costs the child, not the notebook."""
-import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.launch.command import ends
 from nccl_runbook.launch.interpreters import STOPPED, is_stopped
 from nccl_runbook.machine import facts as m
 
@@ -29,17 +30,13 @@ def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str,
 
 
 def _wait(child: subprocess.Popen, deadline_s: float) -> str:
-    try:
-        code = child.wait(deadline_s)
-        return "" if code == 0 else f"the process that queried NVML ended with {code}"
-    except subprocess.TimeoutExpired:
+    with child.stdin:  # its end is the child's sign to leave
+        if ends(child, deadline_s):
+            return f"the process that queried NVML ended with {child.returncode}" if child.returncode else ""
         stopped = f": {STOPPED}" * is_stopped(child.pid)
         child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_KILLED_S)
+        ends(child, _KILLED_S)
         return f"NVML did not answer within {deadline_s:g} s{stopped}"
-    finally:
-        child.stdin.close()
 
 
 def _silence(ended: str) -> Gap:
@@ -78,6 +75,16 @@ def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     pairs = [m.from_json(m.Pair, line, "part") for line in lines if line["part"] == "pair"]
     versions = (m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml"))
     return m.NvmlView(*versions, gpus, pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
+
+
+def users(deadline_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
+    """Memory, utilisation and processes of every GPU over two samples 0.3 s apart: asked before any test that would
+    disturb somebody. A Gap where NVML cannot be asked."""
+    answer = ask("use", deadline_s)
+    if isinstance(answer, Gap):
+        return answer
+    system, lines, missing = answer
+    return m.GpuUsers(by_index(lines, system["count"], "use", missing, m.GpuUse), os.path.exists("/dev/dxg"))
 
 
 def links(deadline_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:

@@ -4,7 +4,7 @@ Pure, standard library only, Python >= 3.9: the same decision with the same word
 the machine is worth is judged by rules.
 """
 import dataclasses
-from typing import List, Optional, Tuple, Union
+from typing import Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.machine.facts import GpuUse, GpuUsers, Owner
@@ -37,7 +37,7 @@ def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
     seen = [u for u in users.gpus if isinstance(u, GpuUse)]
     held = [(u, o) for u in seen if not isinstance(u.owners, Gap) for o in u.owners if _counts(o)]
     unlisted = [(u, text) for u in seen if not any(h is u for h, _ in held) for text in [_unlisted(u, users.is_wsl)] if text]
-    words = _merged(held) + [f"unknown owner, {text} on GPU {u.nvml_index}" for u, text in unlisted]
+    words = [*_merged(held), *(f"unknown owner, {text} on GPU {u.nvml_index}" for u, text in unlisted)]
     return Busy(words, sorted({o.pid for _, o in held if o.is_same_user})) if words else None
 
 
@@ -59,13 +59,11 @@ def _unlisted(use: GpuUse, is_wsl: bool) -> str:
     return f"{min(samples)} % utilisation" if samples and min(samples) >= (WORKING_WSL_PERCENT if is_wsl else WORKING_PERCENT) else ""
 
 
-def _merged(held: List[Tuple[GpuUse, Owner]]) -> List[str]:
+def _merged(held: List[Tuple[GpuUse, Owner]]) -> Iterator[str]:
     """One phrase a process: "pid 4711, alice, 40213 MiB on GPU 2"."""
-    words = []
     for pid, uses in grouped((o.pid, (u, o)) for u, o in held).items():
         sizes = [o.used_mib for _, o in uses if not isinstance(o.used_mib, Gap)]
         user = uses[0][1].user
-        words.append(f"pid {pid}, {user if isinstance(user, str) else 'unknown owner'}, "
-                     f"{f'{sum(sizes)} MiB' if sizes else 'memory unknown'} on GPU "
-                     f"{', '.join(str(u.nvml_index) for u, _ in uses)}")
-    return words
+        yield (f"pid {pid}, {user if isinstance(user, str) else 'unknown owner'}, "
+               f"{f'{sum(sizes)} MiB' if sizes else 'memory unknown'} on GPU "
+               f"{', '.join(str(u.nvml_index) for u, _ in uses)}")

@@ -7,9 +7,9 @@ from nccl_runbook.machine.guard import in_the_way
 
 def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
     """A finding that forbids tests on GPUs, or None where they may run or nothing can be said (no NVML: then no GPU test runs anyway)."""
-    if (busy := in_the_way(users, allow_busy)) is None:
-        return None
-    return Finding("gpus-busy", Severity.UNKNOWN, busy.reason, tuple(Evidence(w, "users") for w in busy.words), _remedies(busy.mine))
+    busy = in_the_way(users, allow_busy)
+    return None if busy is None else Finding(
+        "gpus-busy", Severity.UNKNOWN, busy.reason, tuple(Evidence(w, "users") for w in busy.words), _remedies(busy.mine))
 
 
 def _remedies(mine: list[int]) -> tuple[Remedy, ...]:

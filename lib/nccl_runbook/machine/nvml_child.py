@@ -7,7 +7,6 @@ import ctypes
 import itertools
 import json
 import os
-import stat
 import sys
 import threading
 import time
@@ -266,17 +265,13 @@ def live(handles):
 
 
 def leave_with_parent():
-    def watch():
-        while os.read(0, 4096):
-            pass
-        os._exit(1)
-    mode = os.fstat(0).st_mode
-    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-        threading.Thread(target=watch, daemon=True).start()
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
 
 
 def main(what):
-    leave_with_parent()
+    threading.Thread(target=leave_with_parent, daemon=True).start()
     count = ({"reason": "not-run", "detail": f"{sys.executable}: {missing}"} if missing else
              then(ask("nvmlInit"), lambda _: ask("nvmlDeviceGetCount")))
     if is_gap(count):
@@ -303,4 +298,4 @@ def main(what):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "all")
+    main(sys.argv[1])

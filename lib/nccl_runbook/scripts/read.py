@@ -64,14 +64,14 @@ def read(text: str) -> Script:
     asked = _size("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
     names = ("SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_GPUS_PER_NODE")
     known = {name: str(value) for name, value in zip(names, asked * 2) if value}
-    commands = tuple(_Reader().commands(text[:MOST_BYTES], known, MOST_LEVELS))
+    commands = tuple(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]))
     launchers = {program: name for name, row in table("scripts/launchers").items() for program in row["programs"]}
     told = [(launchers[program], _size(launchers[program], c.text)) for c in commands
             for program in dict.fromkeys(map(posixpath.basename, c.words[:3])) if program in launchers]
     submitted = [asked, *(size for name, size in told if name in ("sbatch", "mason"))]
     nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
-    sourced = [c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1]
-    sourced += [f for c in commands for f in c.flags.get("env_file", ())[:1]]
+    sourced = [*(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
+               *(file for c in commands for file in c.flags.get("env_file", ())[:1])]
     return Script(commands, nodes, gpus, max([nodes, *(size[0] for _, size in told)]), tuple(dict.fromkeys(sourced)))
 
 
@@ -82,37 +82,38 @@ def _size(launcher: str, text: str) -> tuple[int, int]:
     return nodes, gpus or total // (nodes or 1)
 
 
-class _Reader:
-    """Reads commands; puts variables in as long as the text does not grow without end."""
+def _commands(text: str, known: dict[str, str], left: list[int],
+              levels: int = MOST_LEVELS) -> Iterator[Command]:
+    """Every command, with variables put in. ``left``: how many characters may still be put in, of all texts together: none
+    grows without end."""
+    # an escaped operator is for the shell of whoever is handed these words
+    lines = (own for line in _split(worked_out(text, None))
+             for own in _groups(line, lambda w: w and not w.strip(";&|\n")))
+    for line in lines:
+        words, env, at = [w for word in line for w in _expanded(word, known, left)], {}, 0
+        while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
+            name, equals, value = words[at].partition("=")
+            env |= {name: value} if equals else {}
+            at += 1
+        if at == len(words):
+            known |= env
+        visible = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
+        for command in _groups(words[at:], "--".__eq__):
+            yield Command(tuple(command), _flags(command), {**visible, **env})
+            inner = command[command.index("-c") + 1:][:1] if "-c" in command and levels else []
+            yield from (c for line in inner if re.search(r"\s", line)
+                        for c in _commands(line, {**known, **env}, left, levels - 1))
 
-    def __init__(self) -> None:
-        self._left = MOST_EXPANDED
 
-    def commands(self, text: str, known: dict[str, str], levels: int) -> Iterator[Command]:
-        # an escaped operator is for the shell of whoever is handed these words
-        lines = (own for line in _split(worked_out(text, None)) for own in _groups(line, lambda w: w and not w.strip(";&|\n")))
-        for line in lines:
-            words, env, at = [w for word in line for w in self._expanded(word, known)], {}, 0
-            while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
-                name, equals, value = words[at].partition("=")
-                env |= {name: value} if equals else {}
-                at += 1
-            if at == len(words):
-                known |= env
-            visible = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
-            for command in _groups(words[at:], "--".__eq__):
-                yield Command(tuple(command), _flags(command), {**visible, **env})
-                inner = command[command.index("-c") + 1:][:1] if "-c" in command and levels else []
-                yield from (c for line in inner if re.search(r"\s", line) for c in self.commands(line, {**known, **env}, levels - 1))
-
-    def _expanded(self, word: str, known: Mapping[str, str]) -> list[str]:
-        """The word with variables and arithmetic put in. One that is a variable and nothing else may stand for several words."""
-        names = [found[0] or found[2] for found in _USED.findall(word)]
-        self._left -= sum(len(known.get(name, "")) for name in names)
-        if self._left < 0 or not (names or "$((" in word):
-            return [word]
-        filled = worked_out(_USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), word), known)
-        return next(_split(filled), []) if _USED.fullmatch(word) and re.search(r"\s", filled) else [filled]
+def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
+    """The word with variables and arithmetic put in. One that is a variable and nothing else may stand for several words."""
+    names = [found[0] or found[2] for found in _USED.findall(word)]
+    left[0] -= sum(len(known.get(name, "")) for name in names)
+    if left[0] < 0 or not (names or "$((" in word):
+        return [word]
+    filled = worked_out(_USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]),
+                                  word), known)
+    return next(_split(filled), []) if _USED.fullmatch(word) and re.search(r"\s", filled) else [filled]
 
 
 def worked_out(text: str, known: Mapping[str, str] | None) -> str:
@@ -182,17 +183,15 @@ def _unquoted(word: str) -> str:
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    at = 0
-    while at < len(words):
-        word, at = words[at], at + 1
-        dotted = _DOTTED.fullmatch(word)
-        if dotted and not word.startswith("--"):
+    latest = ""  # the flag that takes the words behind it
+    for word in words:
+        if dotted := _DOTTED.fullmatch(word):
             found[dotted[1]] = (dotted[2],)
-        elif word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
-            values = [value] if equals else []
-            while not equals and at < len(words) and not words[at].startswith("--") and not _DOTTED.fullmatch(words[at]):
-                values.append(words[at])
-                at += 1
-            found[name.replace("-", "_")] = tuple(values)
+            latest = ""
+        elif word.startswith("--"):
+            flag, equals, value = word[2:].partition("=")
+            found[flag.replace("-", "_")] = (value,) if equals else ()
+            latest = "" if equals else flag.replace("-", "_")
+        elif latest:
+            found[latest] += (word,)
     return found

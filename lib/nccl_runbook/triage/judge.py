@@ -5,8 +5,8 @@ import collections
 import dataclasses
 import re
 
-from nccl_runbook.causes.causes import Advice, Cause, causes, fitting
-from nccl_runbook.causes.failures import fitted
+from nccl_runbook.causes.causes import Advice, Cause, Rows, causes, fitting
+from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message
@@ -209,14 +209,15 @@ def _hypothesis(cause_id: str, found: list[Pointer], logs: Logs) -> Hypothesis:
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     texts = [line.text for line in evidence]
     cause, advice = fitting(cause_id, *texts), next((p.advice for p in surest if p.advice), Advice())
-    remedy = fitted(_not_done(advice.remedy or cause.remedy, logs), status == "possible" and cause_id != "benign", logs.launcher)
+    remedy = usual(cause_id, status, launcher=logs.launcher,
+                   rows=_not_done(advice.remedy or cause.remedy, logs))
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else "")
     return Hypothesis(cause_id, status, cause.title, says, evidence, remedy, Decides(*(advice.decides or cause.decides)),
                       tuple(dict.fromkeys(text for p in surest for text in p.against)))
 
 
-def _not_done(remedy: tuple[tuple[str, str, tuple[str, ...]], ...], logs: Logs) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+def _not_done(remedy: Rows, logs: Logs) -> Rows:
     """The rows without the settings that a job printed as set."""
     done = {f"export {pair}" for pair, seen in logs.seen.items() if "=" in pair and seen.lines[0].file != CONTEXT}
     left = tuple((who, text, tuple(line for line in lines if line not in done)) for who, text, lines in remedy)
