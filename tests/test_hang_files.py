@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import io
 import json
@@ -230,6 +231,16 @@ def test_a_call_of_an_unknown_name_that_is_open_is_no_health(tmp_path):
         (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
     found = rules.judge(reader.collect([str(tmp_path)]))
     assert found.culprits == (2,) and found.kind == "skipped", found.sentence
+
+
+@pytest.mark.parametrize("renamed", [{}, {"collective_seq_id": "seq_id"}, {"collective_seq_id": "seq_id", "process_group": None}])
+def test_json_tells_the_same_as_a_pickle_in_the_format_of_every_torch(renamed):
+    dump = dump_file.decode(GOOD)
+    for entry in dump["entries"]:
+        for old, new in renamed.items():
+            entry[new or "unused"] = entry.pop(old)
+    plain, pickled = (dataclasses.replace(dump_file.read(data), digest=b"") for data in (json.dumps(dump).encode(), pickle.dumps(dump, protocol=2)))
+    assert plain == pickled and plain.columns
 
 
 def test_json_with_a_byte_order_mark_is_a_dump_too(tmp_path):

@@ -121,8 +121,10 @@ def _alike(entries: list) -> list:
     missing = {k: v for k, v in _EMPTY.items() if k not in first}
     if not missing and "collective_seq_id" in first and isinstance(first.get("process_group"), tuple):
         return entries
-    return [{**missing, **e, "collective_seq_id": e.get("collective_seq_id", e.get("seq_id")),
-             "process_group": tuple(e.get("process_group", (str(e.get("pg_id")), "")))} for e in entries]
+    number = "collective_seq_id" if "collective_seq_id" in first else "seq_id"
+    return [{**missing, **e, "collective_seq_id": e.get(number),
+             "process_group": tuple(e["process_group"] if "process_group" in first else (str(e.get("pg_id")), ""))}
+            for e in entries]
 
 
 def _short(value: Any) -> str:
