@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nccl_runbook.book.plan import UsageError, duration_s
+from nccl_runbook.book.plan import duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.compare import ask as compare, judge as comparison, read as reader
 from nccl_runbook.compare.facts import Comparison
@@ -74,7 +74,7 @@ def ab(
             seen, libraries = _compared(subject, None if command else engine, a, b, rounds, until, allow_busy, stopped)
             if gpus and devices.cache_info().currsize and None in devices():
                 answer.say(NOT_HERE % gpus)
-        except (ValueError, UsageError) as error:
+        except ValueError as error:
             answer.leave(error)
         except EngineError as error:
             answer.leave(error, 1)

@@ -79,12 +79,9 @@ def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int
 
 
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.severity.value:7} {finding.title}")
-        lines += [f"        {' '.join(e.text.split())}" for e in finding.evidence[:3] if e.text not in finding.title]
-        for remedy in finding.remedy:
-            lines += [f"        {remedy.text}", *(f"            {line}" for line in remedy.lines)]
+    lines = [line for f in findings for line in (
+        f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:3] if e.text not in f.title),
+        *(told for r in f.remedy for told in (f"        {r.text}", *(f"            {x}" for x in r.lines))))]
     parts = [*((r.name, r) for r in seen.roles), ("host", seen.host)]
     lines += [f"not looked at: {path}: {gap}" for name, part in parts for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
     lines.append(f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
