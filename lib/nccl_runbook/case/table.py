@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from nccl_runbook.case.judge import Test, weaker
+from nccl_runbook.case.judge import Test
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Finding, Severity
@@ -17,10 +17,9 @@ def text(document: VerdictDocument, lead: Finding | None, fits: Iterable[str], t
     if lead:
         lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in lead.evidence[:SHOWN] if e.source != "next"]
         lines += [f"   against: {_cut(e.text)}" for e in lead.against[:SHOWN]]
-        for remedy in lead.remedy:
-            lines += [f"   {remedy.who}: {remedy.text}", *(f"       {line}" for line in remedy.lines)]
+        lines += [line for r in lead.remedy for line in (f"   {r.who}: {r.text}", *(f"       {x}" for x in r.lines))]
         lines.append("")
-    behind = weaker(document, lead)
+    behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     lines += [f"also {c.status}: {c.title} [{c.id}]" for c in behind[:SHOWN]]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
     lines += [f"fits, and nothing shows it: {causes()[c].title} [{c}]" for c in fits]
