@@ -30,7 +30,6 @@ EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --fi
           "nccl-runbook ab . NCCL_DEBUG=INFO   or   "
           "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or   "
           "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py")
-SCHEMA = "nccl-runbook/ab/1"
 _ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
         "Put several in quotes. Write @trainer before those of one role.")
 
@@ -116,5 +115,5 @@ def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]
     kept = {n: getattr(seen, n) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
+    return {"schema": "nccl-runbook/ab/1", "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
             "walk": None if isinstance(seen.walk, Gap) else seen.walk}

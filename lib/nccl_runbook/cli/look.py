@@ -24,7 +24,6 @@ from nccl_runbook.look import live as look_live
 from nccl_runbook.report.markup import fixes_html
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
-SCHEMA = "nccl-runbook/look/1"
 
 
 def look(
@@ -49,8 +48,7 @@ def look(
     code = exit_code(word, fail_on)
     answer.tell(document(pictures, looks, word, code) if json else look_live.text(pictures, looks))
     if save is not None:  # after the answer, which is there though the file cannot be written
-        kept = read(Record, look_live.record(looks[0], time.monotonic() - began))
-        answer.write(save, json_text(kept, Redactor(os.environ)), 0o600)
+        answer.write(save, json_text(read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)), 0o600)
     if html is not None:
         answer.write(html, look_live.page(pictures, looks, f"exit code {code}", fix(pictures)))
     sys.exit(code)
@@ -84,7 +82,7 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
 
 def document(pictures: Sequence[rules.Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/look.json."""
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "jobs": [_job(p) for p in pictures],
+    return {"schema": "nccl-runbook/look/1", "verdict": verdict, "exit_code": code, "jobs": [_job(p) for p in pictures],
             "hosts": [{"host": one.host, "taken": one.taken, "first_s": one.first_s, "gap_s": one.gap_s} for one in looks]}
 
 
