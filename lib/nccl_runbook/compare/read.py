@@ -108,8 +108,7 @@ def _words(text: str) -> list[str]:
 
 def _name(text: str) -> str:
     """As the user named it, without a value that is not to be shown."""
-    words = _words(text)
-    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in words]
+    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in _words(text)]
     return " ".join(hidden) or "."
 
 
