@@ -60,8 +60,7 @@ def recognised(start: Start) -> list[tuple[Symptom, LogLine]]:
     """Symptoms in what was given with their first line: the user's own words, then the log's in the order of the table."""
     own = _first_lines(LogLine(CONTEXT, number, text) for number, text in enumerate(start.symptom.splitlines(), 1))
     first = {**_first_lines(_kept(start.logs) if start.logs else []), **own}
-    ordered = sorted(first, key=lambda name: (name not in own, list(symptoms()).index(name)))
-    return [(symptoms()[name], first[name]) for name in ordered]
+    return [(symptoms()[name], first[name]) for name in sorted(first, key=lambda n: (n not in own, list(symptoms()).index(n)))]
 
 
 def _kept(logs: Logs) -> list[LogLine]:
