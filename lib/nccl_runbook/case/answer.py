@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from nccl_runbook.case.dumps import dumps_of
 from nccl_runbook.case.read import Brought
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.messages.facts import Logs
-from nccl_runbook.triage.answer import HANG_READS, Dumps
 
 DUMPS, LOGS, SETTINGS, PLAN = "06-timeouts", "07-logs", "02-environment", "plan"
 
@@ -56,20 +55,6 @@ def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
     records = [of_findings(DUMPS, [dumps.finding], shown)] if dumps else []
     records += [of_findings(LOGS, findings, [*fits_tables(given.fits), *tables(logs)])] if findings else []
     return Gathered(records, () if dumps else tuple(c.id for c in given.fits), tuple(deciding(brought.words)))
-
-
-def dumps_of(logs: Logs, paths: list[str]) -> tuple[Dumps | None, list[object]]:
-    """What `hang` says of the recorder dumps and stacks among the files, with its tables; None without any."""
-    if not any(HANG_READS in f.kind + f.problem for f in logs.files):
-        return None, []
-    from nccl_runbook.hang import read
-    from nccl_runbook.hang.judge import hang_told, judge
-    from nccl_runbook.hang.table import tables
-
-    seen = read.collect([p for p in paths if p != "-"])
-    told = judge(seen)
-    sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
-    return Dumps(f"{told.kind}: {told.sentence}{sure}", hang_told(told, seen.logs.launcher), told.decides), tables(seen, told.culprits)
 
 
 def _settings(scripts: Iterable[str], configurations: Iterable[str]) -> Iterator[Record]:

@@ -6,7 +6,7 @@ import gc
 import sys
 from typing import Annotated, Any
 
-from nccl_runbook.case.answer import dumps_of
+from nccl_runbook.case.dumps import dumps_of
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.logs.sources import piped
