@@ -234,8 +234,8 @@ def check_minibatches(wait: bool = True, **counts: Union[int, Tuple[int, int]]) 
         uneven = {name: by_rank for name, by_rank in by_name.items() if wrong[name] or len(set(by_rank.values())) > 1}
         parts = [f"rank {r}: {name} = {everybody[r][1].get(name)}" for name, by_rank in uneven.items()
                  for r in sorted(wrong[name] or map(int, by_rank))[:6]]
-        data = {name: dict(list(by_rank.items())[:64]) for name, by_rank in uneven.items()}
-        return "; ".join(parts), data, "uneven-minibatches", set().union(*wrong.values())
+        return ("; ".join(parts), {name: dict(list(by_rank.items())[:64]) for name, by_rank in uneven.items()},
+                "uneven-minibatches", set().union(*wrong.values()))
 
     return _compared("check_minibatches", began, text, 0 in values.values(), mine, (f"all ranks have {text}", {}), words, wait)
 
@@ -333,9 +333,9 @@ def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: b
         return (f"{len(differs)} of {len(names)} tensors differ, the first is {next(iter(differs))}",
                 {**data, "differs": list(differs)[:16]}, None, {r for ranks in differs.values() for r in ranks})
 
-    mine = {n: hashlib.sha256(v.encode()).hexdigest()[:8] for n, v in each.items()}
     if compare:
-        _compared("weights_digest", began, digest, False, lambda: mine, (fine, data), words, True)
+        _compared("weights_digest", began, digest, False, lambda: {n: hashlib.sha256(v.encode()).hexdigest()[:8] for n, v in each.items()},
+                  (fine, data), words, True)
     else:
         _say("weights_digest", None, fine, began, data)
     return digest

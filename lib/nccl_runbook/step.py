@@ -39,12 +39,6 @@ def outputs_root() -> Path:
     return (checkout if (checkout / "notebooks").is_dir() else Path.cwd()) / "outputs"
 
 
-def session_dir() -> Path:
-    """Where notebooks that are run by hand leave their records: the session of ``make lab``, else one folder a day (UTC)."""
-    named = os.environ.get(RUN_DIR_VARIABLE)
-    return Path(named) if named else outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}"
-
-
 def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
     """The cells that papermill put into this notebook."""
     return [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
@@ -75,7 +69,9 @@ class Step:
         """
         self.name = name
         self.parameters, self._stopped = parameters, stopped
-        self.run_dir = Path(parameters.get("run_dir") or session_dir()).absolute()
+        # notebooks that are run by hand leave their records in the session of `make lab`, else in one folder a day (UTC)
+        self.run_dir = Path(parameters.get("run_dir") or os.environ.get(RUN_DIR_VARIABLE)
+                            or outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}").absolute()
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None

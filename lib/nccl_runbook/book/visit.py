@@ -3,8 +3,6 @@
 papermill's own account of the end is not used: after a dead kernel or a timeout it calls every cell completed (papermill 2.7.0,
 clientwrap.py). What counts is the step's own record.
 """
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -63,8 +61,8 @@ class Kernels(contextlib.ExitStack):
 
     def unfinished(self) -> list[Path]:
         """Files that runs which were killed had not finished to write."""
-        names = (".verdict.json.*", ".index.html.*", ".[0-9][0-9]-*")
-        return [path for run_dir in self.swept for name in names for path in Path(run_dir).glob(name) if os.access(path.parent, os.W_OK)]
+        return [path for run_dir in self.swept for name in (".verdict.json.*", ".index.html.*", ".[0-9][0-9]-*")
+                for path in Path(run_dir).glob(name) if os.access(path.parent, os.W_OK)]
 
     def _why_not_ipc(self) -> str:
         try:

@@ -1,5 +1,4 @@
-"""What recorder dumps and stacks among the files show. No pydantic here: triage starts with this file."""
-
+"""What recorder dumps and stacks among the files of a log show. No pydantic here, as triage starts with this file."""
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage.judge import HANG_READS, Dumps
 

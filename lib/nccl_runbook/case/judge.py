@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import Finding
-from nccl_runbook.report.verdict import Cause, VerdictDocument
+from nccl_runbook.report.verdict import VerdictDocument
 from nccl_runbook.triage.start.steps import StepText, step_texts
 
 
@@ -58,8 +58,3 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
         return Test(line, why, (open_causes[0],), step_texts()[probe].about_s if probe in step_texts() else 0) if line else None
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
     return Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s) if ahead else None
-
-
-def weaker(document: VerdictDocument, lead: Finding | None) -> list[Cause]:
-    """The causes behind the leading answer."""
-    return [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]

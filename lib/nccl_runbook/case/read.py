@@ -61,7 +61,7 @@ def _is_allocation(text: str) -> bool:
 def _of_path(path: str) -> Iterator[tuple[str, str]]:
     """A file under what it is; a folder as a whole where it holds nothing but logs and dumps."""
     if path == "-" or not os.path.isdir(os.path.expanduser(path)):
-        yield "logs" if path == "-" else _of_file(path, _head(path)), path
+        yield "logs" if path == "-" else _of_file(path, next((s.peek(HEAD_BYTES) for s in sources([path])), b"")), path
         return
     until = time.monotonic() + SORT_S
     inside = [(_of_file(s.name, s.peek(HEAD_BYTES) if s.plain else b""), s.name) for s in sources([path])
@@ -70,10 +70,6 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
         yield "logs", path
     else:
         yield from inside
-
-
-def _head(path: str) -> bytes:
-    return next((s.peek(HEAD_BYTES) for s in sources([path])), b"")
 
 
 def _of_file(name: str, head: bytes) -> str:

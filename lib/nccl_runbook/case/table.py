@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from nccl_runbook.case.judge import Test, weaker
+from nccl_runbook.case.judge import Test
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Finding, Severity
@@ -14,14 +14,14 @@ SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 def text(document: VerdictDocument, lead: Finding | None, fits: Iterable[str], test: Test | None) -> str:
     """The answer, strongest first; anything weaker is one line."""
     lines = [document.sentence, ""]
-    behind = weaker(document, lead)
+    behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
         seen = [e for e in first.evidence if not e.text.startswith("decides: ") and (lead or e.text not in document.sentence)]
         lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
-        for remedy in (r for r in first.remedy if not (test and test.line in r.lines)):
-            lines += [f"   {remedy.who}: {remedy.text}", *(f"       {line}" for line in remedy.lines)]
+        fix = [r for r in first.remedy if not (test and test.line in r.lines)]
+        lines += [line for r in fix for line in (f"   {r.who}: {r.text}", *(f"       {x}" for x in r.lines))]
         lines.append("")
     lines += [f"{'also ' * bool(lead)}{c.status}: {causes()[c.id].title} [{c.id}]" for c in behind[:SHOWN]]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nccl_runbook.book.plan import UsageError, duration_s
+from nccl_runbook.book.plan import duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.compare import ask as compare, judge as comparison, read as reader
 from nccl_runbook.compare.facts import Comparison
@@ -30,7 +30,6 @@ EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --fi
           "nccl-runbook ab . NCCL_DEBUG=INFO   or   "
           "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or   "
           "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py")
-SCHEMA = "nccl-runbook/ab/1"
 _ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
         "Put several in quotes. Write @trainer before those of one role.")
 
@@ -75,7 +74,7 @@ def ab(
             seen, libraries = _compared(subject, None if command else engine, a, b, rounds, until, allow_busy, stopped)
             if gpus and devices.cache_info().currsize and None in devices():
                 answer.say(NOT_HERE % gpus)
-        except (ValueError, UsageError) as error:
+        except ValueError as error:
             answer.leave(error)
         except EngineError as error:
             answer.leave(error, 1)
@@ -117,5 +116,5 @@ def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int
     rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
             for f in findings]
     kept = {n: getattr(seen, n) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
+    return {"schema": "nccl-runbook/ab/1", "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
             "walk": None if isinstance(seen.walk, Gap) else seen.walk}

@@ -1,6 +1,4 @@
 """How a command ends: an answer on standard output, one page in a file, an exit code; or one sentence why it cannot."""
-from __future__ import annotations
-
 import dataclasses
 import errno
 import os
@@ -53,8 +51,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
-    words = f"The exit code is not 0 from this verdict on: {', '.join(FAIL_ON)}."
-    return {"typer": typer, "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known, help=words)],
+    return {"typer": typer,
+            "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known,
+                                                        help=f"The exit code is not 0 from this verdict on: {', '.join(FAIL_ON)}.")],
             "JsonOption": Annotated[bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")],
             "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
                                                         help="Also mask text that matches the expressions in this file.")],

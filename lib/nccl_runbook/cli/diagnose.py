@@ -19,7 +19,6 @@ from nccl_runbook.look import live
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument, leading, verdict_document
 
 EPILOG = "Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch   or   nccl-runbook diagnose 'hangs at the first all_reduce'"
-SCHEMA = "nccl-runbook/diagnose/1"
 
 
 def diagnose(
@@ -54,8 +53,8 @@ def diagnose(
 def _gathered(given: list[str], gap_s: float, gpus: int) -> tuple[Brought, Gathered]:
     try:
         brought = sort(given)
-        stdin = piped(sys.stdin.fileno()) if "-" in brought.logs else None
-        return brought, gather(brought, stdin, gpus, lambda pids: live.look(live.checked_pids(pids), gap_s, answer.say))
+        return brought, gather(brought, piped(sys.stdin.fileno()) if "-" in brought.logs else None, gpus,
+                               lambda pids: live.look(live.checked_pids(pids), gap_s, answer.say))
     except ValueError as error:  # a record that is none, too
         answer.leave(error)
 
@@ -76,7 +75,8 @@ def _sentence(document: VerdictDocument, lead: Finding | None, brought: Brought)
 def _document(document: VerdictDocument, brought: Brought, found: Gathered, lead: Finding | None,
               test: judge.Test | None) -> dict[str, Any]:
     """What --json prints; its schema is schemas/diagnose.json."""
-    return {"schema": SCHEMA, "verdict": document.verdict, "exit_code": document.exit_code, "sentence": document.sentence, "lead": lead,
-            "causes": document.causes, "fits": found.fits, "next": test, "not_looked_at": document.not_looked_at,
+    return {"schema": "nccl-runbook/diagnose/1", "verdict": document.verdict, "exit_code": document.exit_code,
+            "sentence": document.sentence, "lead": lead, "causes": document.causes, "fits": found.fits, "next": test,
+            "not_looked_at": document.not_looked_at,
             "brought": {what: names for what, names in vars(brought).items() if names},
             "steps": [{"step": s.notebook, "status": s.status, "reason": s.reason} for s in document.steps]}

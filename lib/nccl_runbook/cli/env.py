@@ -14,8 +14,6 @@ from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.table import host_table, libraries_table, variables_table
 
 EPILOG = "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env --pid 4711 --pid 4712"
-SCHEMA = "nccl-runbook/env/1"
-STEP = "02-environment"
 
 
 def env(
@@ -42,7 +40,7 @@ def env(
     code = exit_code(verdict, fail_on)
     said = _as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code)
     answer.end(said, code, html, lambda: answer.page_of(
-        STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
+        "02-environment", f"{verdict.capitalize()}: {findings[0].title}", findings,
         (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen)))
 
 
@@ -72,19 +70,16 @@ def variable_of(finding: Finding) -> str:
 def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
     rows = [{"id": f.id, "variable": variable_of(f), "severity": f.severity.value, "text": f.title,
              "replacement": "\n".join(line for r in f.remedy for line in r.lines)} for f in findings]
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows,
+    return {"schema": "nccl-runbook/env/1", "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows,
             "settings": {r.name: r.variables for r in seen.roles}}
 
 
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int) -> str:
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.severity.value:7} {finding.title}")
-        lines += [f"        {' '.join(e.text.split())}" for e in finding.evidence[:3] if e.text not in finding.title]
-        for remedy in finding.remedy:
-            lines += [f"        {remedy.text}", *(f"            {line}" for line in remedy.lines)]
-    parts = [*((r.name, r) for r in seen.roles), ("host", seen.host)]
-    lines += [f"not looked at: {path}: {gap}" for name, part in parts for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
+    lines = [line for f in findings for line in (
+        f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:3] if e.text not in f.title),
+        *(told for r in f.remedy for told in (f"        {r.text}", *(f"            {x}" for x in r.lines))))]
+    lines += [f"not looked at: {path}: {gap}" for name, part in [*((r.name, r) for r in seen.roles), ("host", seen.host)]
+              for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
     lines.append(f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
                  f"of {', '.join(r.name for r in seen.roles)}")
     return "\n".join(lines)

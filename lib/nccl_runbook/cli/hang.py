@@ -15,8 +15,6 @@ from nccl_runbook.launch import stop
 from nccl_runbook.report.tables import Table
 
 EPILOG = "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   # dumps: /tmp/nccl_trace_rank_* of every node"
-SCHEMA = "nccl-runbook/hang/1"
-STEP = "06-timeouts"
 SHOWN = 3  # files of one kind that were not used: beside dumps there may lie a whole project
 
 
@@ -38,12 +36,12 @@ def hang(
     code = exit_code(verdict, fail_on)
     shown = tables(seen, told.culprits)
     answer.end(document(seen, told, verdict, code) if json else text(seen, told, findings[0], shown), code, html, lambda: answer.page_of(
-        STEP, f"{verdict.capitalize()}: {told.sentence}{_how_sure(told)}", findings, shown, code))
+        "06-timeouts", f"{verdict.capitalize()}: {told.sentence}{_how_sure(told)}", findings, shown, code))
 
 
 def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, **vars(told), "collective": told.collective or None,
+    return {"schema": "nccl-runbook/hang/1", "verdict": verdict, "exit_code": code, **vars(told), "collective": told.collective or None,
             "frame": told.frame or None, "files": seen.files}
 
 
@@ -58,7 +56,6 @@ def text(seen: Hang, told: rules.Told, first: Finding, tables: list[Table]) -> s
     lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
-    for why, names in grouped((f.problem, f.name) for f in seen.files if f.problem).items():
-        more = f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
-        lines.append(f"not used: {', '.join(names[:SHOWN])}{more}: {why}")
+    lines += [f"not used: {', '.join(names[:SHOWN])}" + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
+              + f": {why}" for why, names in grouped((f.problem, f.name) for f in seen.files if f.problem).items()]
     return "\n".join(lines)

@@ -23,7 +23,6 @@ from nccl_runbook.look import live as look_live
 from nccl_runbook.report.tables import Cell, Table
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
-SCHEMA = "nccl-runbook/look/1"
 
 
 def look(
@@ -49,8 +48,7 @@ def look(
     code = exit_code(word, fail_on)
     answer.tell(document(pictures, looks, word, code) if json else look_live.text(pictures, looks))
     if save is not None:  # after the answer, which is there though the file cannot be written
-        kept = read(Record, look_live.record(looks[0], time.monotonic() - began))
-        answer.write(save, json_text(kept, Redactor(os.environ)), 0o600)
+        answer.write(save, json_text(read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)), 0o600)
     if html is not None:
         lead = pictures[0].sentence if pictures else "no rank was found"
         tables, not_seen = [ranks_table(p, looks) for p in pictures], [line for p in pictures for line in p.not_seen]
@@ -99,7 +97,7 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
 
 def document(pictures: Sequence[rules.Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/look.json."""
-    return {"schema": SCHEMA, "verdict": verdict, "exit_code": code, "jobs": [_job(p) for p in pictures],
+    return {"schema": "nccl-runbook/look/1", "verdict": verdict, "exit_code": code, "jobs": [_job(p) for p in pictures],
             "hosts": [{"host": one.host, "taken": one.taken, "first_s": one.first_s, "gap_s": one.gap_s} for one in looks]}
 
 

@@ -43,8 +43,8 @@ def plan(
     try:
         rules = knowledge.at(areal) if areal else knowledge.newest()
         seen = _devices() if check_devices else None
-        asked = Site(gpus or len(seen or ()), launcher, nodes, update)  # 0 and "" where the command line says nothing
-        plans, left_out = plans_of(target, asked, rules)
+        # 0 and "" where the command line says nothing
+        plans, left_out = plans_of(target, Site(gpus or len(seen or ()), launcher, nodes, update), rules)
         if seen is not None:
             plans = [dataclasses.replace(p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), seen)) for p in plans]
     except ValueError as error:
@@ -108,9 +108,9 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
 def _page(plans: list[Plan], left_out: list[str], code: int) -> str:
     several = len(plans) + len(left_out) > 1
     worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
-    told = [(p, f) for p in worst for f in [p.finding, *(p.devices or [])]]
     # of several plans each keeps its own remedies: a cause would join those of all files
-    findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
+    findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f
+                for p in worst for f in [p.finding, *(p.devices or [])]]
     one = f"{verdict_of(findings).capitalize()}: {findings[0].title}"
     sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else one
     return answer.page_of("plan", sentence, findings,

@@ -20,7 +20,6 @@ from nccl_runbook.launch.stop import Stop
 
 EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
           "srun -N {nodes} python3 train.py --learners {learners}")
-SCHEMA = "nccl-runbook/reduce/1"
 LOOK_S = 3.0
 
 
@@ -167,10 +166,10 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
         done = sum(t.outcome != "interrupted" for t in tried)
         sentence = f"{stopped()} after {done} of {count} combinations; none showed the failure"
     elif otherwise:
-        log = shlex.quote(otherwise[0].logs[-1])
-        sentence = f"none of {count} combinations showed the failure, but {len(otherwise)} ended badly: see {log}"
+        sentence = (f"none of {count} combinations showed the failure, but {len(otherwise)} ended badly: see "
+                    f"{shlex.quote(otherwise[0].logs[-1])}")
     else:
         sentence = f"not reproduced: none of {count} combinations failed; it needs a larger form, or it is intermittent (--repeats)"
     code = 128 + stopped.received if stopped.received else 3 if failing else 4
-    return {"schema": SCHEMA, "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
+    return {"schema": "nccl-runbook/reduce/1", "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

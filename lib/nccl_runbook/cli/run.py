@@ -1,6 +1,4 @@
 """`nccl-runbook run`: the notebooks, headlessly, and one page."""
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

@@ -4,14 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.book.plan import UsageError, duration_s
+from nccl_runbook.book.plan import duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
 from nccl_runbook.core.records import clean
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import EngineError
-from nccl_runbook.launch.interpreters import InterpreterError
 from nccl_runbook.launch.own_folder import own_folder
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
@@ -67,7 +66,7 @@ def sync(
                      "receivers_busy": receivers_busy, "layers": layers, "allocation": allocation, "areal": areal}
             step = Step(STEP, {name: check_range(name, value) for name, value in given.items()}, stopped)
             tables = _own(step, trace, pid, stopped) if trace or pid else _measured(step, tensor_parallel, stopped)
-        except (ValueError, UsageError, InterpreterError, EngineError) as error:
+        except (ValueError, EngineError) as error:  # an interpreter that cannot be used is a ValueError, too
             answer.leave(error)
         _finish(step, tables, json, html, fail_on, stopped.received)
 

@@ -17,7 +17,6 @@ from nccl_runbook.triage.judge_against import Comparison, compare
 from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, tables, there_tables
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
-SCHEMA, STEP = "nccl-runbook/triage/1", "07-logs"
 LINE_CHARACTERS, EVIDENCE = 240, ("file", "line", "text", "rank")
 DUMPS = "Dumps and stacks among these files"
 
@@ -42,7 +41,7 @@ def triage(
     given = judged(logs, _compared(against, paths) if against else None, "".join(against[:1]), "".join(paths[:1]), dumps_of(logs, paths)[0])
     code = exit_code(given.verdict, fail_on)
     answer.end(document(given, code) if json else text(given), code, html, lambda: answer.page_of(
-        STEP, given.sentence, given.findings, _tables(given), code))
+        "07-logs", given.sentence, given.findings, _tables(given), code))
 
 
 def _compared(against: list[str], paths: list[str]) -> Comparison:
@@ -55,7 +54,7 @@ def _compared(against: list[str], paths: list[str]) -> Comparison:
 def document(given: Answer, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
     logs = given.logs
-    return {"schema": SCHEMA, "verdict": given.verdict, "exit_code": code, "sentence": given.sentence,
+    return {"schema": "nccl-runbook/triage/1", "verdict": given.verdict, "exit_code": code, "sentence": given.sentence,
             "undecided": given.verdict == "unknown",
             "hypotheses": [{**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
                            for h in given.hypotheses],

@@ -4,6 +4,7 @@ No notebook and no widget is needed for it. The process holds a pipe from its st
 """
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -90,21 +91,17 @@ class RunProcess:
             self.lines = (*self.lines[1 - LINES_KEPT:], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:
-        while True:
-            try:
-                self.exit_code = self.process.wait(UPDATES_APART_S)
-                break
-            except subprocess.TimeoutExpired:
-                self.on_change(self)
+        while self.exit_code is None:
+            self.on_change(self)
             if self.cancelled_at and time.monotonic() - self.cancelled_at > KILL_AFTER_S:
                 self.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.exit_code = self.process.wait(UPDATES_APART_S)
         self._reader.join(2)  # whoever still holds the pipe is not waited for
         self.process.stdin.close()
-        try:
-            self._said.seek(0)
+        self._said.seek(0)
+        with contextlib.suppress(RecordError):  # it ended without one
             self.document = read(VerdictDocument, self._said.read())
-        except RecordError:
-            self.document = None
         self.ended_at = time.monotonic()
         self.on_change(self)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
+from nccl_runbook.compare.read import Env, only_set
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import WorldRequest
@@ -16,7 +17,6 @@ from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.facts import METHODS
 
-Env = dict[str, str | None]
 Devices = list[int | None]
 Ask = Callable[[Collection[str]], Sample | None]
 WORLD_DEADLINE_S = 60.0
@@ -62,17 +62,13 @@ def of_command(argv: list[str], figure: str, more_is_better: bool = False, stopp
     def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
         words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
         try:
-            return command.run(arm, words, changed(os.environ, env[""]), pattern, deadline_s, stopped)
+            return command.run(arm, words, only_set({**os.environ, **env[""]}), pattern, deadline_s, stopped)
         except ValueError as error:
             if arm == "A":  # it runs first: nothing can be compared
                 raise
             return Sample(arm, {}, str(error), 0.0)  # what B sets, as its PATH
 
     return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False)
-
-
-def changed(env: Any, delta: Env) -> dict[str, str]:
-    return {n: v for n, v in {**env, **delta}.items() if v is not None}
 
 
 def _env_words(delta: Env) -> list[str]:

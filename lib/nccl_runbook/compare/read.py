@@ -109,8 +109,7 @@ def _words(text: str) -> list[str]:
 
 def _name(text: str) -> str:
     """As the user named it, without a value that is not to be shown."""
-    words = _words(text)
-    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in words]
+    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in _words(text)]
     return " ".join(hidden) or "."
 
 
@@ -133,7 +132,7 @@ def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, s
         if word.startswith("@"):
             role = word[1:]
         else:
-            known = _set({**surroundings, **{n: v for (r, n), v in found.items() if r in ("", role)}})
+            known = only_set({**surroundings, **{n: v for (r, n), v in found.items() if r in ("", role)}})
             found.update({(role, n): v for n, v in _part(word, known, left_out).items()})
     return found
 
@@ -150,7 +149,7 @@ def _part(word: str, known: Mapping[str, str], left_out: dict[str, str]) -> Env:
     return {setting["name"]: setting["value"]}
 
 
-def _set(env: Env) -> dict[str, str]:
+def only_set(env: Env) -> dict[str, str]:
     return {n: v for n, v in env.items() if v is not None}
 
 
@@ -161,14 +160,14 @@ def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str]) -> E
     loaded: Env = {}
     for line in _MODULE_LINE.findall(text):
         try:
-            loaded.update(_of_module(line.strip(), _set({**known, **loaded})))
+            loaded.update(_of_module(line.strip(), only_set({**known, **loaded})))
         except ValueError as error:
             left_out[f"module load {line.strip()}"] = str(error)
     if is_dump(text):
         return {**dict.fromkeys(known), **_pairs(text, "\0" if "\0" in text else "\n")}
     found: dict[str, str] = {}
     for name, (value, _) in assigned(text).items():
-        found[name] = _expanded(value, _set({**known, **loaded, **found}))
+        found[name] = _expanded(value, only_set({**known, **loaded, **found}))
     return {**loaded, **found}
 
 

@@ -34,5 +34,5 @@ def differences_table(c: Comparison) -> Table:
     named = [] if isinstance(c.walk, Gap) or c.walk.why_not else c.walk.named
     rows = [[d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""] for d in c.differences]
     rows += [[name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items()]
-    first = sorted(rows, key=lambda r: r[0] not in named)
-    return Table("Differences between A and B", ["setting", "A", "B", ""], first or [["nothing", "", "", ""]])
+    return Table("Differences between A and B", ["setting", "A", "B", ""],
+                 sorted(rows, key=lambda r: r[0] not in named) or [["nothing", "", "", ""]])

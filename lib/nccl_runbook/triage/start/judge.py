@@ -14,8 +14,7 @@ def judge(start: Start) -> list[Finding]:
     """At least one finding."""
     if start.logs is None:
         return [nothing_brought(start)]
-    hypotheses = [h for h in answer(start.logs).hypotheses if h.cause != "benign"]
-    pointed = [message_points_to_cause(h) for h in hypotheses]
+    pointed = [message_points_to_cause(h) for h in answer(start.logs).hypotheses if h.cause != "benign"]
     return [*log_not_read(start.logs), *pointed, *(symptom_recognised(start) if not pointed else [])] or [nothing_recognised(start.logs)]
 
 
@@ -24,9 +23,9 @@ def message_points_to_cause(hypothesis: Hypothesis) -> Finding:
     lines = tuple(Evidence(line.text, where(line)) for line in hypothesis.evidence)
     steps = deciding(line.text for line in hypothesis.evidence)
     decides = f"{steps[0]} decides it" if steps else "no single step decides, so all steps run"
-    plan = Evidence(f"only a message, no test was run: {decides}", "plan")
-    return Finding(
-        "message-points-to-cause", Severity.NOTE, hypothesis.title, (*lines, plan), hypothesis.remedy, hypothesis.cause, "possible")
+    return Finding("message-points-to-cause", Severity.NOTE, hypothesis.title,
+                   (*lines, Evidence(f"only a message, no test was run: {decides}", "plan")),
+                   hypothesis.remedy, hypothesis.cause, "possible")
 
 
 def symptom_recognised(start: Start) -> list[Finding]:
@@ -37,10 +36,8 @@ def symptom_recognised(start: Start) -> list[Finding]:
 
 def log_not_read(logs: Logs) -> list[Finding]:
     """Files that could not be read, if no other could."""
-    if any(not file.problem for file in logs.files):
-        return []
     return [Finding("log-not-read", Severity.UNKNOWN, f"the log could not be read: {f.name} {f.problem}", (Evidence(f.problem, f.name),))
-            for f in logs.files]
+            for f in logs.files if all(file.problem for file in logs.files)]
 
 
 def nothing_recognised(logs: Logs) -> Finding:

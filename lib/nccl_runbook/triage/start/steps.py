@@ -16,12 +16,13 @@ WITHOUT_REASON = "rules out the rest"
 @dataclasses.dataclass(frozen=True)
 class Symptom:
     """One row of symptoms.toml. ``words``: how the cockpit offers it; ``error``: a message verbatim, "" where there is none;
-    ``steps``: notebooks in the order that decides it; ``says``: the usual cause and the first move."""
+    ``signatures``: one expression for all; ``steps``: notebooks in the order that decides it; ``says``: the usual cause and the first
+    move."""
 
     id: str
     words: str
     error: str
-    signatures: tuple[str, ...]
+    signatures: re.Pattern[str]
     steps: tuple[str, ...]
     says: str
     source: str
@@ -39,7 +40,8 @@ class StepText:
 @functools.cache
 def symptoms() -> dict[str, Symptom]:
     """Every symptom by id, in the order of the table."""
-    return {row["id"]: Symptom(**row) for row in table("triage/start/symptoms")["symptom"]}
+    return {row["id"]: Symptom(**{**row, "signatures": re.compile("|".join(f"(?:{p})" for p in row["signatures"]))})
+            for row in table("triage/start/symptoms")["symptom"]}
 
 
 @functools.cache
@@ -48,23 +50,17 @@ def step_texts() -> dict[str, StepText]:
     return {row["name"]: StepText(**row) for row in table("triage/start/symptoms")["step"]}
 
 
-@functools.cache
-def _patterns() -> list[tuple[Symptom, re.Pattern[str]]]:
-    return [(s, re.compile("|".join(f"(?:{p})" for p in s.signatures))) for s in symptoms().values()]
-
-
 def matching(line: str) -> list[Symptom]:
     """The symptoms whose message is in ``line``; what a line names by id or in the words of the table counts as well."""
     bare = line.strip().casefold()
-    return [s for s, pattern in _patterns() if bare in (s.id, s.words.casefold()) or pattern.search(line)]
+    return [s for s in symptoms().values() if bare in (s.id, s.words.casefold()) or s.signatures.search(line)]
 
 
 def recognised(start: Start) -> list[tuple[Symptom, LogLine]]:
     """Symptoms in what was given with their first line: the user's own words, then the log's in the order of the table."""
     own = _first_lines(LogLine(CONTEXT, number, text) for number, text in enumerate(start.symptom.splitlines(), 1))
     first = {**_first_lines(_kept(start.logs) if start.logs else []), **own}
-    ordered = sorted(first, key=lambda name: (name not in own, list(symptoms()).index(name)))
-    return [(symptoms()[name], first[name]) for name in ordered]
+    return [(symptoms()[name], first[name]) for name in sorted(first, key=lambda n: (n not in own, list(symptoms()).index(n)))]
 
 
 def _kept(logs: Logs) -> list[LogLine]:
