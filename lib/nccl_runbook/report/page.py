@@ -68,7 +68,7 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     answer = fixes(document)
     context = {
         "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "counts": _counts(document),
-        "lead": lead, "ahead": ahead, "picture": max(tables.get(ahead, ()), key=lambda t: bool(t.picture), default=None),
+        "lead": lead, "ahead": ahead, "picture": max(tables.get(ahead, ()), key=_first_shown, default=None),
         "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
         "weaker": [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause)],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
@@ -83,6 +83,11 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
+
+
+def _first_shown(table: Table) -> tuple[bool, bool]:
+    """Where something is broken, and best as a picture."""
+    return any(cell.tone == "broken" for row in table.rows for cell in row), bool(table.picture)
 
 
 def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
