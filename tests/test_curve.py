@@ -94,6 +94,14 @@ def test_a_curve_of_a_foreign_record_that_cannot_be_drawn_says_so(curve):
     assert told.caption not in ("", "t") and not told.picture
 
 
+def test_limits_are_lines_within_the_picture():
+    table = bandwidth_table(arms(), [H200] * 2)
+    lines = re.findall(r'<path d="M54 ([\d.]+)H510"[^>]* stroke-dasharray', table.picture)
+    assert sorted(table.curve.limits.values()) == [pytest.approx(3.938 * 16), 450.0] and len(lines) == 2
+    assert all(22 <= float(y) <= 234 for y in lines)
+    assert bandwidth_table(arms(), Gap("absent", "no NVML")).curve.limits == {}
+
+
 def test_a_control_that_hangs_leaves_a_table_of_what_passed():
     table = bandwidth_table(arms(control=hung(), shm=hung()), Gap("absent", "no NVML"))
     assert [row[0].text for row in table.rows] == ["P2P off", "P2P and SHM off", "interface pinned"] and not re.search(r"\d GB/s", table.note), "no limit is named"

@@ -10,11 +10,13 @@ MOST_SERIES, MOST_POINTS, MOST_LANES = 12, 40, 24
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """``series``: by name [(x, y)], both positive and drawn on logarithmic scales; ``x_label``, ``y_label`` with units."""
+    """``series``: by name [(x, y)], both positive and drawn on logarithmic scales; ``x_label``, ``y_label`` with units; ``limits``: by
+    name a y that none should pass."""
 
     x_label: str
     y_label: str
     series: dict[str, list[tuple[float, float]]]
+    limits: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def svg(self) -> str:
         """The picture; "" where there is nothing to draw."""
@@ -24,9 +26,10 @@ class Curve:
         every = [p for line in points.values() for p in line]
         if len({x for x, _ in every}) < 2:
             return ""
-        plot = Plot([x for x, _ in every], [y for _, y in every])
+        limits = {name: y for name, y in self.limits.items() if 1e-9 < y < 1e12}
+        plot = Plot([x for x, _ in every], [*(y for _, y in every), *limits.values()])
         ends = sorted((plot.y(line[-1][1]), at, name) for at, (name, line) in enumerate(points.items()))
-        return str(macros("pictures.svg.j2").curve(self, plot, points, ends, size_words))
+        return str(macros("pictures.svg.j2").curve(self, plot, points, limits, ends, size_words))
 
 
 @dataclasses.dataclass(frozen=True)
