@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.machine.facts import GpuLinks
 from nccl_runbook.machine.link_limits import limit
-from nccl_runbook.report.curve import Curve, size_words
+from nccl_runbook.report.curve import MOST_LANES, Bars, Curve, Lanes, size_words
 from nccl_runbook.report.page import _table
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.worlds.table import bandwidth_table
@@ -28,6 +28,45 @@ def test_any_figures_and_names_give_a_picture_that_is_xml_without_script(series,
     if picture:
         tags = {e.tag.partition("}")[2] for e in ElementTree.fromstring(picture).iter()}
         assert tags <= {"svg", "path", "polyline", "circle", "text"} and len(picture) < 60_000
+
+
+def elements(picture: str) -> list[str]:
+    """Names of the elements of a picture, which is XML."""
+    return [e.tag.partition("}")[2] for e in ElementTree.fromstring(picture).iter()]
+
+
+XML_TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff"), max_size=30)
+
+
+@settings(max_examples=80)
+@given(st.dictionaries(XML_TEXT, st.lists(st.tuples(NUMBERS, st.sampled_from(["ok", "warn", "broken", "x"]), XML_TEXT), max_size=50), max_size=40))
+def test_any_marks_give_lanes_that_are_xml_without_script_and_bounded(lanes):
+    if picture := Lanes(lanes).svg():
+        assert set(elements(picture)) <= {"svg", "path", "rect", "circle", "text"} and len(picture) < 200_000
+        assert elements(picture).count("text") <= 2 * MOST_LANES + 4
+
+
+@settings(max_examples=80)
+@given(st.dictionaries(XML_TEXT, st.lists(st.tuples(XML_TEXT, NUMBERS), max_size=50), max_size=40), XML_TEXT)
+def test_any_parts_give_bars_that_are_xml_without_script(bars, unit):
+    if picture := Bars(unit, bars).svg():
+        assert set(elements(picture)) <= {"svg", "rect", "text"}
+
+
+def test_lanes_and_bars_show_each_name_and_mark_once_and_nothing_without_an_extent():
+    marks = Lanes({"rank 5": [(20.0, "broken", "first error"), (0.0, "ok", "last progress")], "rank 0": [(60.0, "warn", "waited")]}).svg()
+    assert (marks.count("<circle"), marks.count("<rect"), marks.count("l8 8m0 -8"), marks.count(">rank 5<"), marks.count(">rank 0<")) == (1, 1, 1, 1, 1)
+    assert "first error +20.000 s" in marks and Lanes({"rank 0": [(0.0, "ok", "x")]}).svg() == Lanes({}).svg() == ""
+    assert "and 6 more" in Lanes({f"rank {n}": [(n + 1.0, "ok", "x")] for n in range(MOST_LANES + 6)}).svg()
+    bars = Bars("s", {"disk": [("write", 1.5), ("read", 0.5)], "ipc": [("read", 0.25)]}).svg()
+    widths = [float(w) for w in re.findall(r'<rect x="[\d.]+" y="\d+" width="([\d.]+)" height="16"', bars)]
+    assert widths == [300.0, 100.0, 50.0] and ">2 s<" in bars and Bars("s", {"a": []}).svg() == ""
+
+
+@pytest.mark.parametrize("picture", [Lanes({"rank 1": [(0.5, "ok", "x"), (2.0, "broken", "y")]}), Bars("s", {"disk": [("write", 1.5)]})])
+def test_every_kind_of_picture_survives_the_record(picture):
+    again = _table(json.loads(json.dumps(to_json(Table("t", ["a"], [["1"]], curve=picture)))))
+    assert again.curve == picture and again.picture == picture.svg() != ""
 
 
 def test_names_are_escaped():
@@ -53,6 +92,14 @@ def test_a_table_with_a_curve_survives_the_record_and_is_drawn_in_page_and_noteb
 def test_a_curve_of_a_foreign_record_that_cannot_be_drawn_says_so(curve):
     told = _table({**to_json(Table("t", ["a"], [["1"]])), "curve": curve})
     assert told.caption not in ("", "t") and not told.picture
+
+
+def test_limits_are_lines_within_the_picture():
+    table = bandwidth_table(arms(), [H200] * 2)
+    lines = re.findall(r'<path d="M54 ([\d.]+)H510"[^>]* stroke-dasharray', table.picture)
+    assert sorted(table.curve.limits.values()) == [pytest.approx(3.938 * 16), 450.0] and len(lines) == 2
+    assert all(22 <= float(y) <= 234 for y in lines)
+    assert bandwidth_table(arms(), Gap("absent", "no NVML")).curve.limits == {}
 
 
 def test_a_control_that_hangs_leaves_a_table_of_what_passed():

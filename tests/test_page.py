@@ -19,6 +19,7 @@ from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.cells import StepView, VerdictView, _by_hand, causes_table, not_looked_at_table, steps_table
+from nccl_runbook.report.curve import Lanes
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, render_index
 from nccl_runbook.report.render import TEMPLATES
@@ -177,6 +178,17 @@ def test_of_many_tables_only_the_first_are_open_and_empty_columns_are_left_out()
     assert folds == ["caption"] * 3 + ["details", "caption"] * 3, "one as the picture, two below"
     assert [page.text.count(f"row {n}") for n in range(6)] == [1] * 6 and page.text.count("empty") == 0
     assert "steps" not in {attrs.get("id") for _, attrs in page.tags}, "one step needs no table of steps"
+
+
+def test_what_is_broken_is_shown_at_a_glance_as_a_picture_with_its_table_folded_behind_it():
+    plain = Table("plain", ["a"], [["1"]])
+    broken = Table("broken", ["rank"], [[Cell("5", "broken")]], "a note", Lanes({"rank 5": [(1.0, "broken", EVIL), (0.0, "ok", "x")]}))
+    found = [samples.record("07-logs", [samples.shared_gpu()], tables=[to_json(plain), to_json(broken)])]
+    html = render_index(verdict_document(samples.run_info(planned=["07-logs"]), found), found)
+    part = Page(html.partition('id="picture"')[2].partition("</section>")[0])
+    assert [name for name, _ in part.tags if name in ("svg", "details", "caption")] == ["svg", "details", "caption"] and "plain" not in part.text
+    assert part.named("svg")[0]["role"] == "img" and "rank 5" in part.named("svg")[0]["aria-label"]
+    assert {"script", "img"} & {name for name, _ in Page(html).tags} == set()
 
 
 def test_a_test_that_comes_next_is_on_the_page():

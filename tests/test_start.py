@@ -190,7 +190,10 @@ def test_what_a_run_says_is_escaped(tmp_path):
     run = RunProcess.__new__(RunProcess)
     run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
     run.cancelled_at, run.started_at, run.ended_at = None, 0.0, 1.0
-    assert "<script" not in cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"])
+    ended = cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"])
+    assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
+    run.exit_code = run.ended_at = None
+    assert all(text in cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"]) for text in ('<progress value="1" max="2"', "now 99-verdict"))
 
 
 def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path):

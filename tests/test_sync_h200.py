@@ -51,8 +51,8 @@ def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
     record = Record(step="05-weight-sync", status="broken", reason=planned.title, started=utc_now(), findings=found, tables=[to_json(t) for t in tables])
     run = RunInfo(id="x", started=record.started, command="x", planned=["05-weight-sync"], asked=[])
     page = render_index(verdict_document(run, [record]), [record])
-    told = [page.index(word) for word in (planned.title, "actor.weight_update_mode=disk", "Duplicate GPU", "ipc-direct, 0.0042 s",
-                                          tables[0].caption, seen.arms["ipc-direct"].said)]
+    told = [page.index(word) for word in (planned.title, "actor.weight_update_mode=disk", tables[0].caption, "Duplicate GPU",
+                                          "ipc-direct, 0.0042 s", seen.arms["ipc-direct"].said)]
     assert told == sorted(told) and len(page) < 300_000
     two = allocation.intention(intend("sglang:d1+fsdp:d1", place([0, 1]), "v0.5.0"), weight_sync.judge(runs("flat"), place([0, 1])))
     assert two[0].id == "allocation-clean" and two[0].cause is None

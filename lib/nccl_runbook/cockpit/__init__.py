@@ -14,7 +14,7 @@ from typing import Any
 
 from nccl_runbook.cockpit.run_process import RunProcess
 from nccl_runbook.core.parameters import ParameterError, coerce, only_by_name
-from nccl_runbook.report.cells import banner
+from nccl_runbook.report.render import macros
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 from nccl_runbook.triage.facts import Start
 from nccl_runbook.triage.start.judge import judge
@@ -25,7 +25,6 @@ from nccl_runbook.triage.start.table import brought_table, plan_table
 FIELDS = {"symptom": str, "log": str, "python": str, "gpus": str, "budget_s": int, "allow_busy": bool}
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
 _FIRST, _LAST = "00-start", "99-verdict"
-_PRE = "margin:4px 0;padding:8px 10px;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere"
 
 _lock = threading.RLock()
 _latest: RunProcess | None = None  # of this kernel: two at a time would disturb each other
@@ -89,17 +88,7 @@ def steps_of(values: Mapping[str, Any], notebooks: Path) -> list[str]:
 
 def run_html(run: RunProcess, steps: list[str]) -> Html:
     """A run at work, or its end: the verdict's sentence, the exit code, the page. Plain HTML, which stays in the notebook."""
-    said = f'<pre style="{_PRE}">{escape(chr(10).join(run.lines))}</pre>' if run.lines else ""
-    total = run.total or len(steps)
-    if run.at_work:
-        now = f"; now {steps[run.done]}" if not run.cancelled_at and run.done < len(steps) else ""
-        told = f"{run.sentence()}: {run.done} of {total} steps done{now}, {run.wall_s:.0f} s"
-        return Html(f'<div><p><progress value="{run.done}" max="{total}" aria-label="steps done"></progress> '
-                    f"{escape(told)}</p>{said}</div>")
-    end = f"{'interrupted; ' if run.cancelled_at else ''}exit code {run.exit_code}, {run.wall_s:.0f} s"
-    page = f' &ndash; <a href="{escape(os.path.relpath(run.page))}" target="_blank">open the report (index.html)</a>' if run.page else ""
-    head = banner(run.document.verdict if run.document else "unknown", run.sentence())
-    return Html(f"<div>{head}<p>{escape(end)}{page}</p>{said}</div>")
+    return Html(macros("cells.html.j2").run(run, steps, os.path.relpath(run.page) if run.page else ""))
 
 
 def show(namespace: MutableMapping[str, Any], start: Start) -> Any:
@@ -190,7 +179,7 @@ class Cockpit:
             self.note.value = escape(str(error))
             return
         none = not any(box.value for box in self.boxes.values())
-        self.line.value = f'<div>This equals:</div><pre style="{_PRE}">{escape(line)}</pre>'
+        self.line.value = str(macros("cells.html.j2").lines("This equals:", line))
         self.note.value = "Tick at least one step." if none else ""
         with _lock:
             self.run_button.disabled = none or (_latest is not None and _latest.at_work)

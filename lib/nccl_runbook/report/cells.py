@@ -16,11 +16,6 @@ from nccl_runbook.report.verdict import VerdictDocument, fixes
 _QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""", re.DOTALL)  # as a shell reads it: each once, from the left
 
 
-def banner(status: str, line: str) -> str:
-    """A line with the badge of ``status`` in front of it, in place of that word."""
-    return str(macros("cells.html.j2").banner(status, line))
-
-
 def short_path(path: Path) -> str:
     """The end of a path: enough to find it, without the reader's home folder in a notebook that may be shared."""
     return "/".join(path.parts[-3:])

@@ -1,20 +1,22 @@
-"""A curve beside its table: a picture in SVG without script, in colours that read on light and dark pages."""
+"""Pictures beside their tables: SVG without script, in colours that read on light and dark pages."""
 
 import dataclasses
 import math
 
 from nccl_runbook.report.render import macros
 
-MOST_SERIES, MOST_POINTS = 12, 40
+MOST_SERIES, MOST_POINTS, MOST_LANES = 12, 40, 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """``series``: by name [(x, y)], both positive and drawn on logarithmic scales; ``x_label``, ``y_label`` with units."""
+    """``series``: by name [(x, y)], both positive and drawn on logarithmic scales; ``x_label``, ``y_label`` with units; ``limits``: by
+    name a y that none should pass."""
 
     x_label: str
     y_label: str
     series: dict[str, list[tuple[float, float]]]
+    limits: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def svg(self) -> str:
         """The picture; "" where there is nothing to draw."""
@@ -24,9 +26,40 @@ class Curve:
         every = [p for line in points.values() for p in line]
         if len({x for x, _ in every}) < 2:
             return ""
-        plot = Plot([x for x, _ in every], [y for _, y in every])
+        limits = {name: y for name, y in self.limits.items() if 1e-9 < y < 1e12}
+        plot = Plot([x for x, _ in every], [*(y for _, y in every), *limits.values()])
         ends = sorted((plot.y(line[-1][1]), at, name) for at, (name, line) in enumerate(points.items()))
-        return str(macros("pictures.svg.j2").curve(self, plot, points, ends, size_words))
+        return str(macros("pictures.svg.j2").curve(self, plot, points, limits, ends, size_words))
+
+
+@dataclasses.dataclass(frozen=True)
+class Lanes:
+    """When what happened to whom. ``lanes``: by name [(seconds after the first mark, tone, what)]; whoever matters most comes first."""
+
+    lanes: dict[str, list[tuple[float, str, str]]]
+
+    def svg(self) -> str:
+        """The picture; "" where there is no time between the marks."""
+        clean = {name: [mark for mark in marks[:MOST_POINTS] if 0 <= mark[0] < 1e9] for name, marks in self.lanes.items()}
+        shown = dict([(name, marks) for name, marks in clean.items() if marks][:MOST_LANES])
+        last = max((at for marks in shown.values() for at, _, _ in marks), default=0)
+        return str(macros("pictures.svg.j2").lanes(shown, last, len(clean) - len(shown))) if last else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bars:
+    """What adds up to each total. ``bars``: by name [(part, value)], in ``unit``."""
+
+    unit: str
+    bars: dict[str, list[tuple[str, float]]]
+
+    def svg(self) -> str:
+        """The picture; "" where there is nothing to draw."""
+        clean = {name: [part for part in parts[:MOST_POINTS] if 0 < part[1] < 1e12] for name, parts in self.bars.items()}
+        shown = dict([(name, parts) for name, parts in clean.items() if parts][:MOST_LANES])
+        most = max((sum(value for _, value in parts) for parts in shown.values()), default=0)
+        kinds = list(dict.fromkeys(part for parts in shown.values() for part, _ in parts))
+        return str(macros("pictures.svg.j2").bars(shown, most, kinds, self.unit)) if shown else ""
 
 
 class Plot:

@@ -11,7 +11,7 @@ from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.cells import not_looked_at_table
 from nccl_runbook.report.markup import badge, framed
 from nccl_runbook.report.render import environment
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes, leading
 
 MAX_BYTES = 300_000
@@ -68,14 +68,15 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     answer = fixes(document)
     context = {
         "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "counts": _counts(document),
-        "lead": lead, "ahead": ahead, "picture": max(tables.get(ahead, ()), key=lambda t: bool(t.picture), default=None),
+        "lead": lead, "ahead": ahead, "picture": max(tables.get(ahead, ()), key=_first_shown, default=None),
         "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
         "weaker": [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause)],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
         "fixes": answer, "fixed": [remedy for _, remedies in answer for remedy in remedies],
         "says": {c.id: c.says for c in causes().values()}, "leading": LEADING, "open_tables": OPEN_TABLES, "open_rows": OPEN_ROWS,
         "gpus": [f"{n} x {name}" if n > 1 else name for name, n in Counter(document.judged.gpus).items()],
-        "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
+        "tried": [(step, trial) for step, record in known.items() for trial in record.tried_by_hand],
+        "missing": not_looked_at_table(document)}
     template = environment().get_template("index.html.j2")
     page = ""
     for cut in CUTS:
@@ -83,6 +84,11 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
+
+
+def _first_shown(table: Table) -> tuple[bool, bool]:
+    """Where something is broken, and best as a picture."""
+    return any(cell.tone == "broken" for row in table.rows for cell in row), bool(table.picture)
 
 
 def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
@@ -104,17 +110,3 @@ def _table(data: dict[str, Any]) -> Table:
         return read(Table, data)
     except RecordError as error:
         return Table("A table that could not be read", ["why"], [[str(error)]])
-
-
-def _tried(records: Iterable[Record]) -> Table | None:
-    """Experiments of the reader over all steps, None without any."""
-    rows = [[record.step, *_trial(trial)] for record in records for trial in record.tried_by_hand]
-    return Table("Trials", ["step", "at", "environment", "GPUs", "result", "seconds", "line"], rows) if rows else None
-
-
-def _trial(trial: dict[str, Any]) -> list[str | Cell]:
-    env, used = trial.get("env"), trial.get("gpus")
-    delta = (" ".join(f"{k}={v}" for k, v in env.items()) if isinstance(env, dict) else str(env or "")) or "no change"
-    gpus = ", ".join("CPU" if one is None else str(one) for one in (used if isinstance(used, list) else [used]))
-    result = Cell("passed", "ok") if trial.get("passed") is True else Cell("failed", "broken")
-    return [str(trial.get("at", "")), delta, gpus, result, str(trial.get("wall_s", "")), str(trial.get("line", ""))]

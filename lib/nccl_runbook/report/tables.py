@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.report.curve import Curve
+from nccl_runbook.report.curve import Bars, Curve, Lanes
 from nccl_runbook.report.markup import TONES, grid
 from nccl_runbook.report.render import macros
 
@@ -32,13 +32,13 @@ class Cell:
 class Table:
     """``caption``, column headings, and rows of text or Cell, kept as Cell; the first column heads its row.
 
-    ``note`` stands below it, and ``curve``, which shows the same figures, above."""
+    ``note`` stands below it, and ``curve``, a picture of the same figures, above."""
 
     caption: str
     columns: list[str]
     rows: list[list[Cell]]
     note: str = ""
-    curve: Curve | None = None
+    curve: Curve | Lanes | Bars | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows])
@@ -50,7 +50,7 @@ class Table:
 
     @property
     def picture(self) -> str:
-        """The curve as SVG; "" without one."""
+        """It as SVG; "" without one."""
         return self.curve.svg() if self.curve else ""
 
     def _repr_html_(self) -> str:

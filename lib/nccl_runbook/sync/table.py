@@ -4,6 +4,7 @@ from typing import Any
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.report.curve import Bars
 from nccl_runbook.report.tables import Cell, Table, titled
 from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
@@ -26,7 +27,8 @@ def methods_table(runs: SyncRuns) -> Table:
     return Table(
         f" of {runs.model}: {layers}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB",
         ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"],
-        [_row(method, arm, runs) for method, arm in runs.arms.items()], _note(runs))
+        [_row(method, arm, runs) for method, arm in runs.arms.items()], _note(runs),
+        Bars("s", {a.method: list(a.steady.trainer.items()) for a in runs.run if a.steady}))
 
 
 @titled("With one thing changed")
@@ -70,7 +72,8 @@ def own_table(own: OwnSync) -> Table:
     return Table(
         ", the slowest of each process", ["", "s", *phases],
         [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
-         for _, s in sorted(slowest.items())[:64]], f"Syncs read of each: {each}.")
+         for _, s in sorted(slowest.items())[:64]], f"Syncs read of each: {each}.",
+        Bars("s", {s.who: list(s.phases.items()) for _, s in sorted(slowest.items())}))
 
 
 def _note(runs: SyncRuns) -> str:

@@ -6,10 +6,12 @@ from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.messages.judge import when
+from nccl_runbook.report.curve import Lanes
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.triage.judge_against import Comparison, span
 
 _SHORT = 90
+_TONES = {"last progress": "ok", "first error": "broken", "waited": "warn"}
 
 
 def tables(logs: Logs) -> list[Table]:
@@ -39,11 +41,14 @@ def order_table(logs: Logs) -> Table:
     said = [(line, what) for r in logs.ranks for line, what in (
         (r.progress, "last progress"), (r.first_error, "first error"), *((t.at, "waited") for t in r.timeouts[:1]))]
     timed = sorted(((when(line, logs), line, what) for line, what in said if line and line.time is not None), key=lambda row: row[0])
-    rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, what, line.text[:_SHORT]] for at, line, what in timed[:100]]
+    rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, Cell(what, _TONES[what]), line.text[:_SHORT]]
+            for at, line, what in timed[:100]]
     apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
     note = f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order." if apart else \
         "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps."
-    return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note)
+    failed_first = sorted(timed, key=lambda row: (row[2] == "last progress", row[0]))
+    lanes = grouped((f"rank {line.rank}", (at - timed[0][0], _TONES[what], what)) for at, line, what in failed_first)
+    return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note, Lanes(lanes))
 
 
 def against_table(compared: Comparison) -> Table:

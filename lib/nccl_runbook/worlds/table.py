@@ -102,8 +102,9 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
                "instead of larger sizes"]
     known = "No limit is known." if isinstance(links, Gap) else "Limit: what the active NVLinks or the PCIe slot carry each way."
     return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may exceed the limit.",
-                 Curve("bytes", "GB/s", {name: list(by_size.items())
-                                         for name, by_size in rates.items() if by_size}))
+                 Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size},
+                       {f"limit of {bound[0]}, {bound[1]:.0f} GB/s": bound[1] for t in passed
+                        for bound in [limit(links, t.world.transports)] if bound}))
 
 
 def _share(world: World, links: Links) -> str:
