@@ -182,8 +182,8 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
     ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
      "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown",
      'Undecided: the log shows "[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, '
-     'OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=6" (job.log line 1, rank 3). Possible: a collective runs on some ranks only; '
-     'one rank is busy on the host; data decides how many collectives a rank runs.'),
+     'OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=6" (job.log line 1, rank 3). Possible: a collective runs on some ranks only, '
+     'or 2 other causes.'),
     ("nothing that anybody knows", "unknown", "Unknown: 1 line was read, and this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")

@@ -7,7 +7,7 @@ import re
 
 from nccl_runbook.causes.causes import Advice, Cause, Rows, causes, fitting
 from nccl_runbook.causes.failures import usual
-from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.logs.facts import FileRead, LogLine
@@ -287,7 +287,8 @@ def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
 def _undecided(hypotheses: list[Hypothesis]) -> str:
     """What was printed, and what it may mean."""
     printed = [f"the log shows \"{line.text.strip()[:MOST_QUOTED]}\" ({where(line)}). " for line in hypotheses[0].evidence[:1]]
-    return "".join(printed) + "Possible: " + "; ".join(h.title for h in hypotheses)
+    others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
+    return "".join(printed) + f"Possible: {hypotheses[0].title}{others}"
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
