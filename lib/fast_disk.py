@@ -73,8 +73,8 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
             shard.name = f"model-{folder[-16:]}-{number:05d}-of-{len(shards):05d}.safetensors"
         sums = _in_lanes(device, lambda lane, shard: _write(lane, folder, shard, checksums), shards)
         metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: of_shard for s, of_shard in zip(shards, sums) if of_shard}}
-        index = {"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}
-        pathlib.Path(folder, INDEX).write_text(json.dumps(index), encoding="utf-8")
+        pathlib.Path(folder, INDEX).write_text(json.dumps(
+            {"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}), encoding="utf-8")
         written = time.perf_counter()
         _in_threads(_fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder] if fsync else [])
         fsync_s = time.perf_counter() - written

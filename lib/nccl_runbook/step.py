@@ -44,18 +44,14 @@ def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
     return [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
 
 
-def _injected_names(namespace: Mapping[str, Any]) -> list[str]:
-    return [t.id for cell in injected_cells(namespace)[-1:] for n in ast.parse(cell).body if isinstance(n, ast.Assign)
-            for t in n.targets if isinstance(t, ast.Name)]
-
-
 def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The notebook's parameters, typed as its parameters cell annotates them.
 
     Only names in a cell that papermill injected are checked against the annotated ones, so that a reader in Lab may define what he likes.
     """
     known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
-    check_names(_injected_names(namespace), known)
+    check_names((t.id for cell in injected_cells(namespace)[-1:] for n in ast.parse(cell).body if isinstance(n, ast.Assign)
+                 for t in n.targets if isinstance(t, ast.Name)), known)
     return {name: check_range(name, coerce(name, namespace[name], wanted)) for name, wanted in known.items()}
 
 

@@ -258,19 +258,13 @@ def mend(notebook: Any, why: str) -> Any:
 
 
 def _mark(cell: Any, status: str, said: str) -> None:
-    import nbformat.v4
-
     cell.metadata.setdefault("papermill", {})["status"] = status
     if said:
-        cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=said + "\n")]
+        cell.outputs = [{"output_type": "stream", "name": "stdout", "text": said + "\n"}]
 
 
-def _banner(why: str) -> Any:
+def _banner(why: str) -> dict[str, Any]:
     """The reason stands in a code block: it may quote anything. Its fence is longer than any inside."""
-    import nbformat.v4
-
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", why)), default=0))
-    cell = nbformat.v4.new_markdown_cell(
-        f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never reached.\n\n{fence}text\n{why}\n{fence}")
-    cell.id, cell.metadata.tags = BANNER_ID, [BANNER_ID]
-    return cell
+    told = f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never reached.\n\n{fence}text\n{why}\n{fence}"
+    return {"cell_type": "markdown", "id": BANNER_ID, "metadata": {"tags": [BANNER_ID]}, "source": told}

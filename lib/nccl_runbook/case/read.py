@@ -34,8 +34,8 @@ class Brought:
 
 def sort(given: Iterable[str]) -> Brought:
     """Everything under what it is. Raises ValueError for a path that leads nowhere."""
-    found = grouped(pair for one in given for pair in _recognised(one))
-    return Brought(**{what: tuple(dict.fromkeys(names)) for what, names in found.items()})
+    return Brought(**{what: tuple(dict.fromkeys(names))
+                      for what, names in grouped(pair for one in given for pair in _recognised(one)).items()})
 
 
 def _recognised(given: str) -> Iterator[tuple[str, str]]:

@@ -150,8 +150,8 @@ def command(*hidden: str) -> str:
 
 def judged(seen: Environment | Gap) -> dict[str, str]:
     """The software of the first role, as a page names it."""
-    said = [(role.torch, role.torch_cuda, role.reported) for role in getattr(seen, "roles", [])[:1]]
-    return {name: text for found in said for name, text in zip(("torch", "cuda", "nccl"), found) if isinstance(text, str)}
+    return {name: text for role in getattr(seen, "roles", [])[:1]
+            for name, text in (("torch", role.torch), ("cuda", role.torch_cuda), ("nccl", role.reported)) if isinstance(text, str)}
 
 
 def page_of(step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,

@@ -63,11 +63,9 @@ def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[
     """The options of `nccl-runbook run` that say the same as the plain variables; what is a default is left out."""
     log = values.get("log", "").strip()
     told = {"--log": log and os.path.abspath(os.path.expanduser(log)), "--symptom": values.get("symptom", "").strip(),
-            "--python": values.get("python", "").strip(), "--gpus": values.get("gpus", "").strip()}
-    line = [part for option, text in told.items() if text for part in (option, text)]
-    if values.get("budget_s", BUDGET_S) != BUDGET_S:
-        line += ["--budget", f"{values['budget_s']}s"]
-    line += ["--allow-busy"] * bool(values.get("allow_busy"))
+            "--python": values.get("python", "").strip(), "--gpus": values.get("gpus", "").strip(),
+            "--budget": "" if values.get("budget_s", BUDGET_S) == BUDGET_S else f"{values['budget_s']}s"}
+    line = [part for option, text in told.items() if text for part in (option, text)] + ["--allow-busy"] * bool(values.get("allow_busy"))
     if notebooks is not None and notebooks.resolve() != (outputs_root().parent / "notebooks").resolve():
         line += ["--notebooks", str(notebooks)]
     return line + (["--step", *values["steps"]] if values.get("steps") else [])

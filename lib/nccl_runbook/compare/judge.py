@@ -125,7 +125,9 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
     if isinstance(c, Gap):
         return [] if c.reason == "absent" else [Finding("not-compared", Severity.UNKNOWN, f"A and B were not compared: {c.detail}")]
     ended = [Finding("interrupted", Severity.UNKNOWN, f"{c.stopped} after {len(c.samples)} of {c.wanted} runs")] if c.stopped else []
-    return [*_settled(c), *ended, *_left_out(c), *([] if isinstance(ranks, Gap) else _libraries(ranks))]
+    left = [Finding("left-as-it-is", Severity.NOTE, f"not compared: {', '.join(c.left_out)}",
+                    tuple(Evidence(why, name) for name, why in c.left_out.items()))] if c.left_out else []
+    return [*_settled(c), *ended, *left, *([] if isinstance(ranks, Gap) else _libraries(ranks))]
 
 
 def _libraries(ranks: Environment) -> list[Finding]:
@@ -134,11 +136,6 @@ def _libraries(ranks: Environment) -> list[Finding]:
     found = [f for f in libnccl.judge(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN)]
     meant = () if any(map(libnccl.roles_differ, arms)) else (libnccl.roles_differ(ranks),)
     return [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) if f in meant else f for f in found]
-
-
-def _left_out(c: Comparison) -> list[Finding]:
-    seen = tuple(Evidence(why, name) for name, why in c.left_out.items())
-    return [Finding("left-as-it-is", Severity.NOTE, f"not compared: {', '.join(c.left_out)}", seen)] if seen else []
 
 
 def _settled(c: Comparison) -> list[Finding]:

@@ -138,12 +138,11 @@ def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, s
 
 
 def _part(word: str, known: Mapping[str, str], left_out: dict[str, str]) -> Env:
-    kind = _KIND.fullmatch(word)
-    setting = _WORD.fullmatch(word)
     if word == ".":
         return {}
-    if kind:
+    if kind := _KIND.fullmatch(word):
         return {"pid": _of_process, "log": _of_log, "module": _of_module, "preload": _preload}[kind[1]](kind[2], known)
+    setting = _WORD.fullmatch(word)
     if os.path.exists(os.path.expanduser(word)) or not setting:
         return _of_file(word, known, left_out)
     return {setting["name"]: setting["value"]}

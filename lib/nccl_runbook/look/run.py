@@ -273,8 +273,8 @@ def main() -> int:
         return 2
     except OSError as error:
         name = str(error.filename or ("standard output" if isinstance(error, BrokenPipeError) else options.json)).removesuffix(".part")
-        option = "--html" if name == options.html else "--json, - for standard output"
-        ours = f"cannot write {name}: {error.strerror}; name another file with {option}"
+        ours = (f"cannot write {name}: {error.strerror}; name another file with "
+                f"{'--html' if name == options.html else '--json, - for standard output'}")
         sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
     later = live_look.REASON if options.live else NOT_JUDGED
     output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")

@@ -30,8 +30,7 @@ def _note(start: Start) -> str:
 
 def tables(start: Start, findings: Iterable[Finding]) -> list[Table]:
     """What was recognised, if anything was, and the plan."""
-    brought = brought_table(start, findings)
-    return [*([brought] if isinstance(brought, Table) else []), plan_table(plan(start))]
+    return [t for t in (brought_table(start, findings), plan_table(plan(start))) if isinstance(t, Table)]
 
 
 def plan_table(planned: Iterable[tuple[StepText, str]]) -> Table:
