@@ -306,6 +306,15 @@ def test_one_rank_may_have_its_own_environment_and_preload(engine, tmp_path):
     assert [{n: e["variables"].get(n) for n in kept} for e in (said["0"], said["1"])] == [{n: e["variables"].get(n) for n in kept} for e in (first, second)]
 
 
+def test_ranks_of_an_environment_without_the_visibility_still_get_the_gpus_that_were_asked_for(engine):
+    asked = json.dumps({**json.loads(request()), "mapped": "/libc.so", "copies": []})
+    bare = {"CUDA_VISIBLE_DEVICES": None}
+    world = engine.run(WorldRequest("bare", "environment.py", [2, 3], [asked], bare, 60.0))
+    shown = [r.first("environment")["variables"].get("CUDA_VISIBLE_DEVICES") for r in world.ranks]
+    assert shown == ["2,3"] * 2
+    assert "CUDA_VISIBLE_DEVICES=2,3 " in world.shell_line, "and the printed line does the same"
+
+
 def test_behind_a_prefix_a_preload_is_fresh_whatever_our_side_has(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "/x/libnccl.so.2")
     asked = WorldRequest("own", "environment.py", [None, None], of_ranks={0: {"LD_PRELOAD": "/x/libnccl.so.2"}, 1: {"NCCL_ALGO": "Ring"}})

@@ -138,15 +138,18 @@ def _nobody(hang: Hang, found: Graph) -> Told:
             unknown, decides=f"collect dump or log of {rank_names(perhaps)}", sentence=f"{counted(len(victims), 'rank')} "
             f"wait{'s' * (len(victims) == 1)} in {there}; of {rank_names(perhaps)} nothing is known, so no rank is named.")
     if any(w.on for w in found.all() if w.first):
-        said = f"the ranks wait for each other: {there}; which one left the common order is not recorded."
-        return Told("order", (), victims, said, collective, "", _CAUSE["order"], "possible", evidence, _STACK_LINE)
+        return Told("order", (), victims, f"the ranks wait for each other: {there}; which one left the "
+                    "common order is not recorded.", collective, "", _CAUSE["order"], "possible", evidence,
+                    _STACK_LINE)
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
-        said = f"all {counted(len(victims), 'rank')} with any record wait in {there}; there may be others."
-        return dataclasses.replace(unknown, sentence=said, decides="collect the dumps, logs or stacks of all ranks")
+        return dataclasses.replace(
+            unknown, decides="collect the dumps, logs or stacks of all ranks", sentence=f"all "
+            f"{counted(len(victims), 'rank')} with any record wait in {there}; there may be others.")
     logged = any(r.timeouts for r in hang.logs.ranks)
     if late := [w for w in first if logged or w.op.state == "timed-out" or 0 < w.op.timeout_ms <= (w.op.age_s or 0) * 1000]:
-        said = f"all members wait in {there}. No rank is missing: suspect the path between them, a GPU, or the library."
-        return Told("symmetric", (), victims, said, collective, late[0].op.frame, None, None, evidence,
+        return Told("symmetric", (), victims, f"all members wait in {there}. No rank is missing: suspect the "
+                    "path between them, a GPU, or the library.", collective, late[0].op.frame, None, None,
+                    evidence,
                     "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never started it")
     return unknown
 

@@ -29,11 +29,11 @@ def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
     """Ranks against sequence numbers; a word says what the colour says."""
     width = max(len(t.tail) for t in group.tracks)
     same = grouped(((track.rank not in culprits, track.tail), track.rank) for track in group.tracks)
-    rows = [[Cell(ranges(ranks), "" if innocent else "broken"),
-             *(Cell(*_LETTERS.get(tail[at : at + 1], ("no entry", "muted"))) for at in range(width))]
-            for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))]
     absent = sorted(set(group.ranks) - {t.rank for t in group.tracks})
-    rows += [[Cell(ranges(absent), "muted"), *[Cell("no dump", "muted")] * width]] if absent else []
+    rows = [*([Cell(ranges(ranks), "" if innocent else "broken"),
+               *(Cell(*_LETTERS.get(tail[at : at + 1], ("no entry", "muted"))) for at in range(width))]
+              for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))),
+            *[[Cell(ranges(absent), "muted"), *[Cell("no dump", "muted")] * width]] * bool(absent)]
     desc = f" ({group.desc})" if group.desc not in ("", "undefined", group.name) else ""
     return Table(f"Group {group.name}{desc}: ranks against collectives", ["ranks", *(str(group.tail_from + i) for i in range(width))], rows,
                  "" if group.certain else "The members were not recorded: these are the ranks that used the group.")

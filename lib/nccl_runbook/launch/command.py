@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Pattern, Tuple
 
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.world import Sample
 from nccl_runbook.launch.stop import never
 
@@ -103,12 +104,11 @@ def first_line(pattern: str, log: str) -> ContextManager[subprocess.Popen]:
 
 def _found(found: IO[str]) -> Tuple[Dict[str, List[float]], List[str]]:
     """Name -> every number that was caught; and the last lines."""
-    figures: Dict[str, List[float]] = {}
     found.seek(0)
     rows = [json.loads(row) for row in found if row.endswith("\n")]
-    for name, text in (item for row in rows if isinstance(row, dict) for item in row.items()):
-        if text and _NUMBER.fullmatch(text) and math.isfinite(number := float(text.replace(",", ""))):
-            figures.setdefault(name, []).append(number)
+    numbers = ((name, float(text.replace(",", ""))) for row in rows if isinstance(row, dict)
+               for name, text in row.items() if text and _NUMBER.fullmatch(text))
+    figures = grouped((name, number) for name, number in numbers if math.isfinite(number))
     return figures, rows[-1] if rows and isinstance(rows[-1], list) else []
 
 

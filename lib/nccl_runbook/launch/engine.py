@@ -65,9 +65,7 @@ class Tally:
         self._info = False
 
     def add(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            if "NCCL INFO" not in line:
-                continue
+        for line in (line for line in lines if "NCCL INFO" in line):
             self._info = True
             self._via.update(_DEVICE.sub("", via) for via in _VIA.findall(line)[:1])
             self.choices.update(f"{what} {word}" for choice in _CHOICE.findall(line)[:1] for what, word in zip(("algo", "proto"), choice))
@@ -230,7 +228,7 @@ class Engine(contextlib.AbstractContextManager):
         """The warm process for this environment, started if there is none."""
         own = self._key(delta)
         link = self._links.get(own)
-        if link is None or not link.alive:
+        if link is None or link.ended.is_set():
             link = self._links[own] = WarmLink(self.prefix, environment(dict(own)), lambda report: self._on_report(own, report),
                                                self._left(START_S))
         return link
@@ -244,13 +242,13 @@ class Engine(contextlib.AbstractContextManager):
             self._lose(running, "late", ABOVE_STOPPED)
             return running
         visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
-        env = {k: v for k, v in {**request.env, **visible}.items() if v is not None}
         sources = {Path(path).name: source_of(path).decode()
                    for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ()))}
-        link.send(do="world", world=number, entry=request.entry, sources=sources, args=[*request.args, *arguments], env=env,
-                  unset=[k for k, v in request.env.items() if v is None], ranks=[self._own(request, r) for r in range(request.world_size)],
-                  deadline_s=running.deadline_s, stall_s=request.stall_s, held=held)
-        if not link.alive:
+        link.send(do="world", world=number, entry=request.entry, sources=sources, held=held,
+                  args=[*request.args, *arguments], env={**request.env, **visible},
+                  ranks=[self._own(request, r) for r in range(request.world_size)],
+                  deadline_s=running.deadline_s, stall_s=request.stall_s)
+        if link.ended.is_set():
             self._lose(running, "lost")
         return running
 
@@ -258,8 +256,8 @@ class Engine(contextlib.AbstractContextManager):
         """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter, not a fork; behind a
         container's prefix nobody here knows what is set already."""
         delta = request.of_ranks.get(rank, {})
-        return {"env": {k: v for k, v in delta.items() if v is not None}, "unset": [k for k, v in delta.items() if v is None],
-                "fresh": any(len(self.prefix) > 1 or {**os.environ, **request.env}.get(k) != v for k, v in self._key(delta))}
+        return {"env": delta, "fresh": any(len(self.prefix) > 1 or {**os.environ, **request.env}.get(k) != v
+                                           for k, v in self._key(delta))}
 
     def _lose(self, running: _Running, outcome: str, state: str = "") -> None:
         running.ranks = [dataclasses.replace(r, outcome=outcome, state=state) if r.outcome == "late" else r for r in running.ranks]

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Iterable, Iterator, List, Optional, Tuple
 
 # finds torch without importing it (milliseconds instead of seconds); the folder tells whether distributed is part of it
 _ASK = """
@@ -125,12 +125,11 @@ def _several(prefix: List[str], hosts: List[str], count: int) -> str:
 
 def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
     said = ask(prefix, within_s)
-    if not said["torch"]:
-        what = f"{shlex.join(prefix)} (Python {said['version']}) has no torch"
-    elif not said["distributed"]:
-        what = f"the torch of {shlex.join(prefix)} has no torch.distributed"
-    else:
+    if said["distributed"]:
         return Choice(prefix, own, how)
+    command = shlex.join(prefix)
+    what = f"the torch of {command} has no torch.distributed" if said["torch"] else \
+        f"{command} (Python {said['version']}) has no torch"
     raise InterpreterError(f"{what}: name the interpreter of your job with --python")
 
 
@@ -152,24 +151,19 @@ def _runbooks_own() -> bool:
     return Path(sys.prefix).resolve() == (Path(__file__).resolve().parents[3] / ".venv").resolve()
 
 
-def _active() -> Iterator[str]:
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        home = os.environ.get(variable)
-        if home and not (_runbooks_own() and Path(home).resolve() == Path(sys.prefix).resolve()):
-            yield str(Path(home) / "bin" / "python")
-    if not _runbooks_own():
-        yield sys.executable
+def _active() -> List[str]:
+    homes = (os.environ.get(variable) for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"))
+    return [*(str(Path(home) / "bin" / "python") for home in homes if home), sys.executable]
 
 
 def _on_path() -> Iterator[str]:
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        for name in ("python3", "python"):
-            if folder and (found := shutil.which(name, path=folder)):
-                yield found
+    folders = filter(None, os.environ.get("PATH", "").split(os.pathsep))
+    return filter(None, (shutil.which(name, path=f) for f in folders for name in ("python3", "python")))
 
 
-def _with_torch(candidates: Iterator[str], within_s: float) -> List[str]:
-    """Those that have torch.distributed, one for each torch; one that does not run is no candidate."""
+def _with_torch(candidates: Iterable[str], within_s: float) -> List[str]:
+    """Those that have torch.distributed, one for each torch. One that does not run, or is the runbook's own,
+    is no candidate."""
     by_torch, until = {}, time.monotonic() + within_s
     for path in dict.fromkeys(candidates):
         try:

@@ -54,12 +54,10 @@ def die_with_parent() -> None:
 
 def mapped(name: str) -> str:
     """Path of the first mapped file whose base name starts with ``name``, or ""."""
-    try:
-        with open("/proc/self/maps") as maps:
-            paths = (line.split(None, 5)[-1].strip() for line in maps if "/" in line)
-            return next((p for p in paths if os.path.basename(p).startswith(name)), "")
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        paths = (line.split(None, 5)[-1].strip() for line in maps if "/" in line)
+        return next((p for p in paths if os.path.basename(p).startswith(name)), "")
+    return ""
 
 
 def why_not_fork() -> str:
@@ -78,13 +76,10 @@ def why_not_fork() -> str:
 
 def process_state(pid: int) -> str:
     """The state letter of /proc/PID/stat and where in the kernel it waits, such as "S futex_wait_queue"."""
-    try:
-        with open("/proc/%d/stat" % pid) as stat:
-            letter = stat.read().rpartition(")")[2].split()[0]
-        with open("/proc/%d/wchan" % pid) as wchan:
-            return ("%s %s" % (letter, wchan.read().strip("0"))).strip()
-    except OSError:
-        return ""
+    folder = "/proc/%d/" % pid
+    with contextlib.suppress(OSError), open(folder + "stat") as stat, open(folder + "wchan") as wchan:
+        return ("%s %s" % (stat.read().rpartition(")")[2].split()[0], wchan.read().strip("0"))).strip()
+    return ""
 
 
 class Rank:
@@ -96,7 +91,7 @@ class Rank:
         self.log_read, self.log_write, self.event_read, self.event_write, self.stack_read, self.stack_write = self.fds
         self.pid, self.status = 0, None
         self.timed_out, self.state, self.stack = False, "", b""
-        self.events, self.forwarded, self.dropped, self.tail = b"", 0, 0, b""
+        self.events, self.log_bytes, self.tail = b"", 0, b""
         self.read_ends = {self.log_read: self.on_log, self.event_read: self.on_events, self.stack_read: self.on_stack}
         for fd in self.read_ends:
             os.set_blocking(fd, False)
@@ -107,14 +102,11 @@ class Rank:
 
     def on_log(self, data: bytes) -> None:
         self.world.heard()
-        room = max(0, FORWARD_BYTES - self.forwarded)
+        room = max(0, FORWARD_BYTES - self.log_bytes)
         if room:
             self.world.report(rank=self.rank, log=data[:room].decode("utf-8", "replace"))
-        self.forwarded += min(room, len(data))
-        rest = data[room:]
-        kept = (self.tail + rest)[-TAIL_BYTES:]
-        self.dropped += len(self.tail) + len(rest) - len(kept)
-        self.tail = kept
+        self.log_bytes += len(data)
+        self.tail = (self.tail + data[room:])[-TAIL_BYTES:]
 
     def on_events(self, data: bytes) -> None:
         self.world.heard()
@@ -129,10 +121,8 @@ class Rank:
         """Read what is left in the pipes without waiting; a grandchild that holds one open is not waited for."""
         for fd, take in self.read_ends.items():
             with contextlib.suppress(OSError):  # EAGAIN: nothing more now
-                data = os.read(fd, 1 << 16)
-                while data:
+                while data := os.read(fd, 1 << 16):
                     take(data)
-                    data = os.read(fd, 1 << 16)
 
     def kill(self, number: int) -> None:
         if self.running:
@@ -166,7 +156,7 @@ class World:
         for rank in self.ranks:
             rank.pid = os.fork()
             if rank.pid == 0:
-                self.warm.become(rank, bool(unsafe) or self.request["ranks"][rank.rank].get("fresh", False))
+                self.warm.become(rank, bool(unsafe) or self.request["ranks"][rank.rank]["fresh"])
             for fd in (rank.log_write, rank.event_write, rank.stack_write):
                 os.close(fd)
             for fd, take in rank.read_ends.items():
@@ -186,15 +176,14 @@ class World:
             self.deadline = min(self.limit, time.monotonic() + stall_s)
 
     def reap(self) -> None:
-        for rank in self.ranks:
-            if rank.running:
-                pid, status = os.waitpid(rank.pid, os.WNOHANG)
-                if pid:
-                    rank.status = status
-                    if status != 0 and not self.is_over:
-                        self.limit = min(self.limit, time.monotonic() + AFTER_FAILURE_S)
-                        self.deadline = min(self.deadline, self.limit)
-                    self.finish(rank)
+        for rank in self.left:
+            pid, status = os.waitpid(rank.pid, os.WNOHANG)
+            if pid:
+                rank.status = status
+                if status != 0 and not self.is_over:
+                    self.limit = min(self.limit, time.monotonic() + AFTER_FAILURE_S)
+                    self.deadline = min(self.deadline, self.limit)
+                self.finish(rank)
 
     def finish(self, rank: Rank) -> None:
         rank.drain()
@@ -202,12 +191,14 @@ class World:
             if fd in self.warm.selector.get_map():
                 self.warm.selector.unregister(fd)
             os.close(fd)
+        dropped = max(0, rank.log_bytes - FORWARD_BYTES - len(rank.tail))
         if rank.tail:
-            self.report(rank=rank.rank, log=f"\n[runbook: {rank.dropped} bytes left out here]\n" + rank.tail.decode("utf-8", "replace"))
+            self.report(rank=rank.rank, log=f"\n[runbook: {dropped} bytes left out here]\n"
+                        + rank.tail.decode("utf-8", "replace"))
         signalled = os.WIFSIGNALED(rank.status)
         self.report(rank=rank.rank, pid=rank.pid, ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
                     code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status), state=rank.state,
-                    stack=rank.stack.decode("utf-8", "replace"), dropped=rank.dropped)
+                    stack=rank.stack.decode("utf-8", "replace"), dropped=dropped)
 
     def step(self) -> bool:
         """Move on by the clock; False once every rank has ended."""
@@ -286,11 +277,11 @@ class Warm:
             if os.getppid() != self.pid:
                 os._exit(1)
             self.tidy_child(rank)
-            request, own = rank.world.request, rank.world.request["ranks"][rank.rank]
-            os.environ.update(self.rank_environment(rank))
-            for name in [n for n in request["unset"] if n not in own.get("env", {})] + own.get("unset", []):
-                os.environ.pop(name, None)
-            argv = [os.path.join(rank.world.folder, request["entry"])] + request["args"]
+            changed = {**os.environ, **self.rank_environment(rank)}
+            environ = {name: value for name, value in changed.items() if value is not None}
+            os.environ.clear()
+            os.environ.update(environ)
+            argv = [os.path.join(rank.world.folder, rank.world.request["entry"])] + rank.world.request["args"]
             if fresh:
                 os.execv(sys.executable, [sys.executable, "-c", EXEC_BOOT] + argv)
             faulthandler.register(signal.SIGUSR2, file=rank.stack_write, all_threads=True)
@@ -316,8 +307,7 @@ class Warm:
         os.dup2(rank.log_write, 1)
         os.dup2(rank.log_write, 2)
         keep = {0, 1, 2, rank.event_write, rank.stack_write, *rank.world.gate[:1]}  # numbers among the others may be these, used again
-        worlds = self.worlds + [rank.world]
-        others = [fd for w in worlds for r in w.ranks for fd in r.fds] + [fd for w in worlds for fd in w.gate]
+        others = [fd for w in self.worlds for fds in [w.gate, *(r.fds for r in w.ranks)] for fd in fds]
         for fd in set(others + [self.out.fileno(), nothing, rank.log_write]) - keep:
             with contextlib.suppress(OSError):  # closed already by the parent before the fork
                 os.close(fd)
@@ -326,23 +316,23 @@ class Warm:
             os.set_inheritable(fd, True)
 
     def rank_environment(self, rank: Rank) -> dict:
-        size = str(len(rank.world.ranks))
-        env = {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
-               "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
-               "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write), "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write)}
-        env.update({"NCCL_RUNBOOK_GATE_FD": str(rank.world.gate[0])} if rank.world.gate else {})
-        env.update(rank.world.request["env"])
-        env.update(rank.world.request["ranks"][rank.rank].get("env", {}))
-        return env
+        """The difference to the surroundings; None removes a variable."""
+        size, gate = str(len(rank.world.ranks)), rank.world.gate
+        return {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank),
+                "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
+                "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
+                "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write),
+                "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write),
+                **({"NCCL_RUNBOOK_GATE_FD": str(gate[0])} if gate else {}),
+                **rank.world.request["env"], **rank.world.request["ranks"][rank.rank]["env"]}
 
     def on_request(self, data: bytes) -> None:
         *lines, self.pending = (self.pending + data).split(b"\n")
         for line in lines:
             request = json.loads(line)
             if request["do"] == "world":
-                world = World(self, request)
-                world.start()
-                self.worlds.append(world)
+                self.worlds.append(World(self, request))
+                self.worlds[-1].start()
             else:
                 for world in self.worlds:
                     if request["do"] == "cancel":

@@ -108,10 +108,6 @@ class WarmLink:
         self._write((json.dumps(request) + "\n").encode())
 
     @property
-    def alive(self) -> bool:
-        return not self.ended.is_set()
-
-    @property
     def stopped(self) -> bool:
         return self.process is not None and is_stopped(self.process.pid)
 

@@ -226,6 +226,7 @@ def settle(device):
 def sample(operation, device, iterations):
     """Seconds of one operation. On a GPU several in a row share one synchronisation, whose 20 us would else
     count."""
+    barrier(device)
     settle(device)
     began = time.perf_counter()
     for _ in range(iterations):
@@ -239,10 +240,8 @@ def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
     second (None: not timed)."""
     emit("begin", what=op, size_bytes=size_bytes)
     operation = Operation(op, size_bytes, device, rank, size, corrupt)
-    before, times = operation.verified(0), []
-    for _ in range(repeats):
-        barrier(device)
-        times.append(sample(operation, device, iterations if device.type == "cuda" else 1))
+    before = operation.verified(0)
+    times = [sample(operation, device, iterations if device.type == "cuda" else 1) for _ in range(repeats)]
     after = operation.verified(1)
     wrong = before or after
     timing = {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)} if times else {}

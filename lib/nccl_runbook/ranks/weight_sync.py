@@ -190,15 +190,14 @@ class Sync:
         self.data = dist.new_group(
             backend="nccl", timeout=datetime.timedelta(seconds=self.args.timeout)) if self.over_nccl else None
         try:
-            good = [self.several("sync", self.args.repeats, self.mib[0], 0)]
-            good += [self.several("variant", 2, mib, 0) for mib in self.mib[1:]]
-            good += [self.several("variant", 2, self.mib[0], int(edge))
-                     for edge in self.args.busy.split(",") if int(edge)]
+            good = [self.several("sync", self.args.repeats, self.mib[0], 0),
+                    *(self.several("variant", 2, mib, 0) for mib in self.mib[1:]),
+                    *(self.several("variant", 2, self.mib[0], int(edge))
+                      for edge in self.args.busy.split(",") if int(edge))]
             self.lay_out([torch.Size([-(-shape.numel() // SMALL)]) for shape in self.whole])
             self.show()
-            good.append(self.several("variant", 1 if self.args.method.endswith("per-tensor") else 2,
-                                     self.mib[0], 0))
-            return all(good)
+            repeats = 1 if self.args.method.endswith("per-tensor") else 2
+            return all([*good, self.several("variant", repeats, self.mib[0], 0)])
         finally:
             if self.rank == 0:
                 drop(self.path("weights"), self.args.directory if self.made else "")
@@ -247,22 +246,17 @@ class Sync:
     def by_file(self, clock, path, write, read, tidy=lambda: None):
         """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The
         path, on the trainer."""
+        engine = [("wait", ()), ("control", (self.read, clock, read))]
+        trainer = [("control", (self.write, clock, write, path)), ("wait", (tidy,))]
         try:
-            if self.rank:
-                with clock.host("wait"):
-                    together()
-                with clock.host("control"):
-                    together(self.read, clock, read)
-                return None
-            with clock.host("control"):
-                together(self.write, clock, write, path)
-            with clock.host("wait"):
-                together(tidy)
-            return path
+            for phase, action in engine if self.rank else trainer:
+                with clock.host(phase):
+                    together(*action)
         except BaseException:
             if self.rank == 0:
                 drop(path, path + ".part")
             raise
+        return None if self.rank else path
 
     def read(self, clock, read):
         with clock.host("load"):
