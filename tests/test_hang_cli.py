@@ -29,6 +29,7 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang import judge as rules, read as reader
+from nccl_runbook.hang.facts import Group, Track
 from nccl_runbook.hang.table import matrix, ranges, ranks_table, tables
 from processes import ROOT
 
@@ -174,9 +175,17 @@ class TestTables:
     def test_ranks_that_stand_alike_share_a_row_and_the_culprit_is_on_top(self):
         hang = reader.collect([str(DATA / "stall")])
         table = matrix(next(g for g in hang.groups if g.desc == "default_pg"), (1,))
-        assert [[c.text for c in row] for row in table.rows] == [
-            ["1", *["done"] * 6, "not issued", "not issued"], ["0, 2-3", *["done"] * 6, "issued", "issued"]]
+        assert table.columns == ["ranks", "1-6", "7", "8"], "what all have done shares a column: the end fits a phone"
+        assert [[c.text for c in row] for row in table.rows] == [["1", "done", "not issued", "not issued"], ["0, 2-3", "done", "issued", "issued"]]
         assert table.rows[0][0].tone == "broken"
+
+    @pytest.mark.parametrize(("tails", "columns"), [
+        (["c.", ".."], ["5", "6"]), (["cs", "cs"], ["5", "6"]), (["cc", "cc"], ["5-6"]), (["ccs", "cc."], ["5-6", "7"]), (["cc?c", "cc?s"], ["5-6", "7", "8"]),
+        (["ccc", "c"], ["5", "6", "7"])])
+    def test_only_what_all_have_done_from_the_beginning_on_is_joined(self, tails, columns):
+        table = matrix(Group("0", "", [0, 1, 2], True, [Track(r, 1, 1, 1, True, tail=tail) for r, tail in enumerate(tails)], [], 5))
+        assert table.columns == ["ranks", *columns] and {len(row) for row in table.rows} == {len(table.columns)}
+        assert table.rows[-1][0].text == "2" and {c.text for c in table.rows[-1][1:]} == {"no dump"}
 
     def test_runs_of_ranks_are_joined(self):
         assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8" and ranges([]) == ""

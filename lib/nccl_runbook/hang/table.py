@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Collection, Sequence
 
 from nccl_runbook.core.facts import grouped
@@ -26,16 +27,20 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
-    """Ranks against sequence numbers; a word says what the colour says."""
+    """Ranks against sequence numbers; a word says what the colour says. What all have done at the beginning shares a column."""
     width = max(len(t.tail) for t in group.tracks)
+    common = os.path.commonprefix([t.tail for t in group.tracks])
+    start = max(0, len(common) - len(common.lstrip("c")) - 1)
     same = grouped(((track.rank not in culprits, track.tail), track.rank) for track in group.tracks)
+    rows = [[Cell(ranges(ranks), "" if innocent else "broken"),
+             *(Cell(*_LETTERS.get(tail[at : at + 1], ("no entry", "muted"))) for at in range(start, width))]
+            for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))]
     absent = sorted(set(group.ranks) - {t.rank for t in group.tracks})
-    rows = [*([Cell(ranges(ranks), "" if innocent else "broken"),
-               *(Cell(*_LETTERS.get(tail[at : at + 1], ("no entry", "muted"))) for at in range(width))]
-              for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))),
-            *[[Cell(ranges(absent), "muted"), *[Cell("no dump", "muted")] * width]] * bool(absent)]
+    rows += [[Cell(ranges(absent), "muted"), *[Cell("no dump", "muted")] * (width - start)]] if absent else []
     desc = f" ({group.desc})" if group.desc not in ("", "undefined", group.name) else ""
-    return Table(f"Group {group.name}{desc}: ranks against collectives", ["ranks", *(str(group.tail_from + i) for i in range(width))], rows,
+    numbers = range(group.tail_from, group.tail_from + width)
+    return Table(f"Group {group.name}{desc}: ranks against collectives",
+                 ["ranks", ranges(numbers[: start + 1]), *map(str, numbers[start + 1 :])], rows,
                  "" if group.certain else "The members were not recorded: these are the ranks that used the group.")
 
 
