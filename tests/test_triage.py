@@ -99,7 +99,8 @@ def test_causes_established_need_the_fault_itself():
     established = {c.cause for c in clues() if c.status == "established"}
     assert established <= {"foreign-connection", "gpu-or-link-fault", "driver-library-mismatch", "fabric-manager-down", "driver-too-old", "shm-too-small",
                            "nccl-version-mismatch", "nccl-library-conflict", "nvml-call-failed", "rendezvous-port-in-use", "collective-mismatch", "node-failed",
-                           "scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted"}
+                           "scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted",
+                           "nccl-call-refused", "nccl-feature-unavailable"}
 
 
 def test_the_cheap_recogniser_is_silent_on_benign_lines():
