@@ -384,8 +384,7 @@ def test_the_line_that_repeats_the_run_can_be_typed_as_it_stands(tmp_path, monke
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path) if on_path else "/nowhere")
     monkeypatch.setattr("sys.argv", [".venv/bin/nccl-runbook", "hang"])
-    answer.write_page(tmp_path / "page.html", "06-timeouts", "Healthy", [], [], 0)
-    assert f">{called} hang</pre>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f">{called} hang</pre>" in answer.page_of("06-timeouts", "Healthy", [], [], 0)
 
 
 READERS = ["env {}", "triage {}", "triage {log} --against {}", "hang {}", "plan {}", "ab {} NCCL_DEBUG=INFO", "ab log:{} .", "sync --trace {}", "sync --model {}",

@@ -6,6 +6,7 @@ import dataclasses
 import machines as made
 import pytest
 from machines import change, change_all, change_gpu, cuda, machine, owner
+from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.gpus import judge_health as rules
@@ -13,14 +14,21 @@ from nccl_runbook.machine import facts as m
 
 
 def of(rule: str, seen: m.Machine) -> Finding | None:
-    return next((f for f in (r(seen) for r in rules.RULES) if f and f.id == rule), None)
+    return next((f for r in rules.RULES for f in r(seen) if f.id == rule), None)
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.__name__)
 def test_every_health_rule_stays_quiet_when_the_machine_is_healthy_or_says_nothing(rule):
     silent = {f.name: Gap("unsupported") for f in dataclasses.fields(m.NvmlGpu) if f.name not in ("nvml_index", "retired_pages")}
-    assert rule(machine()) is None and rule(change_all(machine(), **silent)) is None
-    assert rule(dataclasses.replace(machine(), nvml=Gap("failed"), cuda=Gap("failed"))) is None
+    quiet = (machine(), change_all(machine(), **silent), dataclasses.replace(machine(), nvml=Gap("failed"), cuda=Gap("failed")))
+    assert [f for seen in quiet for f in rule(seen)] == []
+
+
+@pytest.mark.parametrize("row", table("gpus/faults")["fault"], ids=lambda row: row["has"])
+def test_every_fault_of_the_table_has_what_its_finding_needs(row):
+    assert row["has"] in rules._HAS and row.get("shown", row["has"]) in rules._HAS and row["field"] in rules._SHOWS
+    lines = [line for remedy in rules.remedies(row, [0, 2]) for line in remedy.lines]
+    assert bool(lines) == (row["severity"] != "note") and not any("{" in line for line in lines)
 
 
 def test_ecc_errors_fires_when_there_are_new_ones():

@@ -21,16 +21,15 @@ def fails(gpus=(), pairs=(), sides=(), above=10**6):
 
 def run(n, world, chance=None, p=1.0, repeats=20):
     """(diagnosis, runs, rounds, what was recorded)."""
-    walk, runs, recorded = g.identify(range(n), repeats), 0, []
-    try:
-        asked = next(walk)
-        while True:
-            assert len({x for group in asked for x in group}) == sum(map(len, asked)), "groups of a round share a GPU"
-            recorded.append({group: not (world(group) and (p == 1.0 or chance.random() < p)) for group in asked})
-            runs += len(asked)
-            asked = walk.send(recorded[-1])
-    except StopIteration as end:
-        return end.value, runs, len(recorded), recorded
+    recorded = []
+
+    def answer(asked):
+        assert len({x for group in asked for x in group}) == sum(map(len, asked)), "groups of a round share a GPU"
+        recorded.append({group: not (world(group) and (p == 1.0 or chance.random() < p)) for group in asked})
+        return recorded[-1]
+
+    diagnosis = g.identify(range(n), answer, repeats)
+    return diagnosis, sum(map(len, recorded)), len(recorded), recorded
 
 
 def check(n, told_of, **fault):

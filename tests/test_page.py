@@ -14,12 +14,14 @@ import pytest
 import report_samples as samples
 from hypothesis import given, settings, strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nccl_runbook.case import judge as case
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.cells import StepView, VerdictView, _by_hand, causes_table, not_looked_at_table, steps_table
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
-from nccl_runbook.report.page import MAX_BYTES, TEMPLATES, render_index
+from nccl_runbook.report.page import MAX_BYTES, render_index
+from nccl_runbook.report.render import TEMPLATES
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
 from processes import ROOT, quickest_s
@@ -112,6 +114,9 @@ def evil_run(text: str = EVIL) -> tuple[RunInfo, list[Record]]:
     return run, [evil_record("03-fewer-gpus", text), evil_record(text, text)]
 
 
+PARTS = ("verdict", "fix", "picture", "evidence", "causes", "ruled-out", "steps", "each", "tried", "not-looked-at", "repeat")
+
+
 @pytest.mark.parametrize("sample", samples.SAMPLES)
 def test_a_page_is_complete_and_asks_for_nothing(sample):
     run, found = samples.SAMPLES[sample]()
@@ -120,10 +125,10 @@ def test_a_page_is_complete_and_asks_for_nothing(sample):
     assert html.startswith("<!DOCTYPE html>") and page.named("html") == [{"lang": "en"}]
     assert len(page.named("h1")) == len(page.named("main")) == len(page.named("nav")) == 1
     assert page.named("a")[0] == {"class": "skip", "href": "#verdict"}
-    main = page.text.split(verdict_document(run, found).sentence)[2]  # after the title and the h1
-    assert main.index("Judged") < main.index("Causes") < main.index("Steps")
+    assert page.text.count(verdict_document(run, found).sentence) == 2, "the title and the h1"
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
+    assert [i for i in PARTS if i in ids] == [i for i in ids if not i.startswith("step-")] and {"verdict", "steps", "each", "repeat"} <= set(ids)
     assert {a["href"][1:] for a in page.named("a") if a["href"].startswith("#")} <= set(ids)
     tables = [name for name, _ in page.tags if name in ("table", "caption")]
     assert tables[0::2] == ["table"] * (len(tables) // 2) and tables[1::2] == ["caption"] * (len(tables) // 2)
@@ -151,6 +156,33 @@ def test_a_page_shows_what_one_needs_to_act():
     assert "own torch" in Page(render("cpu-only")).text, "not that of the job"
     healthy = Page(render("healthy")).text
     assert "NCCL_P2P_LEVEL=PHB" in healthy and "/dev/kmsg: Permission denied" in healthy and "The fix" not in healthy
+
+
+def test_what_leads_is_said_once_and_what_is_weaker_is_folded():
+    run, found = samples.duplicate_gpu()
+    page = Page(render("duplicate-gpu"))
+    lead = samples.shared_gpu()
+    assert page.text.count(lead.title) == 2, "the title and the h1"
+    assert [page.text.count(text) for r in lead.remedy for text in (r.text, *r.lines)] == [1] * 5
+    assert [page.text.count(e.text) for e in lead.evidence] == [1, 1]
+    ids = [attrs.get("id", name) for name, attrs in page.tags if "id" in attrs or name == "details"]
+    assert (ids[ids.index("causes") :][:2], ids[ids.index("ruled-out") :][:2]) == (["causes", "details"], ["ruled-out", "details"])
+    assert not [attrs for attrs in page.named("details") if "open" in attrs]
+
+
+def test_of_many_tables_only_the_first_are_open_and_empty_columns_are_left_out():
+    found = [samples.record("06-timeouts", [samples.shared_gpu()], tables=[to_json(Table(f"t{n}", ["a", "empty", "b"], [[f"row {n}", "", "x"]])) for n in range(6)])]
+    page = Page(render_index(verdict_document(samples.run_info(planned=["06-timeouts"]), found), found))
+    folds = [name for name, _ in page.tags if name in ("details", "caption")]
+    assert folds == ["caption"] * 3 + ["details", "caption"] * 3, "one as the picture, two below"
+    assert [page.text.count(f"row {n}") for n in range(6)] == [1] * 6 and page.text.count("empty") == 0
+    assert "steps" not in {attrs.get("id") for _, attrs in page.tags}, "one step needs no table of steps"
+
+
+def test_a_test_that_comes_next_is_on_the_page():
+    run, found = samples.duplicate_gpu()
+    page = Page(render_index(verdict_document(run, found), found, test=case.Test("nccl-runbook run --step 04-transports", EVIL, (), 30)))
+    assert "nccl-runbook run --step 04-transports" in page.text and EVIL in page.text and "30 s" in page.text
 
 
 def test_hostile_text_in_every_field_stays_text():

@@ -76,10 +76,12 @@ def test_it_prints(browser, file):
     assert page.pdf(format="A4").startswith(b"%PDF")
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible() and page.locator("h1").is_visible()
+    weaker = page.locator("#causes ~ details").first
+    assert weaker.locator("summary").is_visible() and not weaker.locator("p").first.is_visible(), "one line of a weaker cause"
     by_hand = page.locator("details", has_text="Repeat by hand").first
     assert not by_hand.evaluate("fold => fold.open") and by_hand.locator("pre").first.is_visible(), "nobody can unfold paper"
     assert not page.locator(".facts").first.is_visible(), "the records hold them; they would fill the paper"
-    first = "getComputedStyle(document.querySelector('#causes ~ .scroll tbody tr')).breakBefore"
+    first = "getComputedStyle(document.querySelector('#steps ~ .scroll tbody tr')).breakBefore"
     assert page.evaluate(first) == "avoid", "the head of the table alone at the end of a sheet"
     page.close()
 

@@ -280,7 +280,7 @@ def test_the_options_that_no_script_reads_are_called_so_and_the_shipped_example_
                                                  ("sglang:d3+fsdp:d2", 4, "sglang:d2+fsdp:d2"), ("sglang:d1+fsdp:d1", 1, ""), ("sglang:d8+fsdp:d1", 4, "sglang:d3+fsdp:d1")])
 def test_a_smaller_string_of_the_same_shape_is_offered_and_is_clean(text, gpus, smaller):
     row = knowledge.newest()
-    assert rules.fitting(parse(text, row), Site(gpus)) == smaller
+    assert rules.fitting(parse(text, row), Site(gpus), row) == smaller
     assert not smaller or placed(smaller, gpus).verdict == "clean"
 
 

@@ -17,7 +17,7 @@ def text(document: VerdictDocument, lead: Finding | None, fits: Iterable[str], t
     behind = weaker(document, lead)
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
-        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and e.text not in document.sentence]
+        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and (lead or e.text not in document.sentence)]
         lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
         for remedy in (r for r in first.remedy if not (test and test.line in r.lines)):

@@ -49,15 +49,11 @@ class Variable:
         kind, _, rest = self.values.partition(":")
         if kind in ("int", "count"):
             return _in_range(value, rest)
-        if kind == "re":
-            return bool(re.fullmatch(rest, value))
-        words = {w.casefold() for w in rest.split(",")}
-        if kind == "words":
-            return value.casefold() in words
-        if kind == "list":
-            return all(w.strip().casefold() in words for w in value.removeprefix("^").split(",") if w.strip())
-        form = table("causes/variables")["form"].get(kind, {})
-        return "line" not in form or bool(re.fullmatch(form["line"], value, re.I))
+        if kind in ("words", "list"):
+            listed = [w.strip() for w in value.removeprefix("^").split(",")] if kind == "list" else [value]
+            return all(w.casefold() in ("", *rest.casefold().split(",")) for w in listed)
+        line = rest if kind == "re" else table("causes/variables")["form"].get(kind, {}).get("line", "(?s).*")
+        return bool(re.fullmatch(line, value))
 
     @property
     def values_in_words(self) -> str:
@@ -86,12 +82,8 @@ def readers() -> dict[str, Reader]:
 @functools.cache
 def variables() -> dict[str, Variable]:
     """Every variable by name."""
-    return {name: _variable(name, reader, row) for key, reader in readers().items() for name, row in table("causes/variables")[key].items()}
-
-
-def _variable(name: str, reader: Reader, row: dict) -> Variable:
-    new, _, version = row.get("renamed_to", "").partition("@")
-    return Variable(name, reader, **{**row, "renamed_to": new, "renamed_in": version})
+    return {name: Variable(name, reader, **row) for key, reader in readers().items()
+            for name, row in table("causes/variables")[key].items()}
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 import contextlib
 import functools
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -107,11 +106,9 @@ def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path
     lines = [line for f in findings for line in (
         f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
         *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)))]
-    answer.tell(_document(seen, findings, verdict, code) if json else "\n\n".join(
-        ["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"]))
-    if html:
-        answer.write_page(html, "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries))
-    sys.exit(code)
+    text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
+    answer.end(_document(seen, findings, verdict, code) if json else text, code, html, lambda: answer.page_of(
+        "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries)))
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:

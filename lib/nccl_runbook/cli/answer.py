@@ -9,7 +9,7 @@ import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
@@ -116,15 +116,24 @@ def tell(answer: Any) -> None:
     put(said, sys.stdout)
 
 
-def write(path: Path, text: str) -> None:
-    """The page as a whole, with the mode of the umask, as it is made to be passed on; leaves with a sentence where it cannot be written."""
+def end(said: Any, code: int, html: Path | None = None, page: Callable[[], str] = str) -> NoReturn:
+    """Tells the answer, writes the page where one was asked for, and leaves with the exit code."""
+    tell(said)
+    if html is not None:
+        write(html, page())
+    sys.exit(code)
+
+
+def write(path: Path, text: str, mode: int = 0o666) -> None:
+    """The file as a whole, a page with the mode of the umask, as it is made to be passed on; leaves with a sentence where it cannot be
+    written."""
     from nccl_runbook.core.records import write_text
 
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
             path.write_text(text, encoding="utf-8", errors="replace")
         else:
-            write_text(path, text, 0o666)
+            write_text(path, text, mode)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1)
 
@@ -146,16 +155,22 @@ def judged(seen: Environment | Gap) -> dict[str, str]:
     return {name: text for found in said for name, text in zip(("torch", "cuda", "nccl"), found) if isinstance(text, str)}
 
 
-def write_page(path: Path, step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,
-               software: dict[str, str] | None = None) -> None:
+def page_of(step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,
+            software: dict[str, str] | None = None, not_seen: Iterable[str] = ()) -> str:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
-    judged, by records.Judged."""
+    judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
     from nccl_runbook.core.records import Judged, of_findings
-    from nccl_runbook.report.page import render_index
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
-    shown = of_findings(step, findings, tables, Judged(**(software or {})))
+    shown = of_findings(step, findings, tables, Judged(**(software or {})), not_seen)
     document = verdict_document(RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
-    write(path, render_index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown]))
+    return index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown])
+
+
+def index(document: Any, records: Iterable[Any], test: Any = None) -> str:
+    """index.html of a report; jinja2 is loaded only where a page is asked for."""
+    from nccl_runbook.report.page import render_index
+
+    return render_index(document, records, test=test)

@@ -47,12 +47,8 @@ def diagnose(
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(document, sentence=_sentence(document, lead, brought), exit_code=exit_code(document.verdict, fail_on))
     test = judge.next_test(document, lead, found.fits, found.steps)
-    answer.tell(_document(document, brought, found, lead, test) if json else text(document, lead, found.fits, test))
-    if html is not None:
-        from nccl_runbook.report.page import render_index
-
-        answer.write(html, render_index(document, found.records))
-    sys.exit(document.exit_code)
+    answer.end(_document(document, brought, found, lead, test) if json else text(document, lead, found.fits, test), document.exit_code,
+               html, lambda: answer.index(document, found.records, test))
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int) -> tuple[Brought, Gathered]:

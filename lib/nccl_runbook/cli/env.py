@@ -40,11 +40,10 @@ def env(
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    answer.tell(_as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code))
-    if html:
-        answer.write_page(html, STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
-                          (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen))
-    sys.exit(code)
+    said = _as_json(seen, findings, verdict, code) if json else _as_text(seen, findings, verdict, code)
+    answer.end(said, code, html, lambda: answer.page_of(
+        STEP, f"{verdict.capitalize()}: {findings[0].title}", findings,
+        (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen)))
 
 
 def _read(file: Path | None, pids: list[int]) -> Environment:
@@ -52,11 +51,8 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
     if file:
         role = environment_file.parse(sys.stdin.read(), "standard input") if str(file) == "-" else environment_file.read(str(file))
         seen = role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))
-    elif pids:
-        seen = probe.looks(pids)
     else:
-        looked = probe.look()
-        seen = looked if isinstance(looked, Gap) else Environment([looked[0]], looked[1])
+        seen = probe.looks(pids)
     if isinstance(seen, Gap):
         answer.leave(seen.detail, 1 if not file and seen.reason in ("failed", "timed-out") else 2)
     return seen

@@ -1,6 +1,5 @@
 """`nccl-runbook hang`: from what a hung job left to the rank that did not come. Reads only; no torch, no Jupyter."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -38,10 +37,8 @@ def hang(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     shown = tables(seen, told.culprits)
-    answer.tell(document(seen, told, verdict, code) if json else text(seen, told, findings[0], shown))
-    if html is not None:
-        answer.write_page(html, STEP, f"{verdict.capitalize()}: {told.sentence}{_how_sure(told)}", findings, shown, code)
-    sys.exit(code)
+    answer.end(document(seen, told, verdict, code) if json else text(seen, told, findings[0], shown), code, html, lambda: answer.page_of(
+        STEP, f"{verdict.capitalize()}: {told.sentence}{_how_sure(told)}", findings, shown, code))
 
 
 def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str, Any]:

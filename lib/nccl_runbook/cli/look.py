@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.causes.causes import causes
 from nccl_runbook.causes.failures import usual
 from nccl_runbook.cli import answer
-from nccl_runbook.core.findings import exit_code
-from nccl_runbook.core.records import Record, RecordError, load_all, read, save
+from nccl_runbook.core.findings import NOTHING_KNOWN, Finding, Remedy, Severity, exit_code
+from nccl_runbook.core.records import Record, RecordError, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
@@ -21,7 +20,7 @@ from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
-from nccl_runbook.report.markup import fixes_html
+from nccl_runbook.report.tables import Cell, Table
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
 SCHEMA = "nccl-runbook/look/1"
@@ -50,16 +49,32 @@ def look(
     code = exit_code(word, fail_on)
     answer.tell(document(pictures, looks, word, code) if json else look_live.text(pictures, looks))
     if save is not None:  # after the answer, which is there though the file cannot be written
-        _save(looks[0], time.monotonic() - began, save)
+        kept = read(Record, look_live.record(looks[0], time.monotonic() - began))
+        answer.write(save, json_text(kept, Redactor(os.environ)), 0o600)
     if html is not None:
-        answer.write(html, look_live.page(pictures, looks, f"exit code {code}", fix(pictures)))
+        lead = pictures[0].sentence if pictures else "no rank was found"
+        tables, not_seen = [ranks_table(p, looks) for p in pictures], [line for p in pictures for line in p.not_seen]
+        page = answer.page_of(look_live.STEP, f"{word.capitalize()}: {lead}", map(finding, pictures), tables, code, not_seen=not_seen)
+        answer.write(html, page)
     sys.exit(code)
 
 
-def fix(pictures: Sequence[rules.Picture]) -> str:
-    """What the table of causes says to do about each cause that is more than possible, as a section of the page."""
-    named = dict.fromkeys(p.cause for p in pictures if p.cause and p.status in ("established", "likely"))
-    return fixes_html("The fix", [(causes()[cause].title, usual(cause)) for cause in named if causes()[cause].remedy], "broken")
+def finding(picture: rules.Picture) -> Finding:
+    """What a page says of a job, with what the table of causes says to do about a cause that is more than possible."""
+    severity = {"broken": Severity.BROKEN, "degraded": Severity.WARN, "unknown": Severity.UNKNOWN, "healthy": Severity.OK}[
+        rules.verdict([picture])]
+    known = [*usual(picture.cause)] if picture.cause and picture.status in ("established", "likely") else []
+    known += [Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides)
+    remedy = known or [NOTHING_KNOWN] * (severity in (Severity.BROKEN, Severity.WARN))
+    return Finding("look-told", severity, picture.sentence, tuple(picture.evidence), tuple(remedy), picture.cause,
+                   picture.cause and (picture.status or "possible"))
+
+
+def ranks_table(picture: rules.Picture, looks: Sequence[Live]) -> Table:
+    """One row a rank, those that did not come first."""
+    head, rows = look_live.table(picture, looks)
+    shown = [[*row[:-1], Cell(row[-1], look_live.TONE[view.does])] for row, view in zip(rows, look_live.ordered(picture), strict=True)]
+    return Table(f"{look_live.job_name(picture)}: ranks, late ranks first", head, shown, look_live.looked_at(looks))
 
 
 def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
@@ -68,13 +83,6 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
         return look_live.look(look_live.checked_pids(pids), gap_s, say)
     except ValueError as error:
         answer.leave(error)
-
-
-def _save(live: Live, wall_s: float, path: Path) -> None:
-    try:
-        save(read(Record, look_live.record(live, wall_s)), path, Redactor(os.environ))
-    except OSError as error:
-        answer.leave(f"cannot write {path}: {error.strerror or error}", 1)
 
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:

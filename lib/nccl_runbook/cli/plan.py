@@ -1,14 +1,13 @@
 """`nccl-runbook plan`: from an allocation to who sits on which GPU, before anything starts. Reads only."""
 import dataclasses
 import os
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import verdict_of
 from nccl_runbook.core.gpu_identity import Identity
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.plan import judge as rules_of_plans
@@ -52,10 +51,8 @@ def plan(
         answer.leave(error)
     code = 0 if all(p.clean for p in plans) and not _not_read(left_out) else 3
     folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
-    answer.tell(_as_text(plans, left_out, code) if not json else folder if os.path.isdir(target) else document(plans[0]))
-    if html:
-        _write_page(html, plans, left_out, code)
-    sys.exit(code)
+    said = _as_text(plans, left_out, code) if not json else folder if os.path.isdir(target) else document(plans[0])
+    answer.end(said, code, html, lambda: _page(plans, left_out, code))
 
 
 def _devices() -> list[Identity]:
@@ -108,12 +105,13 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
     return "\n".join([*lines, f"verdict: {word}{_not_read(left_out)} (exit code {code})"])
 
 
-def _write_page(path: Path, plans: list[Plan], left_out: list[str], code: int) -> None:
+def _page(plans: list[Plan], left_out: list[str], code: int) -> str:
     several = len(plans) + len(left_out) > 1
     worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
     told = [(p, f) for p in worst for f in [p.finding, *(p.devices or [])]]
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f for p, f in told]
-    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else findings[0].title
-    answer.write_page(path, "plan", sentence, findings,
-                      [*[plans_table(plans, left_out, _foreign(left_out))] * several, *groups_tables(worst)], code)
+    one = f"{verdict_of(findings).capitalize()}: {findings[0].title}"
+    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else one
+    return answer.page_of("plan", sentence, findings,
+                          [*[plans_table(plans, left_out, _foreign(left_out))] * several, *groups_tables(worst)], code)

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,8 +83,7 @@ def reduce(
         if tried[-1].failed or stopped():
             break
     document = _document(tried, len(combinations), stopped)
-    answer.tell(document if json else document["sentence"])
-    sys.exit(document["exit_code"])
+    answer.end(document if json else document["sentence"], document["exit_code"])
 
 
 def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: float, repeats: int, stem: Path,

@@ -1,5 +1,4 @@
 """`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +21,6 @@ from nccl_runbook.plan import judge as allocation
 from nccl_runbook.plan.groups import check, intend
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.cells import StepView
-from nccl_runbook.report.page import render_index
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
 from nccl_runbook.step import Step
@@ -111,7 +109,4 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
     document = verdict_document(info, [record])
     text = "\n\n".join([*map(repr, tables[:-1] or tables), repr(StepView(record)),
                         f"verdict: {document.verdict} (exit code {document.exit_code})"])
-    answer.tell(record if json else text)
-    if html:
-        answer.write(html, render_index(document, [record]))
-    sys.exit(document.exit_code)
+    answer.end(record if json else text, document.exit_code, html, lambda: answer.index(document, [record]))

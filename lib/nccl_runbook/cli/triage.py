@@ -42,10 +42,8 @@ def triage(
     logs = collect(paths, context, piped(sys.stdin.fileno()) if "-" in paths else None)
     given = judged(logs, _compared(against, paths) if against else None, "".join(against[:1]), "".join(paths[:1]), dumps_of(logs, paths)[0])
     code = exit_code(given.verdict, fail_on)
-    answer.tell(document(given, code) if json else text(given))
-    if html is not None:
-        answer.write_page(html, STEP, given.sentence, given.findings, _tables(given), code)
-    sys.exit(code)
+    answer.end(document(given, code) if json else text(given), code, html, lambda: answer.page_of(
+        STEP, given.sentence, given.findings, _tables(given), code))
 
 
 def _compared(against: list[str], paths: list[str]) -> Comparison:

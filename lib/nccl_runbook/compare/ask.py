@@ -1,6 +1,7 @@
 """Runs of A and B, interleaved A B B A so that a drift of the machine falls on both: a collective, a weight sync, or the user's command."""
 import dataclasses
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Collection
@@ -9,7 +10,7 @@ from typing import Any
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.core.world import World, WorldRequest
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import never
@@ -84,13 +85,9 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
     if op not in OPS:
         raise ValueError(f"unknown collective {op!r}; one of {', '.join(OPS)}")
     args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", "gloo" if devices[0] is None else "nccl"]
-
-    def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
-        world = engine.run(WorldRequest(f"{op}, {arm}", "check.py", list(devices), args, env[""], min(deadline_s, WORLD_DEADLINE_S),
-                                        of_ranks={int(role[4:]): own for role, own in env.items() if role}))
-        return _sample(arm, world, op, [max(e["median_s"] for e in told) for told in _together(world, "op")])
-
-    return Subject(f"{op} of {size_bytes} bytes, {len(devices)} ranks", "s", run, [f"rank{r}" for r in range(len(devices))])
+    asked = WorldRequest(op, "check.py", list(devices), args, deadline_s=WORLD_DEADLINE_S)
+    return _of_world(engine, asked, f"{op} of {size_bytes} bytes, {len(devices)} ranks", [f"rank{r}" for r in range(len(devices))],
+                     op, ("op", "median_s"))
 
 
 def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str) -> Subject:
@@ -99,28 +96,28 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
     fit = [m for m in METHODS if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))]
     if method not in fit:
         raise ValueError(f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and there is none")
-    args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(SYNCS)]
-    args += ["--cpu"] if devices[0] is None else []
+    args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(SYNCS),
+            *["--cpu"] * (devices[0] is None)]
+    asked = WorldRequest("weight sync", "weight_sync.py", list(devices), args, deadline_s=math.inf)
+    what = f"weight sync of {spec['name']}, {spec['layers']} of {spec['layers_of']} layers, {method}, {len(devices)} ranks"
+    return _of_world(engine, asked, what, ["trainer", *["engine"] * max(1, len(devices) - 1)], "sync", ("sync", "seconds"), warm_up=1)
 
+
+def _of_world(engine: Engine, asked: WorldRequest, what: str, roles: list[str], figure: str, seconds: tuple[str, str],
+              warm_up: int = 0) -> Subject:
+    """A world of ranks that is started once in each arm. ``roles``: by rank; ``seconds``: the event of every rank that holds its time, and
+    under which name: the slowest rank's counts, after the first ``warm_up`` of them."""
     def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
-        own = {rank: env.get("engine" if rank else "trainer", {}) for rank in range(len(devices))}
-        world = engine.run(WorldRequest(f"weight sync, {arm}", "weight_sync.py", list(devices), args, env[""], deadline_s, of_ranks=own))
-        return _sample(arm, world, "sync", [max(e["seconds"] for e in told) for told in _together(world, "sync")][1:])
+        own = {rank: env[role] for rank, role in enumerate(roles) if role in env}
+        world = engine.run(dataclasses.replace(asked, name=f"{asked.name}, {arm}", env=env[""], of_ranks=own,
+                                               deadline_s=min(asked.deadline_s, deadline_s)))
+        slowest = [max(e[seconds[1]] for e in together) for together in zip(*(r.named(seconds[0]) for r in world.ranks))]
+        figures, last = ({figure: slowest[warm_up:]}, []) if world.passed else ({}, world.log.splitlines()[-8:])
+        via, taken = world.transports, world.set_by_environment
+        said = [*([] if isinstance(via, Gap) else [f"via {name}" for name in sorted(via)]), *([] if isinstance(taken, Gap) else taken)]
+        return Sample(arm, figures, world.ended, world.wall_s, last, said)
 
-    moved = f"{spec['name']}, {spec['layers']} of {spec['layers_of']} layers"
-    return Subject(f"weight sync of {moved}, {method}, {len(devices)} ranks", "s", run, ["trainer", "engine"])
-
-
-def _together(world: World, event: str) -> list[Any]:
-    """The same event of every rank, one after the other."""
-    return list(zip(*(r.named(event) for r in world.ranks)))
-
-
-def _sample(arm: str, world: World, name: str, values: list[float]) -> Sample:
-    figures, last = ({name: values}, []) if world.passed else ({}, world.log.splitlines()[-8:])
-    via, taken = world.transports, world.set_by_environment
-    said = [*([] if isinstance(via, Gap) else [f"via {name}" for name in sorted(via)]), *([] if isinstance(taken, Gap) else taken)]
-    return Sample(arm, figures, world.ended, world.wall_s, last, said)
+    return Subject(what, "s", run, list(dict.fromkeys(roles)))
 
 
 class _Clock:
@@ -155,12 +152,10 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
         where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command, in front of the process"
         raise ValueError(f"role {unknown[0]!r} does not exist here: {where}")
     clock = _Clock(made, budget_s, arms.secrets, stopped)
-    warm_up = []
-    for arm in ("AB" if made.in_ranks else "A") if arms.keys else "":
-        env = arms.env(arms.keys if arm == "B" else [])
-        warm_up.append(clock.run(arm, {**env, "": {**env[""], **LOGGED}} if made.in_ranks else env))
-    samples = [clock.run(arm, arms.env(arms.keys if arm == "B" else [])) for arm in ("ABBA" * rounds if arms.keys else "")]
-    ran = [[s for s in some if s is not None] for some in (warm_up, samples)]
+    envs = {"A": arms.env([]), "B": arms.env(arms.keys)} if arms.keys else {}
+    logged = [(arm, {**env, "": {**env[""], **LOGGED}}) for arm, env in envs.items()]
+    planned = logged if made.in_ranks else list(envs.items())[:1], [(arm, envs[arm]) for arm in "ABBA" * rounds if envs]
+    ran = [[s for s in (clock.run(arm, env) for arm, env in runs) if s is not None] for runs in planned]
     seen = Comparison(arms.secrets.text(made.what), made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out,
                       4 * rounds, *ran, Gap("not-run", "no difference to test"))
     walked = Gap("not-run", stopped()) if stopped() else walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))

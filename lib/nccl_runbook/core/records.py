@@ -125,12 +125,13 @@ def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     write_texts({path: text}, mode)
 
 
-def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object] = (), judged: Judged | None = None) -> Record:
+def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object] = (), judged: Judged | None = None,
+                not_seen: Iterable[str] = ()) -> Record:
     """The record of a step that was judged without a run, without secrets."""
     found = worst_first(findings)
     status, reason = step_status(found)
     record = Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found, tables=to_json(list(tables)),
-                    judged=judged or Judged())
+                    judged=judged or Judged(), not_looked_at=list(not_seen))
     return clean(record, Redactor(os.environ))
 
 

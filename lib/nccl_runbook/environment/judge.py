@@ -18,23 +18,27 @@ _MEANT = {**dict.fromkeys(("true", "yes", "on", "enable", "enabled"), 1), **dict
 _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
 
 
-def unread_variable(s: Setting) -> Finding | None:
+def unread_variable(s: Setting, _: None) -> Iterator[Finding]:
     """Nobody reads this name: one that circulates, or a slip of the pen."""
     if s.name in unread():
         says, instead = unread()[s.name]
-        return s.finding("unread-variable", Severity.WARN, says, "It has no effect. Remove it, and use instead:", instead)
-    near = nearest(s.name)
-    return s.finding("unread-variable", Severity.WARN, "no known library reads it; the nearest name is "
-                                                       f"{near}", "Use the name that is read:",
-                     f"{near}={s.value}") if near else None
+        yield s.finding("unread-variable", Severity.WARN, says,
+                        "It has no effect. Remove it, and use instead:",
+                        instead)
+    elif near := nearest(s.name):
+        yield s.finding("unread-variable", Severity.WARN,
+                        f"no known library reads it; the nearest name is {near}",
+                        "Use the name that is read:", f"{near}={s.value}")
 
 
-def wrong_value(s: Setting, v: Variable) -> Finding | None:
+def wrong_value(s: Setting, v: Variable) -> Iterator[Finding]:
     """The value is none that the reader takes."""
-    unset = "" if v.name in table("environment/environment")["needed"] else ", or remove it"
-    return None if v.accepts(s.value) else s.finding(
-        "wrong-value", Severity.WARN, f"{s.value!r} is not a valid value: it takes {v.values_in_words}{_what_happens(v, s.value)}",
-        f"Set a valid value{unset}:", _right(v, s.value))
+    if not v.accepts(s.value):
+        unset = "" if v.name in table("environment/environment")["needed"] else ", or remove it"
+        yield s.finding(
+            "wrong-value", Severity.WARN,
+            f"{s.value!r} is not a valid value: it takes {v.values_in_words}{_what_happens(v, s.value)}",
+            f"Set a valid value{unset}:", _right(v, s.value))
 
 
 def _what_happens(v: Variable, value: str) -> str:
@@ -60,98 +64,105 @@ def _past(s: Setting, v: Variable) -> bool:
     return bool(v.until) and (not s.in_use or s.in_use[:len(version(v.until))] > version(v.until))
 
 
-def renamed_variable(s: Setting, v: Variable) -> Finding | None:
+def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
     """An old name: still read (a note) or no longer (a warning) by the version in use."""
-    if not v.renamed_to or (s.in_use and s.in_use < version(v.renamed_in)):
-        return None
-    since = f" since {v.reader.name} {v.renamed_in}" if v.renamed_in not in ("", "0") else ""
-    read = "still read, with a warning" if v.reader.version_of == "torch" else "still read"  # NCCL 2.30.7 (graph/connect.cc) prints none
-    severity, says = (Severity.WARN, "no longer read") if _past(s, v) else (Severity.NOTE, read)
-    value = "2000" if v.values.startswith("count") and _too_many(s.value) else s.value
-    return s.finding("renamed-variable", severity, f"the old name; {v.renamed_to}{since} ({says})", "Use the new name:",
-                     f"{v.renamed_to}={value}" if v.values != "bool" else v.renamed_to)
+    if v.renamed_to and not (s.in_use and s.in_use < version(v.renamed_in)):
+        since = f" since {v.reader.name} {v.renamed_in}" if v.renamed_in else ""
+        # NCCL 2.30.7 (graph/connect.cc) prints no warning
+        read = "still read, with a warning" if v.reader.version_of == "torch" else "still read"
+        severity, says = (Severity.WARN, "no longer read") if _past(s, v) else (Severity.NOTE, read)
+        value = "2000" if v.values.startswith("count") and _too_many(s.value) else s.value
+        yield s.finding("renamed-variable", severity, f"the old name; {v.renamed_to}{since} ({says})",
+                        "Use the new name:",
+                        f"{v.renamed_to}={value}" if v.values != "bool" else v.renamed_to)
 
 
-def dead_variable(s: Setting, v: Variable) -> Finding | None:
+def dead_variable(s: Setting, v: Variable) -> Iterator[Finding]:
     """Read up to a version that is past, without a successor."""
-    if v.renamed_to or not _past(s, v):
-        return None
-    severity, says, advice = Severity.WARN, "", "It has no effect. Remove it:"
-    if not s.in_use and version(v.until) >= RUN_STILL:
-        severity, says, advice = Severity.NOTE, "; the version here is not known", "Newer versions do not read it. Then remove it:"
-    return s.finding("dead-variable", severity, f"last read by {v.reader.name} {v.until}{says}", advice, f"unset {s.name}")
+    if not v.renamed_to and _past(s, v):
+        may_run = not s.in_use and version(v.until) >= RUN_STILL
+        yield s.finding(
+            "dead-variable", Severity.NOTE if may_run else Severity.WARN,
+            f"last read by {v.reader.name} {v.until}{'; the version here is not known' if may_run else ''}",
+            "Newer versions do not read it. Then remove it:" if may_run else "It has no effect. Remove it:",
+            f"unset {s.name}")
 
 
-def not_yet_read(s: Setting, v: Variable) -> Finding | None:
+def not_yet_read(s: Setting, v: Variable) -> Iterator[Finding]:
     """The version in use is older than the first that reads it."""
-    if not v.since or not s.in_use or s.in_use >= version(v.since):
-        return None
-    old = next((o.name for o in variables().values() if o.renamed_to == s.name), "")
-    return s.finding(
-        "not-yet-read", Severity.WARN, f"read from {v.reader.name} {v.since} on; {'.'.join(map(str, s.in_use))} runs here",
-        "Use the name of this version:" if old else "It has no effect here. Remove it, or use a newer version:",
-        f"{old}={s.value}" if old else f"unset {s.name}")
+    if v.since and s.in_use and s.in_use < version(v.since):
+        old = next((o.name for o in variables().values() if o.renamed_to == s.name), "")
+        yield s.finding(
+            "not-yet-read", Severity.WARN,
+            f"read from {v.reader.name} {v.since} on; {'.'.join(map(str, s.in_use))} runs here",
+            "Use the name of this version:" if old
+            else "It has no effect here. Remove it, or use a newer version:",
+            f"{old}={s.value}" if old else f"unset {s.name}")
 
 
-def bytes_for_events(s: Setting, v: Variable) -> Finding | None:
+def bytes_for_events(s: Setting, v: Variable) -> Iterator[Finding]:
     """A buffer of the flight recorder given in bytes: it counts events."""
-    if v.values != "count" or not _too_many(s.value):
-        return None
-    name = "TORCH_NCCL_TRACE_BUFFER_SIZE" if s.in_use and s.in_use < (2, 9) else "TORCH_FR_BUFFER_SIZE"
-    return s.finding("bytes-for-events", Severity.WARN, f"{int(s.value):,} events are requested: this is a count, not bytes",
-                     "A few thousand are enough:", f"{name}=2000")
+    if v.values == "count" and _too_many(s.value):
+        name = "TORCH_NCCL_TRACE_BUFFER_SIZE" if s.in_use and s.in_use < (2, 9) else "TORCH_FR_BUFFER_SIZE"
+        yield s.finding("bytes-for-events", Severity.WARN,
+                        f"{int(s.value):,} events are requested: this is a count, not bytes",
+                        "A few thousand are enough:", f"{name}=2000")
 
 
 def _too_many(value: str) -> bool:
     return value.isdecimal() and len(value) < 20 and int(value) > MOST_EVENTS
 
 
-def debugging_left_on(s: Setting, v: Variable) -> Finding | None:
+def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
     """A switch for experiments that stayed: a warning where it costs much, else a note."""
-    if s.value in ("", v.default) or not v.accepts(s.value):
-        return None
     known = table("environment/environment")
-    if s.name in known["costs"] and s.value not in ("0", ""):
-        return s.finding("debugging-left-on", Severity.WARN, f"left on; {known['costs'][s.name]}",
-                         "An experiment, not a fix. Remove it, and find the broken transport with 04-transports:", f"unset {s.name}")
-    if s.value.casefold() not in known["chatty"].get(s.name, ()) and (not v.debugging or s.name in _OWN_RULE):
-        return None
-    logs = s.name == "NCCL_DEBUG"
-    return s.finding(
-        "debugging-left-on", Severity.NOTE, "logs much; it costs no bandwidth that could be measured (45.3 ms a sync with and without), "
-        "but fills the disk" if logs else "for experiments only; do not keep it in scripts",
-        "When the fault is found:", "NCCL_DEBUG=WARN" if logs else f"unset {s.name}")
+    is_set = s.value not in ("", v.default) and v.accepts(s.value)
+    if is_set and s.name in known["costs"] and s.value != "0":
+        yield s.finding("debugging-left-on", Severity.WARN, f"left on; {known['costs'][s.name]}",
+                        "An experiment, not a fix. Remove it, and find the broken transport with 04-transports:",
+                        f"unset {s.name}")
+    elif is_set and (s.value.casefold() in known["chatty"].get(s.name, ())
+                     or v.debugging and s.name not in _OWN_RULE):
+        logs = s.name == "NCCL_DEBUG"
+        yield s.finding(
+            "debugging-left-on", Severity.NOTE,
+            "logs much; it costs no bandwidth that could be measured (45.3 ms a sync with and without), "
+            "but fills the disk" if logs else "for experiments only; do not keep it in scripts",
+            "When the fault is found:", "NCCL_DEBUG=WARN" if logs else f"unset {s.name}")
 
 
-def in_two_minds(s: Setting, _: Variable) -> Finding | None:
+def in_two_minds(s: Setting, _: Variable) -> Iterator[Finding]:
     """Read, and right as it stands, but with a catch (environment/environment.toml: cumem-must-agree, ranks-share-a-gpu)."""
     row = table("environment/environment")["catch"].get(s.name)
-    if row is None or s.value in row["quiet"] or (s.in_use and s.in_use < version(row["since"])):
-        return None
-    return s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])
+    if row and s.value not in row["quiet"] and not (s.in_use and s.in_use < version(row["since"])):
+        yield s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])
 
 
-RULES: tuple[Callable[[Setting, Variable], Finding | None], ...] = (
+RULES: tuple[Callable[[Setting, Variable], Iterator[Finding]], ...] = (
     wrong_value, renamed_variable, dead_variable, not_yet_read, bytes_for_events, debugging_left_on, in_two_minds)
 
 
-def unknown_names(env: Environment) -> Finding | None:
+def unknown_names(env: Environment) -> Iterator[Finding]:
     """Names of known families that the table does not hold: not known to us, which is not dead."""
     unknown = [s for s in settings(env) if not s.known and s.name not in unread() and not nearest(s.name)
                and not s.name.startswith("NV_")]  # what NVIDIA's images say of their packages; nobody acts on it
-    names = sorted({s.name for s in unknown})
-    more = "; NCCL and PyTorch do not read such a name, a plugin may" if any((r := family(n)) and r.is_complete for n in names) else ""
-    return Finding("unknown-names", Severity.NOTE, f"not known to us, but something else may read them: {', '.join(names)}{more}",
-                   tuple(s.seen for s in unknown)) if names else None
+    if unknown:
+        names = sorted({s.name for s in unknown})
+        more = "; NCCL and PyTorch do not read such a name, a plugin may" if any(
+            (r := family(n)) and r.is_complete for n in names) else ""
+        yield Finding("unknown-names", Severity.NOTE,
+                      f"not known to us, but something else may read them: {', '.join(names)}{more}",
+                      tuple(s.seen for s in unknown))
 
 
-def nothing_read(env: Environment) -> Finding | None:
+def nothing_read(env: Environment) -> Iterator[Finding]:
     """A file in which nothing at all is set, or a process without settings, torch and NCCL: not health, but the wrong one perhaps."""
     bare = [r for r in env.roles if isinstance(r.torch, Gap) and r.torch.reason == "absent" and isinstance(r.reported, Gap)]
     empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or r in bare) and not _unread_files(r)]
-    right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
-    return Finding("nothing-read", Severity.UNKNOWN,
-                   f"no relevant setting was found in {', '.join(empty)}: is it the right {right}?") if empty else None
+    if empty:
+        right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
+        yield Finding("nothing-read", Severity.UNKNOWN,
+                      f"no relevant setting was found in {', '.join(empty)}: is it the right {right}?")
 
 
 def _unread_files(role: Role) -> list[str]:
@@ -172,10 +183,9 @@ def not_followed(env: Environment) -> Iterator[Finding]:
 
 def _findings(env: Environment) -> Iterator[Finding]:
     for setting in settings(env):
-        judged = [rule(setting, setting.known) for rule in RULES] if setting.known else [unread_variable(setting)]
-        yield from filter(None, judged)
-    yield from filter(None, [unknown_names(env), nothing_read(env)])
-    yield from (*not_followed(env), *judge_settings.judge_roles(env))
+        for rule in RULES if setting.known else (unread_variable,):
+            yield from rule(setting, setting.known)
+    yield from (*unknown_names(env), *nothing_read(env), *not_followed(env), *judge_settings.judge_roles(env))
     if not isinstance(env.host, Gap):
         yield from judge_settings.judge_host(env.roles, env.host, settings(env))
     yield from libnccl.judge(env)

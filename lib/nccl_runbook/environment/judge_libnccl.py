@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import version
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Environment, Library, Role
 
@@ -24,12 +24,12 @@ _NEVER_READ = ("platform_release", "platform_version")
 
 def nccl_paths(role: Role) -> list[str]:
     """Every libnccl that the process has mapped, plugins left out; first the one whose functions torch calls, which LD_PRELOAD decides."""
-    mapped = [] if isinstance(role.mapped, Gap) else role.mapped
-    return sorted((p for p in mapped if posixpath.basename(p).startswith("libnccl.so")), key=lambda p: p not in role.preloaded)
+    named = [p for p in known(role.mapped) if posixpath.basename(p).startswith("libnccl.so")]
+    return sorted(named, key=lambda p: p not in role.preloaded)
 
 
 def by_path(env: Environment) -> dict[str, Library]:
-    return {} if isinstance(env.host, Gap) or isinstance(env.host.libraries, Gap) else {lib.path: lib for lib in env.host.libraries}
+    return {} if isinstance(env.host, Gap) else {lib.path: lib for lib in known(env.host.libraries)}
 
 
 def _named(lib: Library) -> str:
@@ -38,9 +38,8 @@ def _named(lib: Library) -> str:
 
 def wheel_disagrees(lib: Library) -> Finding | None:
     """The wheel's metadata name another version than the file, or two wheels claim one path: the last one written wins."""
-    if isinstance(lib.version, Gap):
-        return None
-    wrong = [w for w, same in lib.wheels.items() if version(w.rpartition(" ")[2]) != version(lib.version) or same == "other"]
+    wrong = [w for w, same in lib.wheels.items() if not isinstance(lib.version, Gap)
+             and (same == "other" or version(w.rpartition(" ")[2]) != version(lib.version))]
     kept = [f" of {w}" for w in lib.wheels if w not in wrong][:1]
     return Finding(
         "wheel-disagrees", Severity.WARN, f"{lib.path} is {_named(lib)}{''.join(kept)}, while {', '.join(wrong)} is installed at the "
@@ -54,9 +53,9 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
         return None
     differ = len({libraries[p].sha256 if p in libraries and isinstance(libraries[p].sha256, str) else p for p in paths}) > 1
     words = ", ".join(f"{p} ({libraries[p].version if p in libraries else 'version unknown'})" for p in paths)
-    words += "; LD_PRELOAD has the first one called" if paths[0] in role.preloaded else ""
     return Finding("two-libraries", Severity.WARN if differ else Severity.NOTE,
-                   f"{role.name}: {len(paths)} copies of libnccl in one process: {words}", _mapped(*paths),
+                   f"{role.name}: {len(paths)} copies of libnccl in one process: {words}"
+                   + "; LD_PRELOAD has the first one called" * (paths[0] in role.preloaded), _mapped(*paths),
                    (Remedy("your launcher", "Load only one: remove LD_PRELOAD, LD_LIBRARY_PATH, VLLM_NCCL_SO_PATH or the second wheel.",
                            ("unset LD_PRELOAD VLLM_NCCL_SO_PATH",)),),
                    "nccl-library-conflict", "likely" if differ else "possible")
@@ -137,26 +136,22 @@ def judge(env: Environment) -> Iterator[Finding]:
     yield from filter(None, [roles_differ(env)])
 
 
-def applies(marker: Marker | None, known: Mapping[str, str]) -> bool | None:
-    """Whether a requirement with this marker counts; None if that depends on something that is not ``known``.
+def applies(marker: Marker | None, markers: Mapping[str, str]) -> bool | None:
+    """Whether a requirement with this marker counts; None if that depends on something that is not among ``markers``.
 
-    ``known``: ``Role.markers``. Every Python and machine that is possible is tried, so a marker that asks for
+    ``markers``: ``Role.markers``. Every Python and machine that is possible is tried, so a marker that asks for
     neither is always decided. Extras do not count.
     """
-    pythons = [known["python_version"]] if "python_version" in known else [f"3.{minor}" for minor in range(9, 16)]
-    machines = [known["platform_machine"]] if "platform_machine" in known else ["x86_64", "aarch64"]
+    pythons = [markers["python_version"]] if "python_version" in markers else [f"3.{minor}" for minor in range(9, 16)]
+    machines = [markers["platform_machine"]] if "platform_machine" in markers else ["x86_64", "aarch64"]
     try:
-        answers = {marker is None or marker.evaluate(_environment(python, patch, machine))
-                   for python, patch, machine in itertools.product(pythons, ("0", "99"), machines)}
+        answers = {marker is None or marker.evaluate({
+            **_LINUX, "python_version": python, "python_full_version": f"{python}.{patch}",
+            "implementation_version": f"{python}.{patch}", "platform_machine": machine})
+            for python, patch, machine in itertools.product(pythons, ("0", "99"), machines)}
     except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion):
         return None
     return None if len(answers) > 1 or any(name in str(marker) for name in _NEVER_READ) else answers.pop()
-
-
-def _environment(python: str, patch: str, machine: str) -> dict[str, str]:
-    full = f"{python}.{patch}"
-    return {**_LINUX, "python_version": python, "python_full_version": full, "implementation_version": full,
-            "platform_machine": machine}
 
 
 def _distribution(line: str) -> str:
@@ -164,7 +159,7 @@ def _distribution(line: str) -> str:
     return canonicalize_name(re.match(r"\s*([\w.-]*)", line)[1])
 
 
-def _unmet(line: str, there: Mapping[str, str], known: Mapping[str, str]) -> tuple[str, str, Severity] | None:
+def _unmet(line: str, there: Mapping[str, str], markers: Mapping[str, str]) -> tuple[str, str, Severity] | None:
     """The distribution that a line of Requires-Dist asks for in another version than is installed, what it asks,
     and how bad that is: UNKNOWN if the line, the version or the marker cannot be decided."""
     name = _distribution(line)
@@ -174,7 +169,7 @@ def _unmet(line: str, there: Mapping[str, str], known: Mapping[str, str]) -> tup
         wanted, installed = Requirement(line), Version(there[name])
     except (InvalidRequirement, InvalidVersion):
         return name, line.strip(), Severity.UNKNOWN
-    counts = applies(wanted.marker, known)
+    counts = applies(wanted.marker, markers)
     if counts is False or wanted.specifier.contains(installed, prereleases=True):
         return None
     # NVIDIA's containers hold 2.7.0a0 for what is nearly 2.7.0: no requirement is met by that, and most work
@@ -189,20 +184,20 @@ def framework_version_incompatible(role: Role) -> Iterator[Finding]:
 
     Another NCCL than torch's own is a note: it is often chosen, and works.
     """
-    there = {p.partition(" ")[0]: p.partition(" ")[2] for p in role.requires}
+    there = {package.partition(" ")[0]: package.partition(" ")[2] for package in role.requires}
     there |= {} if isinstance(role.torch, Gap) else {"torch": role.torch}
     for package, lines in role.requires.items():
         for other, asked, severity in filter(None, (_unmet(line, there, role.markers) for line in lines)):
-            severity = Severity.NOTE if severity is Severity.WARN and package.startswith("torch ") else severity
+            chosen = severity is Severity.WARN and package.startswith("torch ")
             how = "may require" if severity is Severity.UNKNOWN else "requires"
-            says = f"{package} {how} {asked}, and {other} {there[other]} is installed"
-            yield _incompatible(role, severity, says, package, other)
+            yield _incompatible(role, Severity.NOTE if chosen else severity,
+                                f"{package} {how} {asked}, and {other} {there[other]} is installed", package, other)
         name, _, release = package.partition(" ")
         made_for = table("environment/versions")["published"].get(name, {}).get(release, "")
         required = any(_distribution(line) == "torch" for line in lines)
         if made_for and not required and _unmet(f"torch=={made_for}", there, {}):
-            says = f"{package} was published for torch {made_for}; here, without a requirement, it is installed with torch {there['torch']}"
-            yield _incompatible(role, Severity.NOTE, says, package, "torch")
+            yield _incompatible(role, Severity.NOTE, f"{package} was published for torch {made_for}; here, without a "
+                                f"requirement, it is installed with torch {there['torch']}", package, "torch")
 
 
 def _incompatible(role: Role, severity: Severity, says: str, package: str, other: str) -> Finding:

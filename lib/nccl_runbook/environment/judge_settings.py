@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import Variable, variables, version
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, grouped, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Environment, Host, Role
 
@@ -56,14 +56,10 @@ class Setting:
 def settings(env: Environment) -> list[Setting]:
     """Every value that acts: the environment's, then what nccl.conf adds; roles with one value, one version of its reader and, where it
     names interfaces, the same ones of these together."""
-    merged: dict[tuple[object, ...], Setting] = {}
-    for index, role in enumerate(env.roles):
-        for name, (value, where, path) in effective(role).items():
-            own = Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
-            key = (name, value, own.in_use, str(role.interfaces) * name.endswith("_IFNAME"))
-            before = merged.setdefault(key, own)
-            merged[key] = before if before is own else dataclasses.replace(before, who=(*before.who, role.name))
-    return list(merged.values())
+    own = [Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
+           for index, role in enumerate(env.roles) for name, (value, where, path) in effective(role).items()]
+    alike = grouped(((s.name, s.value, s.in_use, str(s.role.interfaces) * s.name.endswith("_IFNAME")), s) for s in own)
+    return [dataclasses.replace(same[0], who=tuple(s.role.name for s in same)) for same in alike.values()]
 
 
 def effective(role: Role) -> dict[str, tuple[str, str, str]]:
@@ -82,7 +78,7 @@ def _conf_lines(role: Role) -> list[tuple[str, str, str]]:
 def judge_roles(env: Environment) -> Iterator[Finding]:
     """What works against each other within one process, once for all that have it, and what differs between processes."""
     by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]
-    hcas = [] if isinstance(env.host, Gap) or isinstance(env.host.hcas, Gap) else env.host.hcas
+    hcas = [] if isinstance(env.host, Gap) else known(env.host.hcas)
     yield from dict.fromkeys(f for own in by_role for f in (
         *contradictions(own), *without_effect(own), *sockets_forced(own, hcas), *loopback(own)))
     yield from (*conf_overridden(env), *roles_differ(env))
@@ -196,52 +192,53 @@ def _differ(env: Environment, what: str, key: str, values: list[str | Gap], seve
 
 def judge_host(roles: Sequence[Role], host: Host, settings: Sequence[Setting]) -> Iterator[Finding]:
     """Settings against the host that they are set on, and what the host lacks."""
-    for setting in settings:
-        yield from filter(None, (rule(host, setting) for rule in (interface_missing, hca_missing, cannot_act)))
-    yield from (*limits_too_low(host, roles), *shm_too_small(roles))
-    yield from filter(None, (peer_traffic_redirected(host), xids_seen(host), name_not_resolved(host, roles)))
+    for s in settings:
+        yield from (*interface_missing(s), *hca_missing(host, s), *cannot_act(host, s))
+    yield from (*limits_too_low(host, roles), *shm_too_small(roles), *peer_traffic_redirected(host), *xids_seen(host),
+                *name_not_resolved(host, roles))
 
 
 def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], list[str]]:
-    """Which entries of a list of names or prefixes fit a name that is there, and which fit none."""
-    exact, entries = exact or value.startswith("="), [e.split(":")[0] for e in value.removeprefix("=").split(",") if e]
+    """Which entries of a list of names or prefixes fit a name that is there, and which fit none; nothing of a list
+    that excludes, or that the shell has yet to fill in."""
+    exact = exact or value.startswith("=")
+    entries = [] if value.startswith(("^", "$")) else [e.split(":")[0] for e in value.removeprefix("=").split(",") if e]
     hit = [e for e in entries if any(n == e if exact else n.startswith(e) for n in names)]
     return hit, [e for e in entries if e not in hit]
 
 
-def interface_missing(_: Host, s: Setting) -> Finding | None:
+def interface_missing(s: Setting) -> Iterator[Finding]:
     """An interface is named that the process does not have. None of those named: NCCL and Gloo fail."""
-    kind, here = s.known.values if s.known else "", s.role.interfaces
-    if kind not in ("interfaces", "interfaces_exact") or isinstance(here, Gap) or not s.value or s.value[0] in "^$":
-        return None
+    kind = s.known.values if s.known else ""
+    here = known(s.role.interfaces)
     hit, missed = _matches(s.value, here, kind == "interfaces_exact")
-    usable = ([] if isinstance(s.role.routes, Gap) else s.role.routes) or [n for n in here if n != "lo"]
-    return s.finding(
-        "interface-missing", Severity.NOTE if hit else Severity.BROKEN,
-        f"no interface here matches {', '.join(missed)}; there are "
-        f"{', '.join(here)}", "Name an interface that every host has, or remove the variable:",
-        f"{s.name}={usable[0]}" if usable else f"unset {s.name}",
-        **({} if hit else {"cause": "socket-interface-wrong", "status": "established"})) if missed else None
+    if kind in ("interfaces", "interfaces_exact") and missed and not isinstance(s.role.interfaces, Gap):
+        usable = known(s.role.routes) or [n for n in here if n != "lo"]
+        yield s.finding(
+            "interface-missing", Severity.NOTE if hit else Severity.BROKEN,
+            f"no interface here matches {', '.join(missed)}; there are {', '.join(here)}",
+            "Name an interface that every host has, or remove the variable:",
+            f"{s.name}={usable[0]}" if usable else f"unset {s.name}",
+            **({} if hit else {"cause": "socket-interface-wrong", "status": "established"}))
 
 
-def hca_missing(host: Host, s: Setting) -> Finding | None:
+def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
     """An adapter is named that this host does not have: NCCL goes on with what is left, or with sockets."""
-    if s.name != "NCCL_IB_HCA" or isinstance(host.hcas, Gap) or not host.hcas or not s.value or s.value[0] in "^$":
-        return None
-    hit, missed = _matches(s.value, host.hcas, False)
-    left = "NCCL then uses sockets" if not hit else f"only {', '.join(hit)} is used"
-    return s.finding("hca-missing", Severity.NOTE if hit else Severity.WARN, f"no adapter here matches {', '.join(missed)}: {left}",
-                     "Adapters of this host:", f"NCCL_IB_HCA={','.join(host.hcas)}") if missed else None
+    hit, missed = _matches(s.value, known(host.hcas), False)
+    if s.name == "NCCL_IB_HCA" and known(host.hcas) and missed:
+        left = f"only {', '.join(hit)} is used" if hit else "NCCL then uses sockets"
+        yield s.finding("hca-missing", Severity.NOTE if hit else Severity.WARN,
+                        f"no adapter here matches {', '.join(missed)}: {left}",
+                        "Adapters of this host:", f"NCCL_IB_HCA={','.join(host.hcas)}")
 
 
-def cannot_act(host: Host, s: Setting) -> Finding | None:
+def cannot_act(host: Host, s: Setting) -> Iterator[Finding]:
     """A setting of a network that this host does not have."""
-    if isinstance(host.hcas, Gap):
-        return None
-    slingshot = s.name.startswith("FI_CXI_") and not any(h.startswith("cxi") for h in host.hcas)
-    lacks = "Slingshot" if slingshot else "RDMA" if _NEEDS_HCA.match(s.name) and not host.hcas else ""
-    return s.finding("cannot-act", Severity.NOTE, f"this host has no {lacks} adapter", "It has no effect here:",
-                     f"unset {s.name}") if lacks else None
+    slingshot = s.name.startswith("FI_CXI_") and not any(h.startswith("cxi") for h in known(host.hcas))
+    lacks = "Slingshot" if slingshot else "RDMA" if _NEEDS_HCA.match(s.name) and not known(host.hcas) else ""
+    if lacks and not isinstance(host.hcas, Gap):
+        yield s.finding("cannot-act", Severity.NOTE, f"this host has no {lacks} adapter", "It has no effect here:",
+                        f"unset {s.name}")
 
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
@@ -275,37 +272,40 @@ def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
                       "shm-too-small", "likely")
 
 
-def name_not_resolved(host: Host, roles: Sequence[Role]) -> Finding | None:
+def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
     """The host's own name. MASTER_ADDR=$(hostname) needs it; without, it is a note: one host goes on by its loopback (torch 2.11, Gloo)."""
-    if not isinstance(host.addresses, Gap) or host.addresses.reason == "not-run":
-        return None
-    needed = any(role.variables.get("MASTER_ADDR") == host.name for role in roles)
-    return Finding("name-not-resolved", Severity.WARN if needed else Severity.NOTE, f"the host's own name, {host.name}, does not resolve",
-                   (Evidence(host.addresses.detail, "environment.host.addresses"),),
-                   (Remedy("the administrator", "Add the name to DNS or /etc/hosts.", (f"getent hosts {host.name}",)),
-                    Remedy("your launcher", "Workaround until it is fixed: name an address and an "
-                                            "interface:", ("GLOO_SOCKET_IFNAME=eth0",))),
-                   "rendezvous-name-resolution", "possible")
+    if isinstance(host.addresses, Gap) and host.addresses.reason != "not-run":
+        needed = any(role.variables.get("MASTER_ADDR") == host.name for role in roles)
+        yield Finding(
+            "name-not-resolved", Severity.WARN if needed else Severity.NOTE,
+            f"the host's own name, {host.name}, does not resolve",
+            (Evidence(host.addresses.detail, "environment.host.addresses"),),
+            (Remedy("the administrator", "Add the name to DNS or /etc/hosts.", (f"getent hosts {host.name}",)),
+             Remedy("your launcher", "Workaround until it is fixed: name an address and an interface:",
+                    ("GLOO_SOCKET_IFNAME=eth0",))),
+            "rendezvous-name-resolution", "possible")
 
 
-def peer_traffic_redirected(host: Host) -> Finding | None:
+def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
     """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU. A note: it is usual where an IOMMU is
     on, and does nothing to NVLink; 03 and 04 show whether it does harm."""
-    return None if isinstance(host.acs, Gap) or not host.acs else Finding(
-        "peer-traffic-redirected", Severity.NOTE,
-        f"PCI access control redirects peer traffic at {len(host.acs)} bridges",
-        (Evidence(", ".join(host.acs[:8]), "environment.host.acs"),
-         Evidence(f"IOMMU {host.iommu}", "environment.host.iommu")),
-        (Remedy("the administrator",
-                "On bare metal, disable ACS on these bridges. In a virtual machine, ask the host's administrator to do so.",
-                tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8])),),
-        "p2p-broken-acs-iommu", "possible")
+    if known(host.acs):
+        yield Finding(
+            "peer-traffic-redirected", Severity.NOTE,
+            f"PCI access control redirects peer traffic at {len(host.acs)} bridges",
+            (Evidence(", ".join(host.acs[:8]), "environment.host.acs"),
+             Evidence(f"IOMMU {host.iommu}", "environment.host.iommu")),
+            (Remedy("the administrator",
+                    "On bare metal, disable ACS on these bridges. In a virtual machine, ask the host's administrator to do so.",
+                    tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8])),),
+            "p2p-broken-acs-iommu", "possible")
 
 
-def xids_seen(host: Host) -> Finding | None:
-    return None if isinstance(host.xids, Gap) or not host.xids else Finding(
-        "xids-seen", Severity.NOTE if all(map(_OF_PROGRAMS.search, host.xids)) else Severity.WARN,
-        f"the kernel log names {len(host.xids)} GPU errors (Xid) since it was started",
-        tuple(Evidence(line, "environment.host.xids") for line in host.xids[-5:]),
-        (Remedy("the administrator", "Look up the number in NVIDIA's list of Xids.",
-                ("sudo dmesg -T | grep -i xid",)),), "gpu-or-link-fault", "possible")
+def xids_seen(host: Host) -> Iterator[Finding]:
+    if known(host.xids):
+        yield Finding(
+            "xids-seen", Severity.NOTE if all(map(_OF_PROGRAMS.search, host.xids)) else Severity.WARN,
+            f"the kernel log names {len(host.xids)} GPU errors (Xid) since it was started",
+            tuple(Evidence(line, "environment.host.xids") for line in host.xids[-5:]),
+            (Remedy("the administrator", "Look up the number in NVIDIA's list of Xids.",
+                    ("sudo dmesg -T | grep -i xid",)),), "gpu-or-link-fault", "possible")

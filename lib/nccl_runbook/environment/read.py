@@ -1,7 +1,7 @@
 """The environment of ranks and processes: asks ranks/environment.py and turns its raw answer into facts."""
 import base64
-import binascii
 import dataclasses
+import email
 import functools
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Any
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import prefixes, variables
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.redact import SECRET_NAME, Redactor, sounds_secret
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import read_file as environment_file
@@ -30,7 +30,7 @@ _COPIES = (
     f"~/.local/lib/python3*/{_SITE}", f"/usr/local/lib/python3*/{_SITE}", "/usr/local/lib/python3*/dist-packages/nvidia/nccl/lib/lib*.so.2",
     "~/*conda*/lib/libnccl.so.2*", f"~/*conda*/envs/*/lib/python3*/{_SITE}", "/opt/*/lib/libnccl.so.2*", "/opt/*/*/lib/libnccl.so.2*",
     "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*")
-_CONF = ("~/.nccl.conf", "/etc/nccl.conf")
+_CONF = ("{conf}", "/etc/nccl.conf")
 _PROCESS_FILES = dict.fromkeys(("/proc/{pid}/limits", "/proc/{pid}/ns/ipc", "/proc/{pid}/net/dev", "/proc/{pid}/net/route"), "")
 _CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
 _HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
@@ -48,10 +48,9 @@ def _names() -> str:
     return f"(?:{others})|(?!{SECRET_NAME})(?:{families}).*"
 
 
-def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: str = "") -> str:
+def request(pid: str = "self", whole: bool = False, torch: bool = False) -> str:
     """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name."""
-    files = {**dict.fromkeys((conf, _CONF[1]) if conf else _CONF, "="), **_PROCESS_FILES, **_HOST_FILES,
-             **(_SLOW_FILES if whole else {})}
+    files = {**dict.fromkeys(_CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
     return json.dumps({"names": _names(), "hidden": SECRET_NAME, "pid": pid, "files": files, "mapped": _MAPPED,
                        "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
                        "packages": _frameworks()})
@@ -59,8 +58,8 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, conf: s
 
 def _frameworks() -> list[str]:
     """Distributions whose metadata is read, as their folders are named."""
-    known = table("environment/versions")
-    return [n.replace("-", "_") for n in dict.fromkeys([*known["frameworks"], *known["watched"]])]
+    versions = table("environment/versions")
+    return [n.replace("-", "_") for n in dict.fromkeys([*versions["frameworks"], *versions["watched"]])]
 
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:
@@ -77,7 +76,7 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
-    asked = request(whole=True, torch=True, conf=env.get("NCCL_CONF_FILE") or os.environ.get("NCCL_CONF_FILE", ""))
+    asked = request(whole=True, torch=True)
     world = engine.run(WorldRequest("the environment of a rank", "environment.py", [None], [asked], dict(env), RANK_DEADLINE_S))
     rank = world.ranks[0]
     return rank.first("environment") or rank.why_silent()
@@ -89,14 +88,18 @@ def of_arms(engine: Any, arms: Any) -> Environment | Gap:
         return Gap("absent", "no two set-ups were named")
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
     seen = {f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]}) for arm, env in both for role in env}
-    gap = next((said for said in seen.values() if isinstance(said, Gap)), None)
-    return gap if gap is not None else _joined([(role_of(name, said), host_of(said)) for name, said in seen.items()])
+    return _joined([said if isinstance(said, Gap) else (role_of(name, said), host_of(said)) for name,
+                    said in seen.items()])
 
 
-def _joined(seen: Sequence[tuple[Role, Host]]) -> Environment:
-    """Roles of one machine with the libraries of all; a path that holds something else for another one (in its container) gets its name."""
+def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
+    """Roles of one machine with the libraries of all; a path that holds something else for another one (in its container) gets its name.
+    Or the first Gap among them."""
     roles, libraries = [], {}
-    for role, host in seen:
+    for one in seen:
+        if isinstance(one, Gap):
+            return one
+        role, host = one
         other = {lib.path: f"{role.name}: {lib.path}" for lib in host.libraries if libraries.get(lib.path, lib).sha256 != lib.sha256}
         libraries |= {path: dataclasses.replace(lib, path=path) for lib in host.libraries for path in [other.get(lib.path, lib.path)]}
         mapped, preloaded = (p if isinstance(p, Gap) else [other.get(x, x) for x in p] for p in (role.mapped, role.preloaded))
@@ -104,12 +107,9 @@ def _joined(seen: Sequence[tuple[Role, Host]]) -> Environment:
     return Environment(roles, dataclasses.replace(seen[0][1], libraries=list(libraries.values())))
 
 
-def look(pid: str = "self", name: str = "this process") -> tuple[Role, Host] | Gap:
+def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     """This process (as it would start a job) or another one, by a child that reads and exits; no torch is imported."""
     done = _ask(request(pid))
-    conf = "" if isinstance(done, Gap) else done.get("variables", {}).get("NCCL_CONF_FILE", "")
-    if conf:
-        done = _ask(request(pid, conf=conf))
     if isinstance(done, Gap):
         return done
     if done["event"] != "environment":
@@ -192,29 +192,25 @@ def _of(files: Mapping[str, Any], end: str) -> Any:
 
 def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
     """Name and version of each distribution -> its requirements, out of the lines of its METADATA."""
-    found: dict[str, list[str]] = {}
-    for text in (t for t in texts if isinstance(t, str)):
-        pairs = [line.partition(": ")[::2] for line in text.splitlines()]
-        head = dict(reversed(pairs))
-        if "Name" in head and "Version" in head:
-            found[f"{head['Name'].lower().replace('_', '-')} {head['Version']}"] = [v[:200] for n, v in pairs if n == "Requires-Dist"][:400]
-    return found
+    heads = [email.message_from_string(text) for text in texts if isinstance(text, str)]
+    return {f"{head['Name'].lower().replace('_', '-')} {head['Version']}":
+            [line[:200] for line in head.get_all("Requires-Dist", [])][:400]
+            for head in heads if head["Name"] and head["Version"]}
 
 
 def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
     """The version in the text of the mapped libnccl, if the process itself cannot be asked."""
-    mapped = [] if isinstance(said["mapped"], Gap) else said["mapped"]
-    told = [raw.get("says") for p in mapped if "/libnccl.so" in p for raw in [said["libraries"].get(p, {})] if not isinstance(raw, Gap)]
-    return next((t[0] for t in told if t), Gap("not-run", "no libnccl is mapped, or it has no version"))
+    libraries = (said["libraries"].get(p, {}) for p in known(said["mapped"]) if "/libnccl.so" in p)
+    versions = (raw["says"][0] for raw in libraries if not isinstance(raw, Gap) and raw.get("says"))
+    return next(versions, Gap("not-run", "no libnccl is mapped, or it has no version"))
 
 
 def conf_lines(text: str) -> dict[str, str]:
     """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with # is no setting, the first one wins."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            found.setdefault(name, value)
+        if "=" in line and not line.startswith("#"):
+            found.setdefault(*line.split("=", 1))
     return found
 
 
@@ -273,14 +269,9 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
 
 
 def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:
-    found = {}
-    for path, what in files.items():
-        if path.endswith("/config") and isinstance(what, dict) and "binary" in what:
-            try:
-                found[path.split("/")[-2]] = zlib.decompress(base64.b64decode(what["binary"]))
-            except (binascii.Error, zlib.error):
-                continue
-    return found
+    return {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path,
+            what in files.items()
+            if path.endswith("/config") and isinstance(what, dict)}
 
 
 def library_of(path: str, said: Mapping[str, Any] | Gap) -> Library:
@@ -304,8 +295,7 @@ def _same(record: Any, sha256: str) -> str:
     return "unknown" if not digests else "same" if own in digests else "other"
 
 
-def looks(pids: Iterable[int]) -> Environment | Gap:
-    """Several processes as roles of one environment."""
-    seen = [look(str(pid), f"pid {pid}") for pid in dict.fromkeys(pids)]
-    gap = next((s for s in seen if isinstance(s, Gap)), None)
-    return _joined(seen) if gap is None else gap
+def looks(pids: Iterable[int] = ()) -> Environment | Gap:
+    """These processes as roles of one environment; without any, this one."""
+    named = {str(pid): f"pid {pid}" for pid in pids} or {"self": "this process"}
+    return _joined([look(pid, name) for pid, name in named.items()])

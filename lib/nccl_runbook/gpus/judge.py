@@ -1,6 +1,6 @@
 """Do NVML, the device files and CUDA name the same GPUs, and if not, which variable or limit does it."""
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from nccl_runbook.causes.failures import usual
 from nccl_runbook.causes.toml import table
@@ -67,51 +67,54 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
                 ("sudo modprobe nvidia", "sudo dmesg -T | grep -i nvrm")),))
 
 
-def nvml_refuses(machine: Machine) -> Finding | None:
+def nvml_refuses(machine: Machine) -> Iterator[Finding]:
     """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with it (src/misc/nvmlwrap.cc,
     ncclNvmlEnsureInitialized)."""
     gap = machine.nvml
     if not isinstance(gap, Gap) or gap.reason == "not-run":
-        return None
+        return
     admin = Remedy("the administrator", "NVML does not work on this host, and NCCL needs it. Read the kernel log:", _KERNEL_LOG)
-    cause, status, remedies = "nvml-call-failed", "established", (admin,)
-    if "mismatch" in gap.detail:
-        cause, remedies = "driver-library-mismatch", usual("driver-library-mismatch")
-    elif gap.reason == "timed-out":
-        cause, status = "gpu-or-link-fault", "likely"
-    elif gap.reason == "absent" or gap.reason == "no-permission":
-        cause, remedies = "container-gpu-access", usual("container-gpu-access")
-        status = "established" if _in_container(machine) else "likely"
-    elif _in_container(machine):
-        restart = Remedy("your launcher", "Restart the container: device access is often lost when the host reloads systemd "
-                         "(nvidia-container-toolkit's troubleshooting guide). Naming the device files prevents that.",
-                         ("docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 IMAGE",))
-        cause, status, remedies = "container-gpu-access", "likely", (restart, admin)
-    return Finding("nvml-refuses", Severity.BROKEN, f"NVML cannot be used: {gap.detail}", (Evidence(gap.detail, "gpus.nvml"),), remedies,
-                   cause, status)
+    restart = Remedy("your launcher",
+                     "Restart the container: device access is often lost when the host reloads systemd "
+                     "(nvidia-container-toolkit's troubleshooting guide). Naming the device files prevents that.",
+                     ("docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 IMAGE",))
+    why = next(row for fits, *row in (
+        ("mismatch" in gap.detail, usual("driver-library-mismatch"), "driver-library-mismatch",
+         "established"),
+        (gap.reason == "timed-out", (admin,), "gpu-or-link-fault", "likely"),
+        (gap.reason in ("absent", "no-permission"), usual("container-gpu-access"), "container-gpu-access",
+         "established" if _in_container(machine) else "likely"),
+        (_in_container(machine), (restart, admin), "container-gpu-access", "likely"),
+        (True, (admin,), "nvml-call-failed", "established")) if fits)
+    yield Finding("nvml-refuses", Severity.BROKEN, f"NVML cannot be used: {gap.detail}",
+                  (Evidence(gap.detail, "gpus.nvml"),), *why)
 
 
-def nvml_refuses_a_gpu(machine: Machine) -> Finding | None:
+def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
     """NVML lists a GPU and then refuses its handle. NCCL asks for every handle of the host at init, so hiding the GPU does not help."""
-    if not (refused := [(i, g) for i, g in enumerate(_nvml_gpus(machine)) if isinstance(g, Gap)]):
-        return None
-    said = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused)
-    if all(g.reason == "no-permission" for _, g in refused) and 0 < len(_nvml_gpus(machine)) - len(refused) <= _cuda_count(machine):
-        names = ", ".join(str(i) for i, _ in refused)
-        return Finding("nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not available to this process", said)
-    words = refused[0][1].detail
-    is_lost = "lost" in words or "requires restart" in words or refused[0][1].reason == "timed-out"
-    admin = Remedy("the administrator", "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.",
-                   _KERNEL_LOG)
-    around = Remedy("your launcher", "Workaround until it is fixed: start the job in a container with only the other GPUs. "
+    gpus = _nvml_gpus(machine)
+    refused = {i: g for i, g in enumerate(gpus) if isinstance(g, Gap)}
+    names = ", ".join(map(str, refused))
+    said = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused.items())
+    forbidden = all(g.reason == "no-permission" for g in refused.values())
+    if refused and forbidden and 0 < len(gpus) - len(refused) <= _cuda_count(machine):
+        yield Finding("nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not available to this process", said)
+    elif refused:
+        first = next(iter(refused.values()))
+        is_lost = "lost" in first.detail or "requires restart" in first.detail or first.reason == "timed-out"
+        yield Finding(
+            "nvml-refuses-a-gpu", Severity.BROKEN,
+            f"NVML returns an error for GPU {names} of {len(gpus)}: {first.detail}", said,
+            (Remedy("the administrator",
+                    "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.",
+                    _KERNEL_LOG),
+             Remedy("your launcher",
+                    "Workaround until it is fixed: start the job in a container with only the other GPUs. "
                     "CUDA_VISIBLE_DEVICES does not help: NCCL queries NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
-                    (f"docker run --gpus '\"device={_others(machine)}\"' IMAGE",))
-    return Finding(
-        "nvml-refuses-a-gpu", Severity.BROKEN,
-        f"NVML returns an error for GPU {', '.join(str(i) for i, _ in refused)} of {len(_nvml_gpus(machine))}: {words}",
-        said, (admin, around),
-        "gpu-or-link-fault" if is_lost else "container-gpu-access" if refused[0][1].reason == "no-permission"
-        else "nvml-call-failed", "likely" if refused[0][1].reason == "timed-out" else "established")
+                    (f"docker run --gpus '\"device={_others(machine)}\"' IMAGE",))),
+            "gpu-or-link-fault" if is_lost else "container-gpu-access" if first.reason == "no-permission"
+            else "nvml-call-failed",
+            "likely" if first.reason == "timed-out" else "established")
 
 
 def _others(machine: Machine) -> str:
@@ -122,38 +125,37 @@ def _clear_lines(machine: Machine) -> tuple[str, ...]:
     return "unset CUDA_VISIBLE_DEVICES", f"export CUDA_VISIBLE_DEVICES={_others(machine)}"
 
 
-def visible_devices_wrong(machine: Machine) -> Finding | None:
+def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES names a missing GPU, repeats one, has a typo, or hides all."""
     selection = _selection(machine)
-    if selection is None or not selection.problem:
-        return None
-    value = machine.surroundings.variables["CUDA_VISIBLE_DEVICES"]
-    return Finding(
-        "visible-devices-wrong", Severity.BROKEN, f"CUDA_VISIBLE_DEVICES={value}: {selection.problem}",
-        (Evidence(f"CUDA_VISIBLE_DEVICES={value}", "gpus.surroundings.variables"),
-         Evidence(f"NVML lists {len(_nvml_gpus(machine))} GPUs", "gpus.nvml"),
-         Evidence(f"a fresh rank counts {_cuda_count(machine)}", "gpus.cuda")),
-        (Remedy("your launcher",
-                "Unset the variable, or name GPUs that exist. If a scheduler set it, request GPUs there.",
-                _clear_lines(machine)),), "visible-devices-wrong", "established")
+    if selection and selection.problem:
+        value = machine.surroundings.variables["CUDA_VISIBLE_DEVICES"]
+        yield Finding(
+            "visible-devices-wrong", Severity.BROKEN, f"CUDA_VISIBLE_DEVICES={value}: {selection.problem}",
+            (Evidence(f"CUDA_VISIBLE_DEVICES={value}", "gpus.surroundings.variables"),
+             Evidence(f"NVML lists {len(_nvml_gpus(machine))} GPUs", "gpus.nvml"),
+             Evidence(f"a fresh rank counts {_cuda_count(machine)}", "gpus.cuda")),
+            (Remedy("your launcher",
+                    "Unset the variable, or name GPUs that exist. If a scheduler set it, request GPUs there.",
+                    _clear_lines(machine)),), "visible-devices-wrong", "established")
 
 
-def gpus_hidden(machine: Machine) -> Finding | None:
+def gpus_hidden(machine: Machine) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES hides some GPUs by valid means: only noted where the scheduler's own variable grants just these."""
     selection = _selection(machine)
-    hidden = _hidden(machine, selection) if selection and not selection.problem else []
-    if not hidden:
-        return None
-    variables = machine.surroundings.variables
-    setting = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}"
-    title = f"{setting} hides GPU {', '.join(map(str, hidden))} of {len(_nvml_gpus(machine))}"
-    evidence = (Evidence(setting, "gpus.surroundings.variables"),)
-    if grant := granted_by(variables, selection.shown, _nvml_gpus(machine)):
-        return Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
-    return Finding(
-        "gpus-hidden", Severity.WARN, title, evidence,
-        (Remedy("your launcher", "If the job should use them too, unset the variable.", _clear_lines(machine)),),
-        "visible-devices-wrong", "possible")
+    if selection and not selection.problem and (hidden := _hidden(machine, selection)):
+        variables = machine.surroundings.variables
+        setting = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}"
+        title = f"{setting} hides GPU {', '.join(map(str, hidden))} of {len(_nvml_gpus(machine))}"
+        evidence = (Evidence(setting, "gpus.surroundings.variables"),)
+        if grant := granted_by(variables, selection.shown, _nvml_gpus(machine)):
+            yield Finding("gpus-hidden", Severity.NOTE, f"{title}, as {grant} grants", evidence)
+        else:
+            yield Finding(
+                "gpus-hidden", Severity.WARN, title, evidence,
+                (Remedy("your launcher", "If the job should use them too, unset the variable.",
+                        _clear_lines(machine)),),
+                "visible-devices-wrong", "possible")
 
 
 def _hidden(machine: Machine, selection: Selection) -> list[int]:
@@ -163,49 +165,49 @@ def _hidden(machine: Machine, selection: Selection) -> list[int]:
     return [i for i in range(len(_nvml_gpus(machine))) if i not in shown]
 
 
-def indices_differ(machine: Machine) -> Finding | None:
+def indices_differ(machine: Machine) -> Iterator[Finding]:
     """CUDA numbers the GPUs in another order than nvidia-smi: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     indices = gpu_health.indices_by_cuda(machine)
-    if _selection(machine) is not None or None in indices or indices == sorted(indices):
-        return None
-    return Finding(
-        "indices-differ", Severity.NOTE, "CUDA numbers the GPUs in another order than nvidia-smi",
-        (Evidence(", ".join(f"cuda {c} is nvidia-smi's {i}" for c, i in enumerate(indices)), "gpus.cuda"),),
-        (Remedy("your launcher", "To use the order of nvidia-smi:", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",)),))
+    if _selection(machine) is None and None not in indices and indices != sorted(indices):
+        yield Finding(
+            "indices-differ", Severity.NOTE, "CUDA numbers the GPUs in another order than nvidia-smi",
+            (Evidence(", ".join(f"cuda {c} is nvidia-smi's {i}" for c, i in enumerate(indices)), "gpus.cuda"),),
+            (Remedy("your launcher", "To use the order of nvidia-smi:",
+                    ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",)),))
 
 
-def torch_without_cuda(machine: Machine) -> Finding | None:
+def torch_without_cuda(machine: Machine) -> Iterator[Finding]:
     """GPUs are there, and this torch was built without CUDA."""
     cuda = machine.cuda
-    if isinstance(cuda, Gap) or cuda.cuda or not (_nvml_gpus(machine) or _gpu_files(machine)):
-        return None
-    gpus = counted(len(_nvml_gpus(machine)) or len(_gpu_files(machine)), "GPU")
-    fix = Remedy("you", "Install a torch with CUDA for the job's interpreter.", (
-        f"python3 -m pip install --force-reinstall torch=={cuda.torch.partition('+')[0]}",
-        'python3 -c "import torch; print(torch.version.cuda)"'))
-    return Finding("torch-without-cuda", Severity.BROKEN, f"torch {cuda.torch} is built without CUDA, beside {gpus}",
-                   (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),), (fix,))
+    count = len(_nvml_gpus(machine)) or len(_gpu_files(machine))
+    if count and not isinstance(cuda, Gap) and not cuda.cuda:
+        yield Finding(
+            "torch-without-cuda", Severity.BROKEN,
+            f"torch {cuda.torch} is built without CUDA, beside {counted(count, 'GPU')}",
+            (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),),
+            (Remedy("you", "Install a torch with CUDA for the job's interpreter.", (
+                f"python3 -m pip install --force-reinstall torch=={cuda.torch.partition('+')[0]}",
+                'python3 -c "import torch; print(torch.version.cuda)"')),))
 
 
-def cuda_cannot_start(machine: Machine) -> Finding | None:
+def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
     """A rank cannot initialise CUDA though GPUs are there, and no variable explains it."""
     cuda, selection = machine.cuda, _selection(machine)
     if isinstance(cuda, Gap) or not cuda.error or cuda.gpus or not cuda.cuda or (selection and not selection.shown):
-        return None
-    said = (Evidence(cuda.error, "gpus.cuda.error"),)
-    for row in table("gpus/cuda_errors")["error"]:
-        if re.search(row["said"], cuda.error):
-            fixes = {"usual": usual(row["cause"]), **{n: (Remedy(**r),) for n, r in table("gpus/cuda_errors")["remedy"].items()}}
-            return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {row['means']}", said,
-                           tuple(r for name in row["fix"] for r in fixes[name]), row["cause"], "established")
-    if missing := _unusable_files(machine):
-        return Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {missing[0]}",
-                       said + tuple(Evidence(m, "gpus.surroundings.files") for m in missing), usual("container-gpu-access"),
-                       "container-gpu-access", "likely")
-    return Finding(
-        "cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}", said,
-        (Remedy("the administrator", "CUDA does not start on this host. Read the kernel log:",
-                _KERNEL_LOG),))
+        return
+    said = Evidence(cuda.error, "gpus.cuda.error")
+    if row := next((r for r in table("gpus/faults")["error"] if re.search(r["said"], cuda.error)), None):
+        yield Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {row['means']}",
+                      (said,), gpu_health.remedies(row), row["cause"], "established")
+    elif missing := _unusable_files(machine):
+        yield Finding("cuda-cannot-start", Severity.BROKEN, f"a rank cannot start CUDA: {missing[0]}",
+                      (said, *(Evidence(m, "gpus.surroundings.files") for m in missing)),
+                      usual("container-gpu-access"), "container-gpu-access", "likely")
+    else:
+        yield Finding("cuda-cannot-start", Severity.BROKEN,
+                      f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}", (said,),
+                      (Remedy("the administrator", "CUDA does not start on this host. Read the kernel log:",
+                              _KERNEL_LOG),))
 
 
 def _unusable_files(machine: Machine) -> list[str]:
@@ -219,43 +221,43 @@ def _unusable_files(machine: Machine) -> list[str]:
                    if f.error not in ("", "not tried")]
 
 
-def cuda_misses_gpus(machine: Machine) -> Finding | None:
+def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
     """CUDA starts, and counts fewer GPUs than NVML lists and the variable lets through. MIG is judged apart."""
     nvml, cuda = machine.nvml, machine.cuda
     if isinstance(nvml, Gap) or isinstance(cuda, Gap) or not cuda.cuda or cuda.error or gpu_health.with_mig(nvml):
-        return None
+        return
     selection = _selection(machine)
-    reached = [g.nvml_index for g in nvml.reached]  # those that NVML refuses are judged by their own rule
-    expected = tuple(i for i in (selection.shown if selection else reached) if i in reached)
-    if (selection and selection.problem) or len(cuda.gpus) >= len(expected):
-        return None
-    missing = [str(g.nvml_index) for g in nvml.reached if g.nvml_index in expected and not isinstance(g.uuid, Gap)
-               and g.nvml_index not in gpu_health.indices_by_cuda(machine)]
-    blocked = _unusable_files(machine)
-    title = f"CUDA counts {len(cuda.gpus)} of the {len(expected)} GPUs that NVML lists"
-    title += f"; GPU {', '.join(missing)} is left out" if missing else ""
-    return Finding(
-        "cuda-misses-gpus", Severity.BROKEN, title,
-        (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"),
-         *(Evidence(b, "gpus.surroundings.files") for b in blocked)),
-        usual("container-gpu-access") if blocked else (
-            Remedy("the administrator", "CUDA does not show all GPUs that NVML lists. Read the kernel log:",
-                   _KERNEL_LOG),), "container-gpu-access" if blocked else "gpu-or-link-fault",
-        "likely" if blocked else "possible")
+    # those that NVML refuses have a rule of their own
+    shown = [g for g in nvml.reached if not selection or g.nvml_index in selection.shown]
+    if len(cuda.gpus) < len(shown) and not (selection and selection.problem):
+        missing = [str(g.nvml_index) for g in shown
+                   if not isinstance(g.uuid, Gap) and g.nvml_index not in gpu_health.indices_by_cuda(machine)]
+        blocked = tuple(Evidence(b, "gpus.surroundings.files") for b in _unusable_files(machine))
+        kernel_log = Remedy("the administrator",
+                            "CUDA does not show all GPUs that NVML lists. Read the kernel log:", _KERNEL_LOG)
+        yield Finding(
+            "cuda-misses-gpus", Severity.BROKEN,
+            f"CUDA counts {len(cuda.gpus)} of the {len(shown)} GPUs that NVML lists"
+            + (f"; GPU {', '.join(missing)} is left out" if missing else ""),
+            (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *blocked),
+            *((usual("container-gpu-access"), "container-gpu-access", "likely") if blocked else
+              ((kernel_log,), "gpu-or-link-fault", "possible")))
 
 
-def views_agree(machine: Machine) -> Finding | None:
+def views_agree(machine: Machine) -> Iterator[Finding]:
     """What was seen to be right; only said when all three views were had and CUDA counts what it should."""
     nvml, cuda = machine.nvml, machine.cuda
-    if isinstance(nvml, Gap) or isinstance(cuda, Gap) or isinstance(machine.surroundings, Gap) or not cuda.gpus or cuda.error:
-        return None
-    names = ", ".join(sorted({g.name for g in cuda.gpus}))
-    return Finding("views-agree", Severity.OK, f"NVML lists {len(nvml.gpus)} and a fresh rank can use {counted(len(cuda.gpus), 'GPU')} "
-                   f"({names}); no fault counter, link or clock stands out",
-                   (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),))
+    gaps = [view for view in (nvml, cuda, machine.surroundings) if isinstance(view, Gap)]
+    if not gaps and cuda.gpus and not cuda.error:
+        names = ", ".join(sorted({g.name for g in cuda.gpus}))
+        yield Finding(
+            "views-agree", Severity.OK,
+            f"NVML lists {len(nvml.gpus)} and a fresh rank can use {counted(len(cuda.gpus), 'GPU')} "
+            f"({names}); no fault counter, link or clock stands out",
+            (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),))
 
 
-RULES: tuple[Callable[[Machine], Finding | None], ...] = (
+RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
     nvml_refuses, nvml_refuses_a_gpu, visible_devices_wrong, gpus_hidden, indices_differ, torch_without_cuda, cuda_cannot_start,
     cuda_misses_gpus, *gpu_health.RULES)
 
@@ -269,6 +271,6 @@ def judge(machine: Machine | Gap) -> list[Finding]:
                                                         "NVIDIA GPUs")]
     if nothing := no_gpu_anywhere(machine):
         return [nothing]
-    found = [f for f in (rule(machine) for rule in RULES) if f]
-    fine = None if any(f.severity not in (Severity.NOTE, Severity.OK) for f in found) else views_agree(machine)
-    return [*found, *([fine] if fine else [])]
+    found = [f for rule in RULES for f in rule(machine)]
+    is_fine = all(f.severity in (Severity.NOTE, Severity.OK) for f in found)
+    return [*found, *views_agree(machine)] if is_fine else found

@@ -36,14 +36,15 @@ class Accused:
 
 def accuse(hang: Hang, found: Graph) -> list[Accused]:
     """Every rank with something proven against it, each once, by rank."""
-    first = [*_ended(hang, found), *_different(hang)]
-    # others are known to wait for them, and they wait for nobody and nothing
-    first += [_missing(hang, rank, waits) for rank, waits in sorted(found.waited_for().items())
-              if not found.waits.get(rank) and rank not in found.unended]
-    first += [_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never finished it; all other GPUs "
-                       "finished or started it", f"rank {rank}")
-              for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())]
-    first += [_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items())]
+    on_gpu = sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())
+    first = [
+        *_ended(hang, found), *_different(hang),
+        # others are known to wait for them, and they wait for nobody and nothing
+        *(_missing(hang, rank, waits) for rank, waits in sorted(found.waited_for().items())
+          if not found.waits.get(rank) and rank not in found.unended),
+        *(_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never finished it; "
+                   "all other GPUs finished or started it", f"rank {rank}") for rank, wait in on_gpu),
+        *(_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items()))]
     if not (known := {a.rank: a for a in reversed(first)}):
         circles = [_by_wait(wait, "unmatched" if wait.p2p else "order", f"waits in {called(hang, wait)}, which the others have not come "
                             "to, while they wait for it elsewhere", source_of(hang, wait))
@@ -100,12 +101,11 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
     alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
     wait, *_ = waits = sorted(waits, key=lambda w: w.p2p)
-    if alone or wait.p2p:
-        kind = "unmatched"
-    elif stack is None and _stopped_everywhere(hang, rank, waits):
-        kind = "host-busy"
-    else:
-        kind = "skipped" if stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])) else "host-busy"
+    kind = next(kind for fits, kind in (
+        (alone or wait.p2p, "unmatched"),
+        (stack is None and _stopped_everywhere(hang, rank, waits), "host-busy"),
+        (stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])), "skipped"),
+        (True, "host-busy")) if fits)
     last = next((d.last for d in hang.dumps if d.rank == rank), None)
     where = f"it is in {top_of(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
     says = ("is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
@@ -151,9 +151,10 @@ def silent(hang: Hang, found: Graph) -> list[Accused]:
     spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
     if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
-    kind, why = "unknown", "killed, stopped or busy; the files do not show which"
-    if all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke):
-        kind, why = "dead", "it ended, as the others lost their connections"
+    lost = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned)
+               for r in spoke)
+    kind, why = ("dead", "it ended, as the others lost their connections") if lost else (
+        "unknown", "killed, stopped or busy; the files do not show which")
     seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
             for r, at in sorted(quiet.items()) if r in candidates}
     return [Accused(r, kind, f"left no dump and fell silent: {why}", frame_of(hang, r), (last,), doubtful=True) for r, last in seen.items()]

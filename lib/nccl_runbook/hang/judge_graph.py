@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.hang.facts import Channel, Count, Difference, Group, Hang, Op, Stack, Track, needs_all
+from nccl_runbook.hang.facts import Channel, Count, Difference, Dump, Group, Hang, Op, Stack, Track, needs_all
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
 # shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
@@ -57,34 +57,27 @@ class Graph:
         return (wait for waits in self.waits.values() for wait in waits)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Book:
-    """``order``: open operations of each rank as issued; ``written``: when its dump was written."""
+_Dumps = dict[int, Dump]  # by rank
 
-    order: dict[int, list[str]]
-    written: dict[int, float | None]
 
-    def is_first(self, rank: int, name: str) -> bool:
-        return not self.order.get(rank) or self.order[rank][0] == name
-
-    def elsewhere(self, ranks: Iterable[int], name: str) -> frozenset[int]:
-        """Those of the ranks whose GPU is in something earlier than this operation."""
-        return frozenset(r for r in ranks if self.order.get(r) and self.order[r][0] != name)
+def _elsewhere(dumps: _Dumps, ranks: Iterable[int], name: str) -> frozenset[int]:
+    """Those of the ranks whose GPU is in something earlier than this operation."""
+    return frozenset(r for r in ranks if r in dumps and dumps[r].order and dumps[r].order[0] != name)
 
 
 def graph(hang: Hang) -> Graph:
     """The wait-for graph of these facts."""
-    book = _Book({d.rank: d.order for d in hang.dumps}, {d.rank: d.written for d in hang.dumps})
-    in_groups = (_collective(group, track, sure, book)
+    dumps = {d.rank: d for d in hang.dumps}
+    in_groups = (_collective(group, track, sure, dumps)
                  for group in hang.groups for sure in [credible(group)] for track in group.tracks)
-    on_channels = (wait for channel in hang.channels for wait in _point_to_point(channel, book))
+    on_channels = (wait for channel in hang.channels for wait in _point_to_point(channel, dumps))
     waits = grouped((wait.rank, wait) for wait in (*in_groups, *on_channels) if wait)
     waited = {rank for every in waits.values() for wait in every for rank in wait.on}
-    unended = {r: w for r, w in _unended(hang, book).items() if r in waited}
+    unended = {r: w for r, w in _unended(hang, dumps).items() if r in waited}
     return Graph({r: sorted(w, key=lambda wait: not wait.first) for r, w in waits.items() if r not in unended}, unended)
 
 
-def _unended(hang: Hang, book: _Book) -> dict[int, Wait]:
+def _unended(hang: Hang, dumps: _Dumps) -> dict[int, Wait]:
     """Ranks whose first open operation peers have completed, though no member completes it alone: their GPU ran it, or it could not have
     ended anywhere, and they do not see its end. Seen in NCCL dumps of torch 2.8 after an error of the GPU. Where members called different
     things nothing follows, nor where most of them are in that state."""
@@ -95,7 +88,7 @@ def _unended(hang: Hang, book: _Book) -> dict[int, Wait]:
                   and op.seq < differ and any(other.completed >= op.seq for other in sure.values())}
         if 2 * len(behind) <= len(sure):
             waits.update({r: Wait(r, group.name, op, frozenset(), frozenset()) for r, op in behind.items()
-                          if book.order.get(r, [""])[:1] == [f"{group.name}:{op.seq}"]})
+                          if r in dumps and dumps[r].order[:1] == [f"{group.name}:{op.seq}"]})
     return waits
 
 
@@ -113,22 +106,24 @@ def is_young(op: Op) -> bool:
     return op.age_s is not None and op.age_s < YOUNG_S
 
 
-def _collective(group: Group, track: Track, sure: dict[int, Track], book: _Book) -> Wait | None:
+def _collective(group: Group, track: Track, sure: dict[int, Track], dumps: _Dumps) -> Wait | None:
     op = track.opened
     if op is None or track.rank not in sure or is_young(op):
         return None
     late = {r for r, t in sure.items() if t.enqueued < op.seq and r != track.rank}
     # its dump is as old as the operation: it may have come right after
-    unsure = {r for r in late if (at := book.written.get(r)) is not None and op.created_ns and at - op.created_ns / 1e9 < YOUNG_S}
+    unsure = {r for r in late if r in dumps and (at := dumps[r].written) is not None
+              and op.created_ns and at - op.created_ns / 1e9 < YOUNG_S}
     if op.state == "returned" and not late - unsure and all(d.seq != op.seq for d in group.differences):
         return None  # it came back, and nothing shows that it had to wait
     name = f"{group.name}:{op.seq}"
     here = [r for r, t in sure.items() if r != track.rank and t.opened and t.opened.seq <= op.seq]
-    return Wait(track.rank, group.name, op, frozenset(late - unsure) or book.elsewhere(here, name),
-                frozenset(unsure | set(group.ranks) - set(sure)), first=book.is_first(track.rank, name))
+    return Wait(track.rank, group.name, op, frozenset(late - unsure) or _elsewhere(dumps, here, name),
+                frozenset(unsure | set(group.ranks) - set(sure)),
+                first=not _elsewhere(dumps, [track.rank], name))
 
 
-def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
+def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
     """Who has more open operations on a channel than the other end waits for that end; equal numbers: its GPU is not there yet."""
     op, name = channel.first, f"{channel.group}:p2p"
     if op is None or is_young(op):
@@ -136,8 +131,9 @@ def _point_to_point(channel: Channel, book: _Book) -> Iterable[Wait]:
     for rank, other, mine, theirs in ((channel.src, channel.dst, channel.sends_open, channel.recvs_open),
                                       (channel.dst, channel.src, channel.recvs_open, channel.sends_open)):
         if mine > 0:
-            yield Wait(rank, channel.group, op, frozenset({other}) if mine > theirs >= 0 else book.elsewhere([other], name),
-                       frozenset({other} if theirs < 0 else ()), True, book.is_first(rank, name))
+            on = frozenset({other}) if mine > theirs >= 0 else _elsewhere(dumps, [other], name)
+            yield Wait(rank, channel.group, op, on, frozenset({other} if theirs < 0 else ()), True,
+                       not _elsewhere(dumps, [rank], name))
 
 
 def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:

@@ -13,7 +13,7 @@ from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live, LiveRank
 from nccl_runbook.hang.live.judge import Picture, verdict
 from nccl_runbook.hang.live.judge_ranks import WAITING, RankView, main_stacks, words_of
-from nccl_runbook.report.markup import TONES, framed, grid, scrolling, table_html
+from nccl_runbook.report.markup import TONES, framed, grid, table_html
 
 STEP = "06-timeouts"
 REASON = "not judged yet: nccl-runbook look --record FILE"
@@ -23,7 +23,7 @@ DOES = {"waits": "waits in a collective", "device": "waits for its GPU", "spins"
         "stopped": "STOPPED", "busy": "works on the host", "asleep": "sleeps elsewhere", "missing": "NOT THERE",
         "starting": "has not loaded torch", "moving": "moves", "unknown": "not known"}
 # how what a rank does looks, by a key of markup.TONES; the table and the words beside it say it, too
-_TONE = {**dict.fromkeys(DOES, "broken"), **dict.fromkeys(WAITING, "note"), "moving": "ok", "unknown": "unknown"}
+TONE = {**dict.fromkeys(DOES, "broken"), **dict.fromkeys(WAITING, "note"), "moving": "ok", "unknown": "unknown"}
 
 
 def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Callable[[Live], None] = lambda _: None) -> Live:
@@ -126,32 +126,36 @@ def _block(picture: Picture, looks: Sequence[Live]) -> str:
                       *[f"next: {picture.decides}"] * bool(picture.decides)])
 
 
-def page(pictures: Sequence[Picture], looks: Sequence[Live], ended: str = "", fix: str = "") -> str:
-    """One page. ``ended``: how the command ends, "" where it judges nothing; ``fix``: the section that report/markup.py writes."""
-    word = verdict(pictures)
+def looked_at(looks: Sequence[Live]) -> str:
+    """Which hosts, when, and what that did to them."""
     taken = ", ".join(f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}" for look in looks)
+    return f"Looked at: {taken}. Nothing was stopped, signalled or changed."
+
+
+def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
+    """The page that a node can make: `nccl-runbook look --html` has the fix, too."""
+    word = verdict(pictures)
     lead = pictures[0].sentence if pictures else "no rank was found"
-    main = (f'<p class="quiet">Looked at: {escape(taken)}. Nothing was stopped, signalled or changed.</p>{fix}'
-            + "".join(_section(n, one, looks) for n, one in enumerate(pictures)))
-    return framed(main, word, f"{word.capitalize()}: {lead}", ended, f"live look \u00b7 {looks[0].taken if looks else ''}")
+    main = f'<p class="quiet">{escape(looked_at(looks))}</p>' + "".join(_section(n, one, looks) for n, one in enumerate(pictures))
+    return framed(main, word, f"{word.capitalize()}: {lead}", "", f"live look \u00b7 {looks[0].taken if looks else ''}")
 
 
 def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
     head, rows = table(picture, looks)
-    shown = [[*((c, "") for c in row[:-1]), (row[-1], TONES[_TONE[view.does]])] for row, view in zip(rows, ordered(picture))]
+    shown = [[*((c, "") for c in row[:-1]), (row[-1], TONES[TONE[view.does]])] for row, view in zip(rows, ordered(picture))]
     known = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else ""]
     caption = "Ranks, late ranks first"
     sentence = f"<p>{escape(picture.sentence[:1].upper() + picture.sentence[1:])}</p>" if number else ""  # the first one is the banner's
     return (f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
             f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>{_strip(picture.ranks)}'
-            + scrolling(caption, table_html(caption, head, shown))
+            + table_html(caption, head, shown)
             + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence]) + _list("Not seen", picture.not_seen)
             + (f'<h3>Run next</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "") + "</section>")
 
 
 def _strip(views: Sequence[RankView]) -> str:
     """One box a rank with its number, and in words how many do what."""
-    boxes = "".join(f'<span style="background:{TONES[_TONE[v.does]]}" title="{escape(v.name)}: {DOES[v.does]}">'
+    boxes = "".join(f'<span style="background:{TONES[TONE[v.does]]}" title="{escape(v.name)}: {DOES[v.does]}">'
                     f'{v.rank if v.rank is not None else "?"}</span>' for v in views[:4096])
     words = "; ".join(f"{counted(n, 'rank')}: {DOES[kind]}" for kind, n in Counter(v.does for v in views).items())
     return f'<p class="ranks">{boxes}<br>{words}</p>'

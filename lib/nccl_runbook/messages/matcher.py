@@ -17,28 +17,16 @@ import functools
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from re import _constants as op, _parser  # type: ignore[attr-defined]  # private, and the same from Python 3.11 to 3.14
 from typing import Any
 
 # What `re` takes for i, s and k when case is ignored. No other letter beyond ASCII matches an ASCII letter.
 FOLDED = ((b"\xc4\xb0", b"i"), (b"\xc4\xb1", b"i"), (b"\xc5\xbf", b"s"), (b"\xe2\x84\xaa", b"k"))
-TOKENS = re.compile(
-    r"[\w :=/'\",<>@%&;~-]{2,}(?![*+?{])|"
-    r"\\(?:x..|u.{4}|U.{8}|N\{[^}]*\}|\d{1,3}|.)|\[\^?\]?(?:\\.|[^\]\\])*\]|"
-    r"\(\?(?:[a-zA-Z]+\)|#[^)]*\)|P=\w+\)|P?<\w+>|[a-zA-Z-]*:|<?[=!]|>|\(\w+\))|"
-    r"(?:[*+?]|\{(?:\d+,?|,)\d*\})[?+]?|.", re.DOTALL)
-_OPENS = re.compile(r"\((?:\?.*[:>=!]|\?\(.*)?$")
-_NO_WIDTH_GROUPS = {"(?=": "", "(?!": "", "(?<!": ""}  # a look behind is read with what follows it
-_UNREAD = re.compile(r"\(\?(?:<?!|\()")  # what must not be there, a condition
-_UNSPREAD = re.compile(r"\(\?(?:<?[=!]|\()")
-_QUANTIFIER = re.compile(r"[*+?]|\{(?:\d+,?|,)\d*\}")
-_NO_WIDTH = re.compile(r"\\[AbBZz]$|[$^]$|\(\?(?!P=)")
-_PLAIN = re.compile(r"([^.\\\[]|[^\\\[(]{2,})$|\\([^\w])$|\[([^\\^])\]$", re.ASCII | re.DOTALL)
-_BOTH_CASES = re.compile(r"\[([a-zA-Z])([a-zA-Z])\]$")
 SHORT = 3  # bytes: shorter literals are in most lines
 compiled = functools.cache(re.compile)
 Needs = tuple[frozenset[bytes], ...]
-Group = tuple[str, list[list[list[Any]]]]  # opening token, alternatives
+Part = str | list | None  # a letter; alternatives, each a list of parts; any text
 # Bytes asked before hyperscan is used. It takes 40 ms to load and to compile, and then finds 1,600 literals in 0.5 MB
 # within 10 ms; bytes.find takes 240 ms for that (CPU time on a busy machine).
 HYPERSCAN_FROM = 100_000
@@ -56,11 +44,9 @@ def folded(raw: bytes) -> bytes:
 def alternatives(expression: str) -> list[Needs]:
     """For each alternative of the expression: sets of literals. A line that matches holds one of each set.
 
-    No set: the alternative may match any line. Cost: some 40 us.
+    No set: the alternative may match any line. Cost: some 100 us.
     """
-    if re.search(r"\(\?[a-z]*x", expression):  # the verbose form has comments, and blanks that mean nothing
-        return [()]
-    return [_needs(elements) for branch in parsed(expression) for elements in _spread(branch)]
+    return [_needs(parts) for parts in _spread(_parts(_parser.parse(expression)))]
 
 
 def holds(low: bytes, needs: Needs) -> bool:
@@ -74,85 +60,62 @@ def holds(low: bytes, needs: Needs) -> bool:
     return True
 
 
-def parsed(expression: str) -> list[list[list[Any]]]:
-    """The alternatives, each a list of [element, quantifier].
-
-    An element is a token or a Group.
-    """
-    opened: list[Group] = [("", [[]])]
-    for token in TOKENS.findall(expression):
-        alternatives = opened[-1][1]
-        if _OPENS.match(token):
-            opened.append((token, [[]]))
-        elif token == ")":
-            group = opened.pop()
-            opened[-1][1][-1].append([group, ""])
-        elif token == "|":
-            alternatives.append([])
-        elif _QUANTIFIER.match(token) and alternatives[-1]:
-            alternatives[-1][-1][1] = token
-        else:
-            alternatives[-1].append([token, ""])
-    return opened[0][1]
-
-
-def _spread(elements: list[list[Any]]) -> list[list[list[Any]]]:
-    """The sequence; if a group in it needs only short literals, a sequence for each of its alternatives."""
-    for at, (element, quantifier) in enumerate(elements):
-        if isinstance(element, str) or quantifier or _UNSPREAD.match(element[0]) or len(element[1]) == 1:
-            continue
-        if max(map(strength, _of_group(element)), default=0) < SHORT:
-            return [[*elements[:at], *inner, *elements[at + 1 :]] for inner in element[1]]
-    return [elements]
+def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
+    """What a match holds, in its order. ``elements``: as `re` has parsed them."""
+    found: list[Part] = []
+    for kind, value in elements:
+        if kind in (op.LITERAL, op.IN):
+            letters = {_letter(*one) for one in (value if kind is op.IN else [(kind, value)])}
+            found.append(letters.pop() if len(letters) == 1 else None)
+        elif kind is op.BRANCH:
+            found.append([_parts(one) for one in value[1]])
+        elif kind in (op.SUBPATTERN, op.ATOMIC_GROUP):
+            found += _parts(value[-1] if kind is op.SUBPATTERN else value)
+        elif kind is op.ASSERT:  # what is ahead begins here, and what is behind ends here
+            ahead, inside = value[0] > 0, _parts(value[1])
+            found += [*inside, None] if ahead else [None, *inside]
+        elif kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
+            found += [*(_parts(value[2]) if value[0] else ()), None]
+        elif kind not in (op.AT, op.ASSERT_NOT):
+            found.append(None)
+    return found
 
 
-def _needs(elements: list[list[Any]]) -> Needs:
+def _letter(kind: Any, value: Any) -> str | None:
+    return chr(value).lower() if kind is op.LITERAL and 32 <= value < 127 else None
+
+
+def _spread(parts: list[Part]) -> list[list[Part]]:
+    """The sequence; one for each of its alternatives, where it ends in some or a part of it needs only short literals."""
+    if parts and isinstance(parts[-1], list):
+        return [whole for one in parts[-1] for whole in _spread([*parts[:-1], *one])]
+    for at, part in enumerate(parts):
+        if isinstance(part, list) and max(map(strength, _one_of(part)), default=0) < SHORT:
+            return [[*parts[:at], *one, *parts[at + 1 :]] for one in part]
+    return [parts]
+
+
+def _needs(parts: list[Part]) -> Needs:
     """Sets of literals that a sequence needs."""
-    needs: list[frozenset[bytes]] = []
-    runs = [""]
-    for element, quantifier in elements:
-        absent = quantifier[:1] in ("*", "?") or quantifier[:2] in ("{0", "{,")
-        opening = "" if isinstance(element, str) else element[0]
-        letters = _NO_WIDTH_GROUPS.get(opening) if opening else _letters(element)
-        if opening and not absent:
-            needs += _of_group(element)
-        runs[-1] += "" if absent else letters or ""
-        if letters is None or quantifier:
-            runs.append(_behind(element) if opening == "(?<=" and not absent else "")
+    runs, needs = [""], []
+    for part in parts:
+        if isinstance(part, str):
+            runs[-1] += part
+        else:
+            runs.append("")
+            needs += _one_of(part or [])
     return (*needs, *(frozenset([run.encode()]) for run in runs if run))
 
 
-def _of_group(group: Group) -> Needs:
-    """What every alternative of a group needs: all of a single one, else one literal of the best sets."""
-    each = [] if _UNREAD.match(group[0]) else [_needs(elements) for elements in group[1]]
-    if len(each) == 1:
-        return each[0]
+def _one_of(branches: list[list[Part]]) -> Needs:
+    """One literal of the best sets that each alternative needs."""
+    each = [_needs(parts) for parts in branches]
     return (frozenset().union(*(max(needs, key=strength) for needs in each)),) if each and all(each) else ()
-
-
-def _behind(group: Group) -> str:
-    """The text that a look behind needs before what follows; empty if it may be one of several texts."""
-    elements = group[1][0] if len(group[1]) == 1 else []
-    plain = all(isinstance(element, str) and not quantifier for element, quantifier in elements)
-    letters = [_letters(element) for element, _ in elements] if plain else [None]
-    return "" if None in letters else "".join(letters)
 
 
 def strength(literals: frozenset[bytes]) -> int:
     """The length of the shortest literal: the higher, the fewer lines hold one of them."""
     return min(map(len, literals))
-
-
-@functools.cache
-def _letters(token: str) -> str | None:
-    """The folded text that a token stands for; "" if it has no width, None if it stands for several texts."""
-    if _NO_WIDTH.match(token):
-        return ""
-    if (both := _BOTH_CASES.match(token)) and both[1].lower() == both[2].lower():
-        return both[1].lower()
-    plain = _PLAIN.match(token)
-    letters = plain and next(filter(None, plain.groups()))
-    return letters.lower() if letters and letters.isascii() else None
 
 
 class Matcher:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.plan.areal.allocation import Mode, Part
-from nccl_runbook.plan.groups import Group, Job, Placed, RankAt, groups_of
+from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply
 
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
@@ -114,58 +114,50 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     if launch.framework.name == "trl":
         return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
     how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct}[launch.framework.name]
-    return _ray(how(launch), gpus, nodes, least_nodes)
+    parts, pools, update, notes, refusals = how(launch)
+    mode = Mode(tuple(parts), None, scheduled=True)
+    asked = mode.total_gpus
+    # a pool of one node may share that node, unless it fills it
+    several = sum(n for n, each in pools if n > 1 or each == gpus) > 1
+    count = nodes or max(1, least_nodes, -(-asked // gpus) if several else 1)
+    waits = asked > gpus * count
+    notes = (*refusals,
+             *[f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] * waits,
+             *notes,
+             *[f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"
+               ] * (not nodes and count > 1))
+    engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
+    groups = groups_of(engines, trainers, update)
+    shared = any(g.shared for g in groups if g.name == "weight-update")
+    short = "oversubscribed" if waits else "clean"
+    placed = Placed(groups, "duplicate" if shared else "refused" if refusals else short, notes)
+    return dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)), placed, count
 
 
 def _part(kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None) -> Part:
     return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """``parts``: each on GPUs of its own, in order, one with an anchor on the anchor's; ``pools``: nodes, and GPUs of each, of those that
-    have nodes of their own; ``refusals``: why the framework starts nothing."""
-
-    parts: Sequence[Part]
-    pools: Sequence[tuple[int, int]]
-    update: str
-    notes: Sequence[str]
-    refusals: Sequence[str] = ()
+# parts, each on GPUs of its own, in order, one with an anchor on the anchor's; nodes, and GPUs of each, of those
+# that have nodes of their own; how the weights travel; notes; why the framework starts nothing
+_Shape = tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]
 
 
-def _ray(shape: Shape, gpus: int, nodes: int, least_nodes: int) -> tuple[Mode, Placed, int]:
-    starts, at, parts = [], 0, shape.parts
-    for part in parts:
-        starts.append(at if part.anchor is None else starts[part.anchor])
-        at += part.alloc_size
-    # a pool of one node may share that node, unless it fills it
-    several = sum(n for n, each in shape.pools if n > 1 or each == gpus) > 1
-    count = nodes or max(1, least_nodes, -(-at // gpus) if several else 1)
-    jobs = [(p.kind, Job(p.name or p.kind, s, p.world_size, count=gpus * count)) for p, s in zip(parts, starts)]
-    engines, trainers = ([j for kind, j in jobs if kind == wanted and j.size] for wanted in ("engine", "trainer"))
-    waits = [f"Ray waits forever for {at} GPUs where there are {gpus * count}"] if at > gpus * count else []
-    fills = [f"it needs {at} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"] * (not nodes and count > 1)
-    groups = groups_of(engines, trainers, shape.update)
-    shared, short = any(g.shared for g in groups if g.name == "weight-update"), "oversubscribed" if waits else "clean"
-    verdict = "duplicate" if shared else "refused" if shape.refusals else short
-    notes = (*shape.refusals, *waits, *shape.notes, *fills)
-    return Mode(tuple(p for p in parts if p.world_size), None, scheduled=True), Placed(groups, verdict, notes), count
-
-
-def _verl(launch: Launch) -> Shape:
+def _verl(launch: Launch) -> _Shape:
     apart = not launch.on("hybrid") or any(word in launch.text for word in launch.framework.apart)
     pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     train, rollout = math.prod(pools[0]), math.prod(pools[-1])
-    refused = [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"] * bool(rollout % tensor)
     how = "the engines have their own GPUs, and the weights travel through NCCL" if apart else \
         "the hybrid engine puts actor, rollout and reference on the same GPUs. Weights stay inside the process, without an NCCL group"
-    parts = [_part("trainer", "verl", "actor", train), _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor,
-                                                             None if apart else 0)]
-    return Shape(parts, pools, "xccl" if apart else "in-process", [how], refused)
+    return ([_part("trainer", "verl", "actor", train),
+             _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0)],
+            pools, "xccl" if apart else "in-process", [how],
+            [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"
+             ] * bool(rollout % tensor))
 
 
-def _openrlhf(launch: Launch) -> Shape:
+def _openrlhf(launch: Launch) -> _Shape:
     shape = {role: launch.pool(role) for role in ("trainer", "ref", "critic", "reward")}
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
@@ -182,33 +174,44 @@ def _openrlhf(launch: Launch) -> Shape:
     if engines:
         parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
-    notes = ["engines share the actor's GPUs, and weights travel as CUDA IPC handles, without an NCCL group"] if handed_over else []
-    notes += ["the advantage estimator gae (the default) trains a critic"] * has["critic"]
-    refusals = [f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}"
-                ] * (shares and engines > 0 and engines * tensor != parts[0].world_size)
-    shared = [("trainer", "ref")] * (has["ref"] and (together or launch.on("share_ref")))
-    shared += [("critic", "reward")] * (has["critic"] and launch.on("share_reward"))
-    refusals += ["OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(a, b, *shape[a], *shape[b])
-                 for a, b in shared if shape[a] != shape[b]]
-    refusals += ["OpenRLHF refuses this: asynchronous training with vLLM's sleep mode"] * (together and asynchronous and launch.on("sleep"))
-    notes += ["with asynchronous training, the engines are not colocated and need their own GPUs"] * (together and asynchronous)
     gloo = launch.told("backend") == "gloo"  # what is clean in old releases alone is not clean
-    notes += ["planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; Gloo up to v0.8.5"
-              ] * (gloo and not launch.on("with_ray"))
-    return Shape(parts, pools, "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl", notes, refusals)
+    same_gpus = (("trainer", "ref", has["ref"] and (together or launch.on("share_ref"))),
+                 ("critic", "reward", has["critic"] and launch.on("share_reward")))
+    notes = that_apply(
+        (handed_over,
+         "engines share the actor's GPUs, and weights travel as CUDA IPC handles, without an NCCL group"),
+        (has["critic"], "the advantage estimator gae (the default) trains a critic"),
+        (together and asynchronous,
+         "with asynchronous training, the engines are not colocated and need their own GPUs"),
+        (gloo and not launch.on("with_ray"),
+         "planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; "
+         "Gloo up to v0.8.5"))
+    refusals = that_apply(
+        (shares and engines > 0 and engines * tensor != parts[0].world_size,
+         f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}"),
+        *((same and shape[a] != shape[b],
+           "OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(
+               a, b, *shape[a], *shape[b])) for a, b, same in same_gpus),
+        (together and asynchronous and launch.on("sleep"),
+         "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode"))
+    update = "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"
+    return parts, pools, update, notes, refusals
 
 
-def _open_instruct(launch: Launch) -> Shape:
+def _open_instruct(launch: Launch) -> _Shape:
     together = launch.on("colocate")
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [_part("trainer", "deepspeed", "learner", launch.number("learners")),
              _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None)]
-    notes = ["single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without NCCL; v0.2.0 opens "
-             "the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"] * together
+    notes = that_apply(
+        (together,
+         "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without "
+         "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"),
+        ("vllm_sync_backend" in launch.flags,
+         "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode"))
     refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
-    notes += ["v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode"
-              ] * ("vllm_sync_backend" in launch.flags)
-    return Shape(parts, [(1, learners) for learners in launch.numbers("learners")], "ipc" if together else "xccl", notes, refusals)
+    pools = [(1, learners) for learners in launch.numbers("learners")]
+    return parts, pools, "ipc" if together else "xccl", notes, refusals
 
 
 def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
@@ -235,25 +238,21 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
     parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm-serve", data, tensor)]
     used, held = server[:tensor * data], sees[:processes]
-    short = len(used) < tensor * data or len(held) < processes
     elsewhere = machines > 1 or launch.told("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
+    short = len(used) < tensor * data or len(held) < processes
     verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if crowded else "clean"
-    notes += ["TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same CUDA device'"] * shared
-    notes += ["only the server is started here; its trainer is not known"] * (not processes)
-    notes += ["server and trainer are assumed to be on different nodes"] * elsewhere
+    notes += that_apply(
+        (shared, "TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same "
+                 "CUDA device'"),
+        (not processes, "only the server is started here; its trainer is not known"),
+        (elsewhere, "server and trainer are assumed to be on different nodes"))
     used = tuple(gpus * machines + gpu for gpu in used) if elsewhere else used
     return Mode(tuple(p for p in parts if p.world_size), None), Placed(_seats(held, used), verdict, tuple(notes))
 
 
 def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
     """TRL's groups; in the weight update the trainer has the highest rank (generation/vllm_client.py)."""
-    def group(name: str, seats: Sequence[tuple[str, int]]) -> Group:
-        return Group(name, tuple(RankAt(i, role, gpu) for i, (role, gpu) in enumerate(seats)), len(seats))
-
-    found = [group("inference", [("engine", g) for g in engines])] if engines else []
-    found += [group("trainer", [("trainer", g) for g in trainers])] if trainers else []
-    if engines and trainers:
-        found.append(group("weight-update", [*(("engine", g) for g in engines), ("trainer", trainers[0])]))
-    return tuple(found)
+    jobs = ([Job(role, len(gpus), gpus)] if gpus else [] for role, gpus in (("engine", engines), ("trainer", trainers)))
+    return groups_of(*jobs, "xccl", trainer_last=True)

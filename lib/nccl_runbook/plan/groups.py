@@ -70,18 +70,23 @@ class Placed:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Ranks of one component. On a ``ring`` of GPUs rank r sits on (start + r) mod ring; without one (0) each has its own, as long as
-    there are any: ``count``."""
+    """Ranks of one component. ``gpus``: of its first MOST_RANKS ranks, None for one that waits for a GPU that
+    does not exist."""
 
     role: str
-    start: int
     size: int
-    ring: int = 0
-    count: int = 0
+    gpus: Sequence[int | None]
 
-    def gpu(self, rank: int) -> int | None:
-        at = self.start + rank
-        return at % self.ring if self.ring else at if at < self.count else None
+
+def job(role: str, start: int, size: int, ring: int = 0, count: int = 0) -> Job:
+    """On a ``ring`` of GPUs rank r sits on (start + r) mod ring; without one (0) each has its own, as long as
+    there are any: ``count``."""
+    ats = range(start, start + min(size, MOST_RANKS))
+    return Job(role, size, [at % ring for at in ats] if ring else [at if at < count else None for at in ats])
+
+
+def that_apply(*sentences: tuple[bool, str]) -> list[str]:
+    return [text for applies, text in sentences if applies]
 
 
 def place(mode: Mode, site: Site) -> Placed:
@@ -89,9 +94,12 @@ def place(mode: Mode, site: Site) -> Placed:
     if site.launcher == "ray":
         return _ray(mode, site)
     controlled = site.launcher == "single-controller"
-    engines, trainers = _jobs(mode, site, controlled)
+    ordered = [*mode.of("engine"), *mode.of("trainer")]
+    if controlled:
+        ordered.sort(key=lambda part: _place_of(part, site.engines_first))
+    engines, trainers = jobs_of(mode, ordered, 0 if site.own_gpus else site.gpus, site.gpus * site.nodes)
     groups = groups_of(engines, trainers, site.update)
-    shares = any(trainers[0].gpu(0) in g.shared for g in groups if g.name == "weight-update")
+    shares = any(trainers[0].gpus[0] in g.shared for g in groups if g.name == "weight-update")
     asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
     count = site.gpus * site.nodes if site.own_gpus else site.gpus
     too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
@@ -101,21 +109,20 @@ def place(mode: Mode, site: Site) -> Placed:
         tuple(_notes(mode, site, trainers)))
 
 
-def _jobs(mode: Mode, site: Site, controlled: bool) -> tuple[list[Job], list[Job]]:
-    """Engines and trainers in the order in which they get their GPUs; one that shares has the GPUs of its anchor."""
-    engines, trainers = mode.of("engine"), sorted(mode.of("trainer"), key=_place_of) if controlled else mode.of("trainer")
-    ordered = [*engines, *trainers] if site.engines_first or not controlled else [*trainers, *engines]
+def jobs_of(mode: Mode, ordered: Sequence[Part], ring: int, count: int) -> tuple[list[Job], list[Job]]:
+    """Engines and trainers, which get their GPUs in this order; one that shares has the GPUs of its anchor.
+    ``ring``, ``count``: see job."""
     own = [part for part in ordered if part.anchor is None or not mode.shares]
     starts = {id(part): sum(p.world_size for p in own[:at]) for at, part in enumerate(own)}
     starts |= {id(part): starts[id(mode.parts[part.anchor])] for part in ordered if id(part) not in starts}
-    ring, count = (0, site.gpus * site.nodes) if site.own_gpus else (site.gpus, 0)
-    return ([Job(p.name or "engine", starts[id(p)], p.world_size, ring, count) for p in engines],
-            [Job(p.name or "trainer", starts[id(p)], p.world_size, ring, count) for p in trainers])
+    jobs = [(p.kind, job(p.name or p.kind, starts[id(p)], p.world_size, ring, count)) for p in ordered]
+    return [j for kind, j in jobs if kind == "engine"], [j for kind, j in jobs if kind == "trainer"]
 
 
-def _place_of(part: Part) -> int:
-    """Of a trainer among others, as single-controller mode starts them."""
-    return (None, *_ROLES, part.name).index(part.name)
+def _place_of(part: Part, engines_first: bool) -> tuple[bool, int]:
+    """Of a component among others, as single-controller mode starts them."""
+    engine = part.kind == "engine"
+    return engine != engines_first, 0 if engine else (None, *_ROLES, part.name).index(part.name)
 
 
 def _ray(mode: Mode, site: Site) -> Placed:
@@ -131,30 +138,30 @@ def _ray(mode: Mode, site: Site) -> Placed:
     room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
     short = "oversubscribed" if size > room or size + left > count else "clean"
     return Placed(
-        groups_of([Job(engine.name or "engine", 0, size, count=count)] if engine else [],
-                  [Job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left
+        groups_of([job(engine.name or "engine", 0, size, count=count)] if engine else [],
+                  [job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left
                   else [], site.update), "zero-visible" if mode.of("trainer") and not left else short,
         tuple(notes))
 
 
-def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str) -> tuple[Group, ...]:
-    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, then every rank of its engines."""
-    found = [_listed(name, [(j.role, j, r) for r in range(min(j.size, MOST_RANKS))], j.size, j.role if len(jobs) > 1 else "")
+def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str, trainer_last: bool = False
+              ) -> tuple[Group, ...]:
+    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, and before it or after
+    it every rank of its engines."""
+    found = [_group(name, [j], j.role if len(jobs) > 1 else "")
              for name, jobs in (("inference", engines), ("trainer", trainers)) for j in jobs]
     if update == "xccl" and engines and trainers:
-        synced = _synced(engines)
-        seats = [(e.role, e, r) for e in synced for r in range(min(e.size, MOST_RANKS))]
-        found.append(_listed("weight-update", [(trainers[0].role, trainers[0], 0), *seats], 1 + sum(e.size for e in synced)))
+        sender = Job(trainers[0].role, 1, trainers[0].gpus[:1])
+        # beside AReaL's rollout other engines, as judge_engine, keep their own weights (rl_trainer.py, v1.0.4)
+        synced = [e for e in engines if e.role == "rollout"] or [*engines]
+        found.append(_group("weight-update", [*synced, sender] if trainer_last else [sender, *synced]))
     return tuple(found)
 
 
-def _synced(engines: Sequence[Job]) -> list[Job]:
-    """Those that get the trainer's weights: beside AReaL's rollout others, as judge_engine, keep their own (rl_trainer.py, v1.0.4)."""
-    return [e for e in engines if e.role == "rollout"] or [*engines]
-
-
-def _listed(name: str, seats: Sequence[tuple[str, Job, int]], size: int, of: str = "") -> Group:
-    return Group(name, tuple(RankAt(i, role, job.gpu(r)) for i, (role, job, r) in enumerate(seats[:MOST_RANKS])), size, of)
+def _group(name: str, jobs: Sequence[Job], of: str = "") -> Group:
+    seats = [(j.role, gpu) for j in jobs for gpu in j.gpus][:MOST_RANKS]
+    ranks = tuple(RankAt(i, role, gpu) for i, (role, gpu) in enumerate(seats))
+    return Group(name, ranks, sum(j.size for j in jobs), of)
 
 
 def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
@@ -163,7 +170,7 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
     widest = max((e.instance_size for e in engines), default=0)
     sharing = [e for e in engines if mode.scheduled and e.anchor is not None
                and (site.update != "disk" or e.size("d") != mode.parts[e.anchor].world_size)]
-    notes = (
+    return that_apply(
         (not mode.plain and site.launcher == "local",
          "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or 'gen'); "
          "this is the plan by component"),
@@ -176,7 +183,6 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
          "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4"),
         (any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None),
          'the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)'))
-    return [text for applies, text in notes if applies]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,10 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse, spans, valid_at, written_for
+from nccl_runbook.plan.areal.allocation import Mode, Refused, parse, spans, spelt, valid_at, written_for
 from nccl_runbook.plan.areal.tags import Rules, at, newest
 from nccl_runbook.plan.frameworks import Launch
-from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place
+from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place, that_apply
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
@@ -83,7 +83,7 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
     """What to do, the first that can work first. Lines are for this tag; where its source was not read, that is said."""
     by_update = placed.verdict == "duplicate" and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
     found = _disk(rules, mode, site) if by_update else []
-    if smaller := fitting(mode, site):
+    if smaller := fitting(mode, site, rules):
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to change too):", (smaller,)))
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
     why = (f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
@@ -94,15 +94,14 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
 def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
     switch = rules.switch
     unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
-    lines = list(switch.lines)
-    if switch.example and site.gpus == 1:
-        lines += [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
+    shipped = [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"
+               ] if switch.example and site.gpus == 1 else []
     engine = next(iter(mode.of("engine")), None)
     share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
     room = [f"{share}  # both share one GPU: the engine must leave memory for the trainer"] * bool(share and site.gpus == 1)
     apart = [Remedy("you", "Also add this to the command line that starts the "
                            "job:", tuple(room))] if room and not switch.honours_option else []
-    return [Remedy("you", switch.text + unread, (*lines, *([] if apart else room))), *apart]
+    return [Remedy("you", switch.text + unread, (*switch.lines, *shipped, *([] if apart else room))), *apart]
 
 
 def _more(mode: Mode, site: Site) -> list[Remedy]:
@@ -127,7 +126,7 @@ def _others(rules: Rules) -> list[Remedy]:
     return [Remedy("you", **table("plan/areal/tags")["remedy"][name]) for name, fits in fit.items() if fits]
 
 
-def fitting(mode: Mode, site: Site) -> str:
+def fitting(mode: Mode, site: Site, rules: Rules) -> str:
     """A string of the same shape that is clean on these GPUs: fewer replicas, the instances as they are; "" if none fits."""
     engines, trainers = mode.of("engine"), mode.of("trainer")
     if len(engines) != 1 or len(trainers) != 1 or trainers[0].experts or trainers[0].size("e") > 1:
@@ -142,18 +141,18 @@ def fitting(mode: Mode, site: Site) -> str:
     parts = [dataclasses.replace(p, dims={**p.dims, "d": n}, anchor=None) for p, n in ((engine, d), (trainer, t))]
     if place(Mode(tuple(parts), "DECOUPLED_TRAIN"), site).verdict != "clean":
         return ""
-    return " ".join(f"{p.name}.backend={_spelt(p, False)}" for p in parts) if mode.scheduled else "+".join(map(_spelt, parts))
-
-
-def _spelt(part: Part, named: bool = True) -> str:
-    return f"{part.backend}{f'[{part.name}]' if part.name and named else ''}:" + "".join(f"{k}{v}" for k, v in part.dims.items())
+    if mode.scheduled:
+        return " ".join(f"{p.name}.backend={spelt(p, '', rules)}" for p in parts)
+    return "+".join(spelt(p, p.name or "", rules) for p in parts)
 
 
 def about_tag(rules: Rules, site: Site) -> list[str]:
     """What is to be known about this tag beside the verdict."""
-    unread = f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"
-    uncontrolled = f"{rules.tag} has no single-controller mode (new in v0.5.0); computed as for v1.0.4"
-    return [unread] * (not rules.known) + [uncontrolled] * (site.launcher == "single-controller" and not rules.controller)
+    return that_apply(
+        (not rules.known,
+         f"{rules.tag} is not in our table (newest: {newest().tag}); read as {rules.tags[-1]}"),
+        (site.launcher == "single-controller" and not rules.controller,
+         f"{rules.tag} has no single-controller mode (new in v0.5.0); computed as for v1.0.4"))
 
 
 def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:
@@ -197,23 +196,19 @@ def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
 
     A MIG slice has its own UUID and its card's bus id. CUDA may count in another order than NVML (CUDA_DEVICE_ORDER).
     """
-    named = [e.strip() for e in value.split(",")] if value else []
+    named = [e.strip() for e in (value or "").split(",")]
+    slices = {index: name for index, name in enumerate(named) if name.upper().startswith("MIG-")}
     shown = read_selection(value, gpus).shown if value is not None else range(len(gpus))
-    found = []
-    for index, gpu in enumerate(gpus[i] for i in shown):
-        if not isinstance(gpu, Gap):
-            slice_ = named[index] if index < len(named) and named[index].upper().startswith("MIG-") else ""
-            found.append(Identity(index, slice_ or str(gpu.uuid), "" if isinstance(gpu.pci_bus_id, Gap) else gpu.pci_bus_id))
-    return found
+    return [Identity(index, slices.get(index, str(gpu.uuid)),
+                     "" if isinstance(gpu.pci_bus_id, Gap) else gpu.pci_bus_id)
+            for index, gpu in enumerate(gpus[i] for i in shown) if not isinstance(gpu, Gap)]
 
 
 def judge_devices(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
     """A finding for every set of ranks of one NCCL group that is not on different GPUs of this machine."""
-    found = []
-    for group in (g for g in groups if g.name != "inference"):
-        seats = [Identity(r.rank, gpus[r.gpu].uuid, gpus[r.gpu].bus_id) for r in group.ranks if r.gpu is not None and r.gpu < len(gpus)]
-        found += [_clash(group, clash) for clash in clashes(seats)]
-    return found
+    return [_clash(group, clash) for group in groups if group.name != "inference"
+            for clash in clashes([Identity(r.rank, gpus[r.gpu].uuid, gpus[r.gpu].bus_id)
+                                  for r in group.ranks if r.gpu is not None and r.gpu < len(gpus)])]
 
 
 def _clash(group: Group, clash: Clash) -> Finding:

@@ -7,7 +7,6 @@ from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.report.tables import Cell, Table, titled
 
 MOST_GPUS, MOST_NAMES = 32, 6
-TONE = {"clean": "ok", "oversubscribed": "warn", "duplicate": "broken", "refused": "broken", "zero-visible": "broken"}
 
 
 def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
@@ -54,7 +53,7 @@ def _homeless(group: Any) -> list[Cell]:
 
 def plans_table(plans: Sequence[Any], left_out: Sequence[str] = (), foreign: Sequence[str] = ()) -> Table:
     """One row a plan of answer.py, then the files that hold none, with why; those of others are not missed."""
-    rows = [[p.where or "the string", Cell(p.verdict or "does not parse", TONE.get(p.verdict or "", "broken")),
+    rows = [[p.where or "the string", Cell(p.verdict or "does not parse", p.finding.severity.value),
              p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
     told = [(Cell("passed over", "muted") if line in foreign else Cell("not read", "unknown"), line.partition(": ")) for line in left_out]
     rows += [[file, word, why, ""] for word, (file, _, why) in told]

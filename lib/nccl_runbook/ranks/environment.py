@@ -2,7 +2,8 @@
 
 Runs under the judged interpreter by file path, as a rank or by itself; imports nothing of ours. argv[1] is a request in JSON:
 ``names``, ``hidden``: patterns of variables to keep, and of those whose values are taken out of the kept ones; ``pid``: "self" or a
-process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}`` and ``~``, the home of that process, are filled in);
+process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}``, ``{conf}``, the user's nccl.conf, and ``~``, the home
+of that process, are filled in);
 ``mapped``: pattern of mapped paths; ``copies``: globs of other copies; ``import_torch``, ``resolve``: whether to. Reports one event,
 ``environment``; what cannot be read is {"reason", "detail"}. Parsing is not done here.
 """
@@ -111,7 +112,8 @@ def look(request):
     def placed(pattern):
         """A glob of the request as it leads there from here."""
         start = "" if pattern.startswith("/proc/") else root
-        return start + re.sub("^~", lambda _: home, pattern.replace("{pid}", pid))
+        conf = env.get("NCCL_CONF_FILE") or "~/.nccl.conf"
+        return start + re.sub("^~", lambda _: home, pattern.replace("{pid}", pid).replace("{conf}", conf))
 
     files = {path.removeprefix(root): tried(content, path, keep) for pattern, keep in request["files"].items()
              for path in sorted(glob.glob(placed(pattern))) or [placed(pattern)]}

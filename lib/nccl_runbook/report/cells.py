@@ -1,53 +1,24 @@
-"""What a step shows at its end, in Lab and in a terminal, and the tables of the sum.
-
-Inline style only: an untrusted Lab strips everything else (see tables.py).
-"""
+"""What a step shows at its end, in Lab and in a terminal, and the tables of the sum."""
 import collections
 import dataclasses
 import re
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
 
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
 from nccl_runbook.core.records import Command, Record
-from nccl_runbook.report.markup import TONES, badge, remedy_html
+from nccl_runbook.report.markup import badge
+from nccl_runbook.report.render import macros
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import VerdictDocument, fixes
 
-_PRE = "margin:4px 0 8px;padding:8px 10px;background:rgba(128,128,128,.14);white-space:pre-wrap;overflow-wrap:anywhere"
 _QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""", re.DOTALL)  # as a shell reads it: each once, from the left
 
 
 def banner(status: str, line: str) -> str:
     """A line with the badge of ``status`` in front of it, in place of that word."""
-    look = badge(status)
-    chip = f'<strong style="padding:2px 8px;background:{TONES[look.tone]}">{look.symbol} {escape(look.word)}</strong>'
-    return f'<p style="margin:4px 0 10px;font-size:115%">{chip} {escape(line.removeprefix(f"{look.word.capitalize()}: "))}</p>'
-
-
-def _evidence(items: Iterable[Evidence], label: str) -> str:
-    lines = [f"<li>{escape(e.text)}" + f' <span style="opacity:.75">({escape(e.source)})</span>' * bool(e.source) + "</li>" for e in items]
-    return f'<p style="margin:4px 0 0;opacity:.8">{label}</p><ul style="margin:0 0 4px">{"".join(lines)}</ul>' if lines else ""
-
-
-def _remedies(remedies: Iterable[Remedy]) -> str:
-    return "".join(remedy_html(r, style=_PRE) for r in remedies)
-
-
-def finding_html(finding: Finding) -> str:
-    """One finding with its evidence and what to change."""
-    status = f" <em>({escape(badge(finding.status).word)})</em>" if finding.cause and finding.status else ""
-    look = badge(finding.severity.value)
-    head = f'<p style="margin:0"><strong>{look.symbol} {escape(look.word)}:</strong> {escape(finding.title)}{status}</p>'
-    body = _evidence(finding.evidence, "Seen") + _evidence(finding.against, "Against it") + _remedies(finding.remedy)
-    edge = TONES[look.tone].rsplit(",", 1)[0] + ",.85)"  # the tone, nearly opaque
-    return f'<div style="margin:0 0 10px;padding:6px 12px;border-left:4px solid {edge};background:rgba(128,128,128,.08)">{head}{body}</div>'
-
-
-def _fold(summary: str, inner: str) -> str:
-    return f"<details><summary>{escape(summary)}</summary>{inner}</details>" if inner else ""
+    return str(macros("cells.html.j2").banner(status, line))
 
 
 def short_path(path: Path) -> str:
@@ -80,15 +51,7 @@ class StepView:
         return self.record.findings
 
     def _repr_html_(self) -> str:
-        record = self.record
-        missing = "".join(f"<li>{escape(line)}</li>" for line in record.not_looked_at)
-        lines = ((escape(c.label), escape(c.line)) for c in record.commands)
-        by_hand = "".join(f'<p style="margin:6px 0 0">{label}</p><pre style="{_PRE}">{line}</pre>' for label, line in lines)
-        parts = [banner(record.status, record.reason), *map(finding_html, record.findings),
-                 _fold(f"Not looked at ({len(record.not_looked_at)})", missing and f"<ul>{missing}</ul>"),
-                 _fold(f"Repeat by hand, in the runbook's folder ({len(record.commands)})", by_hand)]
-        where = f'<p style="opacity:.75">record: {escape(short_path(self.path))}</p>' if self.path else ""
-        return "<div>" + "".join(parts) + where + "</div>"
+        return str(macros("cells.html.j2").step(self.record, short_path(self.path) if self.path else ""))
 
     def __repr__(self) -> str:
         record, look = self.record, badge(self.record.status)
@@ -113,7 +76,7 @@ class Line:
     text: str
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self.text)}</p>"
+        return str(macros("cells.html.j2").line(self.text))
 
     def __repr__(self) -> str:
         return self.text
@@ -126,11 +89,7 @@ class VerdictView:
     document: VerdictDocument
 
     def _repr_html_(self) -> str:
-        document = self.document
-        head = banner("running" if document.running else document.verdict, document.sentence)
-        fix = [f'<h4 style="margin:10px 0 4px">{escape(t)}</h4>' + _remedies(remedies) for t, remedies in fixes(document)]
-        judged = f'<p style="margin:4px 0">judged: {escape(judged_line(document))}</p>'
-        return f"<div>{head}{judged}{''.join(fix)}</div>"
+        return str(macros("cells.html.j2").verdict(self.document, judged_line(self.document), fixes(self.document)))
 
     def __repr__(self) -> str:
         document = self.document

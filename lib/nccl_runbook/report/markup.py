@@ -1,21 +1,16 @@
-"""What every page to pass on is made of: frame and tables; escaped, without script and request.
+"""The frame of every page to pass on, how a status looks, and tables for a node; escaped, without script and request.
 
 Standard library and Python >= 3.9, because nccl-look.pyz writes a page where the job hangs.
 """
-from __future__ import annotations
-
 import itertools
 import pkgutil
 import re
 import string
 from html import escape
-from typing import TYPE_CHECKING, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, List, NamedTuple, Sequence, Tuple
 
 from nccl_runbook.core.redact import masked, plain
 from nccl_runbook.core.share import replaced, shared
-
-if TYPE_CHECKING:
-    from nccl_runbook.core.findings import Remedy
 
 # translucent, so that they read on light and dark; a word always says what the colour says
 TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
@@ -57,32 +52,18 @@ def badge(status: str) -> Badge:
     return BADGES.get(status) or Badge(status, "?", "muted")
 
 
-def table_html(caption: str, columns: Iterable[str], rows: Iterable[Iterable[Tuple[str, str]]], text: Callable[[str], str] = str,
-               style: str = "") -> str:
-    """The one writer of tables. ``rows``: (text, background) a cell, the first one heads its row.
-
-    ``text`` shortens what is shown; ``style`` goes into each cell, for a page without a style of its own.
-    """
-    head = "".join(f'<th scope="col"{styled(style)}>{escape(text(c))}</th>' for c in columns)
-    lines = ("".join(_cell(i, text(shown), back, style) for i, (shown, back) in enumerate(row)) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    title = f"<caption{styled(style)}><strong>{escape(text(caption))}</strong></caption>"
-    return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def table_html(caption: str, columns: Iterable[str], rows: Iterable[Iterable[Tuple[str, str]]]) -> str:
+    """A table in a box that scrolls by itself and takes the keyboard. ``rows``: (text, background) a cell, the first one heads its row."""
+    head = "".join(f'<th scope="col">{escape(c)}</th>' for c in columns)
+    body = "".join(f"<tr>{''.join(_cell(i, *cell) for i, cell in enumerate(row))}</tr>" for row in rows)
+    return (f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption>'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>")
 
 
-def _cell(index: int, shown: str, background: str, style: str) -> str:
+def _cell(index: int, shown: str, background: str) -> str:
     tag = 'th scope="row"' if index == 0 else "td"
-    return f"<{tag}{styled(style, background and f'background:{background}')}>{escape(shown)}</{tag[:2]}>"
-
-
-def styled(*styles: str) -> str:
-    joined = ";".join(filter(None, styles))
-    return f' style="{joined}"' if joined else ""
-
-
-def scrolling(label: str, table: str) -> str:
-    """A wide table in a box that scrolls by itself and takes the keyboard."""
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
+    style = f' style="background:{background}"' if background else ""
+    return f"<{tag}{style}>{escape(shown)}</{tag[:2]}>"
 
 
 def grid(rows: Sequence[Sequence[str]]) -> List[str]:
@@ -104,18 +85,3 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     return plain(string.Template(frame).substitute(
         main=main, style=style, links=links, tone=look.tone, symbol=look.symbol, sentence=escape(sentence), sub=escape(sub),
         about=escape(about), hidden=hidden, names=replaced(main)))
-
-
-def remedy_html(remedy: Remedy, text: Callable[[str], str] = str, style: str = "") -> str:
-    """Who, what, and the lines to copy; ``text`` and ``style`` as in ``table_html``."""
-    look = styled(style) or ' class="copy"'
-    lines = f'<pre{look}>{escape(text(chr(10).join(remedy.lines)))}</pre>' if remedy.lines else ""
-    return f'<p><strong>{escape(remedy.who.capitalize())}:</strong> {escape(text(remedy.text))}</p>{lines}'
-
-
-def fixes_html(heading: str, fixes: Sequence[Tuple[str, Sequence[Remedy]]], tone: str, text: Callable[[str], str] = str,
-               most: Optional[int] = None) -> str:
-    """The section with what to change: (title, remedies) a card, at most so many; "" without any."""
-    parts = ((escape(text(title)), "".join(remedy_html(r, text) for r in remedies[:most])) for title, remedies in fixes[:most])
-    cards = [f'<article class="card {tone}"><h3>{title}</h3>{inner}</article>' for title, inner in parts]
-    return f'<section aria-labelledby="fix"><h2 id="fix">{heading}</h2>{"".join(cards)}</section>' if cards else ""

@@ -3,23 +3,20 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
-
-import jinja2
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.cells import not_looked_at_table
-from nccl_runbook.report.markup import badge, fixes_html, framed, remedy_html, scrolling, table_html
+from nccl_runbook.report.markup import badge, framed
+from nccl_runbook.report.render import environment
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes
+from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes, leading
 
 MAX_BYTES = 300_000
-LEADING = 4  # pieces of evidence beside a cause; every step below shows all of its own
-TEMPLATES = Path(__file__).parent / "templates"
+# pieces of evidence, tables of what leads and their rows; more than that is one line until it is opened
+LEADING, OPEN_TABLES, OPEN_ROWS = 6, 2, 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +38,6 @@ class Cut:
         """The value as indented JSON, cut in the middle."""
         return _middle_out(json.dumps(value, indent=1, ensure_ascii=False), self.json_chars)
 
-    def table(self, table: Table) -> str:
-        """The table as far as it is shown."""
-        caption, rows = self.text(table.caption), table.painted(self.row_count, self.columns)
-        return scrolling(caption, table_html(caption, table.columns[: self.columns], rows, self.text))
-
     def items(self, values: Sequence[Any]) -> Sequence[Any]:
         return values[: self.item_count]
 
@@ -66,34 +58,36 @@ def _middle_out(text: str, limit: int) -> str:
     return f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] {text[len(text) - tail:] if tail else ''}".rstrip()
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)
-
-
-def render_index(document: VerdictDocument, records: Iterable[Record], files: Collection[str] = ()) -> str:
-    """The page of a run. ``files``: names in the run's folder that it may link to."""
+def render_index(document: VerdictDocument, records: Iterable[Record], files: Collection[str] = (), test: object = None) -> str:
+    """The page of a run or of one command. ``files``: names in the run's folder that it may link to; ``test``: case.judge.Test, what to
+    do next."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
-    template = _environment().get_template("index.html.j2")
-    gpus = [f"{n} x {name}" if n > 1 else name for name, n in Counter(document.judged.gpus).items()]
-    context = {"doc": document, "records": known, "files": set(files), "badge": badge, "as_table": _table, "counts": _counts(document),
-               "remedy_html": remedy_html,
-               "leading": LEADING, "says": {c.id: c.says for c in causes().values()}, "gpus": gpus,
-               "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
+    tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
+    lead = leading(document.steps, document.causes)
+    ahead = next((s.notebook for s in document.steps if lead in s.findings or len(document.steps) == 1), "")
     answer = fixes(document)
-    heading = "The fix" if document.verdict in ("broken", "degraded") else "What to do next"
-    tone = {"broken": "broken", "degraded": "warn"}.get(document.verdict, "note")
+    context = {
+        "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "counts": _counts(document),
+        "lead": lead, "ahead": ahead, "picture": max(tables.get(ahead, ()), key=lambda t: bool(t.picture), default=None),
+        "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
+        "weaker": [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause)],
+        "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
+        "fixes": answer, "fixed": [remedy for _, remedies in answer for remedy in remedies],
+        "says": {c.id: c.says for c in causes().values()}, "leading": LEADING, "open_tables": OPEN_TABLES, "open_rows": OPEN_ROWS,
+        "gpus": [f"{n} x {name}" if n > 1 else name for name, n in Counter(document.judged.gpus).items()],
+        "tried": _tried(known.values()), "missing": not_looked_at_table(document)}
+    template = environment().get_template("index.html.j2")
     page = ""
     for cut in CUTS:
-        page = _framed(template.render(context, cut=cut, fix=fixes_html(heading, answer, tone, cut.text, cut.item_count)), document, cut)
+        page = _framed(template.render(context, cut=cut), document, cut)
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
 
 
 def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
-    sub = f"{_counts(document)} \u00b7 exit code {document.exit_code}{' if it ended now' if document.running else ''}"
+    counts = [_counts(document)] * (len(document.steps) > 1)
+    sub = " \u00b7 ".join([*counts, f"exit code {document.exit_code}{' if it ended now' if document.running else ''}"])
     return framed(main, "running" if document.running else document.verdict, cut.text(document.sentence), sub,
                   f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}")
 

@@ -1,20 +1,14 @@
-"""Tables that look the same in Lab, in a page and in a terminal.
-
-Only what an untrusted JupyterLab keeps is used: plain tables with caption and scope, and inline style (Lab 4.6 strips <style>, <svg>,
-role and aria-*).
-"""
+"""Tables that look the same in Lab, in a page and in a terminal."""
 import base64
 import dataclasses
 import functools
-import html
 from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.report.curve import Curve
-from nccl_runbook.report.markup import TONES, grid, table_html
-
-_IN_LAB = "text-align:left;vertical-align:top"
+from nccl_runbook.report.markup import TONES, grid
+from nccl_runbook.report.render import macros
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +43,10 @@ class Table:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows])
 
-    def painted(self, rows: int | None = None, columns: int | None = None) -> list[list[tuple[str, str]]]:
-        """The first so many rows and columns as (text, background)."""
-        return [[(c.text, c.background) for c in row[:columns]] for row in self.rows[:rows]]
+    @property
+    def filled(self) -> list[int]:
+        """The columns that say something, the first one always."""
+        return [0, *(at for at in range(1, len(self.columns)) if not self.rows or any(row[at].text for row in self.rows if at < len(row)))]
 
     @property
     def picture(self) -> str:
@@ -59,14 +54,8 @@ class Table:
         return self.curve.svg() if self.curve else ""
 
     def _repr_html_(self) -> str:
-        table = table_html(self.caption, self.columns, self.painted(), style=_IN_LAB)
-        note = f'<p style="opacity:.8">{html.escape(self.note)}</p>' if self.note else ""
-        return f"{self._image()}{table}{note}"
-
-    def _image(self) -> str:
-        """As an image, because an untrusted Lab strips <svg>."""
-        data = base64.b64encode(self.picture.encode()).decode()
-        return f'<img alt="{html.escape(self.caption)}, as a curve" src="data:image/svg+xml;base64,{data}">' if data else ""
+        picture = base64.b64encode(self.picture.encode()).decode()  # as an image, because an untrusted Lab strips <svg>
+        return str(macros("cells.html.j2").table(self, picture))
 
     def __repr__(self) -> str:
         lines = grid([self.columns, *([c.text for c in row] for row in self.rows)])

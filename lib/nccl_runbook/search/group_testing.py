@@ -1,16 +1,18 @@
 """Which GPU, which pair, which split, or only the count: what to run next, and what the runs so far show. Pure; Python >= 3.9.
 
-The model: a world fails if a faulty GPU is in it, or both ends of a faulty link, or if it has more GPUs than still work. A walk asks for
-*rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. ``replay`` judges recorded rounds.
+The model: a world fails if a faulty GPU is in it, or both ends of a faulty link, or if it has more GPUs than still work. A
+search asks for *rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. ``replay``
+judges recorded rounds.
 """
 import dataclasses
 import math
 from itertools import combinations
-from typing import Callable, Dict, FrozenSet, Generator, Iterable, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
 
 Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
+Asked = Callable[[Round], Answers]  # runs the worlds of a round
 # a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
 ENOUGH_PARTNERS = 4
 REPEATS = 20  # runs that give the rate of a fault that comes and goes
@@ -37,8 +39,6 @@ class Diagnosis:
     repeated: int = 0
 
 
-Walk = Generator[Round, Answers, Diagnosis]
-
 
 class _Unsteady(Exception):
     """A group both failed and passed; ``args[0]``: that group."""
@@ -49,7 +49,7 @@ class _Spent(Exception):
 
 
 def most_runs(gpus: int) -> int:
-    """The most worlds that a walk over so many GPUs asks for; it ends *unclear* where they do not tell, as
+    """The most worlds that a search over so many GPUs asks for; it ends *unclear* where they do not tell, as
     with 9 bad GPUs of 16."""
     return 5 * gpus + 12 * (gpus - 1).bit_length() + 8 * CONFIRM + REPEATS
 
@@ -57,8 +57,9 @@ def most_runs(gpus: int) -> int:
 class _Outcomes:
     """What is known of every group, and the questions still to be asked."""
 
-    def __init__(self, gpus: Sequence[int]) -> None:
+    def __init__(self, gpus: Sequence[int], answer: Asked) -> None:
         self.gpus: Group = tuple(gpus)
+        self.answer = answer
         self.left = most_runs(len(gpus)) - REPEATS
         self.known: Dict[FrozenSet[int], bool] = {}
         # where every pair is known, every partner counts
@@ -71,38 +72,38 @@ class _Outcomes:
         return max((passed for known, passed in self.known.items()
                     if (here <= known if passed else known <= here)), default=None)
 
-    def run(self, groups: Round) -> Generator[Round, Answers, Answers]:
+    def run(self, groups: Round) -> Answers:
         self.left -= len(groups)
         if self.left < 0:
             raise _Spent
-        return (yield groups) if groups else {}
+        return self.answer(groups) if groups else {}
 
-    def ask(self, *groups: Iterable[int]) -> Generator[Round, Answers, List[bool]]:
+    def ask(self, *groups: Iterable[int]) -> List[bool]:
         """Whether each of these disjoint groups passes. What fails alone is repeated at once, what fails
         together once it is named."""
         asked = [tuple(sorted(g)) for g in groups]
         new = [g for g in asked if g and self.known_to_pass(g) is None]
-        passed = yield from self.run(new)
-        yield from self.recurs([g for g in new if len(g) == 1 and not passed[g]])
+        passed = self.run(new)
+        self.recurs([g for g in new if len(g) == 1 and not passed[g]])
         self.known.update({frozenset(g): passed[g] for g in new})
         return [not g or bool(self.known_to_pass(g)) for g in asked]
 
-    def recurs(self, groups: Round, fine: bool = False) -> Generator[Round, Answers, None]:
+    def recurs(self, groups: Round, fine: bool = False) -> None:
         """Raises _Unsteady for one of these that does not end as before."""
-        again = yield from self.run(groups)
+        again = self.run(groups)
         for group in (g for g in groups if again[g] != fine):
             raise _Unsteady(group)
 
-    def passes(self, group: Iterable[int]) -> Generator[Round, Answers, bool]:
-        return (yield from self.ask(group))[0]
+    def passes(self, group: Iterable[int]) -> bool:
+        return self.ask(group)[0]
 
-    def confirm(self) -> Generator[Round, Answers, None]:
+    def confirm(self) -> None:
         """The smallest group that failed must go on failing, the largest that passed must go on passing: what
         comes and goes passes once by chance, and then it looks like another fault."""
         passed = [k for k, fine in self.known.items() if fine]
         most = [tuple(sorted(k)) for k in passed if len(k) > 1 and not any(k < other for other in passed)]
         for group, fine in [(self.smallest, False)] * CONFIRM + [(g, True) for g in sorted(most, key=len)[-CONFIRM:] * (CONFIRM // 2)]:
-            yield from self.recurs([group], fine)
+            self.recurs([group], fine)
 
     @property
     def smallest(self) -> Group:
@@ -110,45 +111,44 @@ class _Outcomes:
         return tuple(sorted(min((k for k, passed in self.known.items() if not passed), key=len)))
 
 
-def identify(gpus: Sequence[int], repeats: int = REPEATS) -> Walk:
+def identify(gpus: Sequence[int], answer: Asked, repeats: int = REPEATS) -> Diagnosis:
     """Ask for rounds until the fault is known, after these GPUs were seen to fail together. ``repeats``: runs
     that give the rate of a fault that comes and goes; the runs that showed it to do so were selected for that
     and do not count."""
-    outcomes = _Outcomes(gpus)
+    outcomes = _Outcomes(gpus, answer)
     try:
-        if (yield from outcomes.passes(outcomes.gpus)):
+        if outcomes.passes(outcomes.gpus):
             raise _Unsteady(outcomes.gpus)
-        yield from outcomes.recurs([outcomes.gpus])
-        diagnosis = yield from _identify(outcomes)
+        outcomes.recurs([outcomes.gpus])
+        diagnosis = _identify(outcomes)
         if diagnosis.works_up_to != 1:  # of pairs that all fail each is the recurrence of the others
-            yield from outcomes.confirm()
+            outcomes.confirm()
         return diagnosis
     except _Spent:
         return Diagnosis("unclear", within=outcomes.smallest)
     except _Unsteady as unsteady:
-        group, failed = tuple(unsteady.args[0]), 0
-        for _ in range(repeats):
-            failed += not (yield [group])[group]
+        group = tuple(unsteady.args[0])
+        failed = sum(not answer([group])[group] for _ in range(repeats))
         return Diagnosis("intermittent", within=group, failed=failed, repeated=repeats)
 
 
-def _identify(outcomes: _Outcomes) -> Walk:
-    alone = dict(zip(outcomes.gpus, (yield from outcomes.ask(*((g,) for g in outcomes.gpus)))))
+def _identify(outcomes: _Outcomes) -> Diagnosis:
+    alone = dict(zip(outcomes.gpus, outcomes.ask(*((g,) for g in outcomes.gpus))))
     bad, rest = [[g for g in outcomes.gpus if alone[g] is fine] for fine in (False, True)]
-    if (yield from _no_two(outcomes, rest)):
+    if _no_two(outcomes, rest):
         return Diagnosis("unclear" if bad else "count", works_up_to=0 if bad else 1, within=outcomes.smallest)
-    sides = yield from _sides(outcomes, rest)
+    sides = _sides(outcomes, rest)
     if not sides and not bad:
-        return (yield from _count(outcomes, rest))
-    if not bad and (yield from _is_split(outcomes, sides)):
+        return _count(outcomes, rest)
+    if not bad and _is_split(outcomes, sides):
         return Diagnosis("split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)),
                          within=outcomes.smallest)
     if not sides or len(sides) > 2 and len(sides[0]) < 2:
         return Diagnosis("unclear", within=outcomes.smallest)
-    return (yield from _located(outcomes, bad, sides))
+    return _located(outcomes, bad, sides)
 
 
-def _no_two(outcomes: _Outcomes, rest: List[int]) -> Generator[Round, Answers, bool]:
+def _no_two(outcomes: _Outcomes, rest: List[int]) -> bool:
     """Whether no two of three or more GPUs work together. Up to MATRIX_MOST every pair is tried; of more,
     until one passes, every pair of up to ten, else those within two sixes: no 9 bad GPUs, and no split into 5
     sets, make them all fail."""
@@ -157,50 +157,50 @@ def _no_two(outcomes: _Outcomes, rest: List[int]) -> Generator[Round, Answers, b
         if not passed or len(rest) <= MATRIX_MOST:
             pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2)
                      if (i + j) % len(t) == turn]
-            passed = any((yield from outcomes.ask(*pairs))) or passed
+            passed = any(outcomes.ask(*pairs)) or passed
     return len(rest) > 2 and not passed
 
 
-def _sides(outcomes: _Outcomes, rest: List[int]) -> Generator[Round, Answers, List[List[int]]]:
+def _sides(outcomes: _Outcomes, rest: List[int]) -> List[List[int]]:
     """GPUs that pass together, the largest set first; what fails together has its ends on different sides.
     Empty where no pair fails."""
     sides: List[List[int]] = [[]]
     waiting = [rest]
     while waiting:
         chunk = waiting.pop()
-        if not any(len(side) > 1 for side in sides[1:2]) and (yield from outcomes.passes([*sides[0], *chunk])):
+        if not any(len(side) > 1 for side in sides[1:2]) and outcomes.passes([*sides[0], *chunk]):
             sides[0] += chunk
         elif len(chunk) > 1:
             waiting += [chunk[len(chunk) // 2 :], chunk[: len(chunk) // 2]]
-        elif not (yield from _side_of(outcomes, chunk[0], sides)):
+        elif not _side_of(outcomes, chunk[0], sides):
             return []
         sides.sort(key=len, reverse=True)
     return sides
 
 
-def _side_of(outcomes: _Outcomes, gpu: int, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
+def _side_of(outcomes: _Outcomes, gpu: int, sides: List[List[int]]) -> bool:
     """Put it where it passes, or on a side of its own; False where it fails with the largest one, and with
     nobody there alone."""
     for side in sides:
-        if (yield from outcomes.passes([*side, gpu])):
+        if outcomes.passes([*side, gpu]):
             side.append(gpu)
             return True
     sides.append([gpu])
-    return bool((yield from _partners(outcomes, gpu, sides[0])))
+    return bool(_partners(outcomes, gpu, sides[0]))
 
 
-def _partners(outcomes: _Outcomes, gpu: int, group: List[int]) -> Generator[Round, Answers, List[int]]:
+def _partners(outcomes: _Outcomes, gpu: int, group: List[int]) -> List[int]:
     """Those of a group that passes together with which this GPU fails; it stops where there are enough."""
-    if not group or (yield from outcomes.passes([gpu, *group])):
+    if not group or outcomes.passes([gpu, *group]):
         return []
     if len(group) == 1:
         return group
-    first = yield from _partners(outcomes, gpu, group[: len(group) // 2])
-    return first if len(first) >= outcomes.enough else [*first,
-                                                        *(yield from _partners(outcomes, gpu, group[len(group) // 2 :]))]
+    first = _partners(outcomes, gpu, group[: len(group) // 2])
+    return first if len(first) >= outcomes.enough else \
+        [*first, *_partners(outcomes, gpu, group[len(group) // 2 :])]
 
 
-def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> Generator[Round, Answers, bool]:
+def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> bool:
     """Whether nothing passes across, of what is tried: every GPU of the smaller side with as many of the
     larger as make eight pairs. A side of one GPU is as good as a bad GPU, so at least two must have more."""
     if sum(len(side) > 1 for side in sides) < 2:
@@ -210,22 +210,21 @@ def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> Generator[Round, A
         # look like a split
         for shift in range(min(len(large), max(4 - len(sides), -(-8 // len(small))))):
             across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]
-            passed = [tuple(sorted(pair)) for pair, fine in zip(across, (yield from outcomes.ask(*across)))
-                      if fine]
+            passed = [tuple(sorted(pair)) for pair, fine in zip(across, outcomes.ask(*across)) if fine]
             if passed:
-                yield from outcomes.recurs(passed, True)
+                outcomes.recurs(passed, True)
                 return False
     return True
 
 
-def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Walk:
+def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Diagnosis:
     """Across the sides: a GPU that fails with enough of the largest is bad, else each failing pair is a
     link."""
     links, stars = [], []
     for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides)
                              for g in (side if at else ())):
         for side in larger:
-            row = yield from _partners(outcomes, gpu, [g for g in side if g not in stars])
+            row = _partners(outcomes, gpu, [g for g in side if g not in stars])
             every = len(row) >= max(2, len(side)) and not any(outcomes.known_to_pass([gpu, g]) for g in outcomes.gpus if g != gpu)
             if own == [gpu] and side is sides[0] and (every or len(row) >= outcomes.enough):
                 stars.append(gpu)
@@ -233,23 +232,23 @@ def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Wal
             links += [(min(gpu, g), max(gpu, g)) for g in row]
     faulty, pairs = tuple(sorted([*bad, *stars])), tuple(sorted({p for p in links if not set(stars) & set(p)}))
     for pair in pairs:
-        yield from outcomes.recurs([pair])
+        outcomes.recurs([pair])
     for gone in ({p[0] for p in pairs}, {p[1] for p in pairs}):  # the faults found must explain everything
         good = [g for g in outcomes.gpus if g not in faulty and g not in gone]
-        if stars and len(good) < 2 or not (yield from outcomes.passes(good)):
+        if stars and len(good) < 2 or not outcomes.passes(good):
             return Diagnosis("unclear", within=outcomes.smallest)
     return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs,
                      within=outcomes.smallest)
 
 
-def _count(outcomes: _Outcomes, rest: List[int]) -> Walk:
+def _count(outcomes: _Outcomes, rest: List[int]) -> Diagnosis:
     """No pair fails: how many GPUs still work, which must hold for two choices of them."""
     works, fails = 2, len(rest)
     while fails - works > 1:
         middle = (works + fails) // 2
-        works, fails = (middle, fails) if (yield from outcomes.passes(rest[:middle])) else (works, middle)
+        works, fails = (middle, fails) if outcomes.passes(rest[:middle]) else (works, middle)
     last = rest[-fails:]
-    if fails < len(rest) and (yield from outcomes.passes(last)) or not (yield from outcomes.passes(last[1:])):
+    if fails < len(rest) and outcomes.passes(last) or not outcomes.passes(last[1:]):
         return Diagnosis("unclear", within=tuple(rest[:fails]))
     return Diagnosis("count", works_up_to=works, within=tuple(rest[:fails]))
 
@@ -267,7 +266,7 @@ def wilson(failed: int, runs: int) -> Tuple[float, float]:
 
 
 def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
-    """The diagnosis of rounds that were recorded; *unclear* where they end before the walk does, or answer
+    """The diagnosis of rounds that were recorded; *unclear* where they end before the search does, or answer
     something else, but a rate where that of a fault which comes and goes was being taken: of the runs that
     were made, where those are a quarter of all or more."""
     recorded, failed = iter(rounds := list(rounds)), [tuple(gpus)]
@@ -279,7 +278,7 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
         return answers
 
     try:
-        return _followed(identify(gpus, repeats), answer)
+        return identify(gpus, answer, repeats)
     except KeyError:
         fewer = replay(gpus, rounds, repeats - 1) if repeats > REPEATS // 4 else None
         return fewer if fewer and fewer.kind == "intermittent" else Diagnosis("unclear", within=min(failed, key=len))
@@ -288,14 +287,5 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
 def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
     """The diagnosis where every pair was tried and just these failed: what a search would find if larger
     groups fail by their pairs."""
-    return _followed(identify(sorted(gpus)),
-                     lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})
-
-
-def _followed(walk: Walk, answer: Callable[[Round], Answers]) -> Diagnosis:
-    try:
-        question = next(walk)
-        while True:
-            question = walk.send(answer(question))
-    except StopIteration as end:
-        return end.value
+    return identify(sorted(gpus),
+                    lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})

@@ -7,9 +7,9 @@ import secrets
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Union
 
-from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.facts import Gap, counted, grouped
 from nccl_runbook.core.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.own_folder import own_folder, sweep
@@ -107,9 +107,11 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
         return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, or methods={method}")
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, but CUDA shows none")
-    if method == "nccl-one-gpu" and not _allows_one_gpu(engine.judged()["nccl"]):
-        return Gap("unsupported", f"NCCL {engine.judged()['nccl'] or 'of unknown version'} does not support two ranks on one GPU; "
-                                  "2.30 does")
+    nccl = engine.judged()["nccl"] if method == "nccl-one-gpu" else ""
+    # NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so its time is bounded
+    if method == "nccl-one-gpu" and tuple(map(int, re.findall(r"\d+", nccl)[:2])) < (2, 30):
+        return Gap("unsupported",
+                   f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does")
     name = method.partition("@")[0]
     args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")),
             "--buckets", _buckets(method), *options]
@@ -119,12 +121,6 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
            **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
     return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env,
                                    min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s))
-
-
-def _allows_one_gpu(version: str) -> bool:
-    """NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so it runs for a
-    bounded time."""
-    return tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 30)
 
 
 def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,
@@ -172,11 +168,9 @@ def _arm(method: str, world: World, stopped: str) -> SyncArm:
 
 
 def _variants(ranks: List[RankResult]) -> List[SyncVariant]:
-    best: Dict[Tuple[int, int, int], float] = {}
-    for events in zip(*(r.named("variant") for r in ranks)):
-        key = (events[0]["bucket_mib"], events[0]["busy"], events[0]["bytes"])
-        best[key] = min(best.get(key, float("inf")), max(e["seconds"] for e in events))
-    return [SyncVariant(*key, seconds) for key, seconds in best.items()]
+    seconds = grouped(((events[0]["bucket_mib"], events[0]["busy"], events[0]["bytes"]),
+                       max(e["seconds"] for e in events)) for events in zip(*(r.named("variant") for r in ranks)))
+    return [SyncVariant(*variant, min(each)) for variant, each in seconds.items()]
 
 
 def _times(ranks: List[RankResult]) -> List[SyncTime]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.toml import table
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.ranks.sync_shapes import tensors
 
 BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
-_PREFIX = "model.layers.{i}."
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
 _LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
 _MOST = 1 << 32                 # of one dimension
@@ -50,35 +50,16 @@ class Model:
 
 def decoder(name: str, template: str, hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int,
             head_dim: int, vocab: int, tied: bool, experts: int = 0) -> Model:
-    """A decoder-only model; ``template`` names its layer layout, ``vocab`` counts the stored rows of the
-    embedding."""
-    gated = [["gate_proj.weight", [intermediate, hidden]], ["up_proj.weight", [intermediate, hidden]],
-             ["down_proj.weight", [hidden, intermediate]]]
-    mlp = {"qwen3_moe": [],
-           "qwen3_moe_fused": [["mlp.experts.gate_up_proj", [experts, 2 * intermediate, hidden]],
-                               ["mlp.experts.down_proj", [experts, hidden, intermediate]]],
-           }.get(template, [[f"mlp.{part}", shape] for part, shape in gated])
-    router = [["mlp.gate.weight", [experts, hidden]]] if experts else []
-    norms = ["post_attention", "post_feedforward"] if template == "olmo2" else ["input", "post_attention"]
-    layer = [*_attention(template, hidden, heads * head_dim, kv_heads * head_dim, head_dim), *router, *mlp,
-             *([f"{norm}_layernorm.weight", [hidden]] for norm in norms)]
-    return Model(name, [["model.embed_tokens.weight", [vocab, hidden]]], layer, layers, _PREFIX,
+    """A decoder-only model; ``template`` names its layer in layouts.toml, ``vocab`` counts the stored
+    rows of the embedding."""
+    sizes = {"hidden": hidden, "intermediate": intermediate, "gate_up": 2 * intermediate, "experts": experts,
+             "head_dim": head_dim, "query": heads * head_dim, "key": kv_heads * head_dim}
+    rows = {part: [[tensor, [sizes[dimension] for dimension in shape]] for tensor, *shape in listed]
+            for part, listed in table("sync/layouts")[template].items()}
+    return Model(name, [["model.embed_tokens.weight", [vocab, hidden]]],
+                 rows["layer"], layers, "model.layers.{i}.",
                  [["model.norm.weight", [hidden]], *([] if tied else [["lm_head.weight", [vocab, hidden]]])],
-                 {"count": experts, "prefix": "mlp.experts.{e}.", "each": gated} if template == "qwen3_moe"
-                 else {})
-
-
-def _attention(template: str, hidden: int, query: int, key: int, head_dim: int) -> list[list[Any]]:
-    """Projections as torch stores them, [out, in]. Qwen2 has a bias on q, k and v; OLMo-2 norms the whole
-    query and key."""
-    norms = {"olmo2": (query, key)}.get(template,
-                                        (head_dim, head_dim) if template.startswith("qwen3") else ())
-    rows = []
-    for letter, out in (("q", query), ("k", key), ("v", key)):
-        rows.append([f"self_attn.{letter}_proj.weight", [out, hidden]])
-        rows += [[f"self_attn.{letter}_proj.bias", [out]]] * (template == "qwen2")
-    return [*rows, ["self_attn.o_proj.weight", [hidden, query]],
-            *([f"self_attn.{letter}_norm.weight", [size]] for letter, size in zip("qk", norms))]
+                 {"count": experts, "prefix": "mlp.experts.{e}.", "each": rows["each"]} if "each" in rows else {})
 
 
 def size_bytes(spec: dict[str, Any]) -> int:
@@ -198,13 +179,9 @@ def _listed(name: str, shapes: dict[str, list[int]]) -> Model:
     """Tensors of equal layers once; all of them one by one if layers differ."""
     matches = {tensor: _LAYER.match(tensor) for tensor in shapes}
     prefix = next((m[1] for m in matches.values() if m), "")
-    rest: list[list[Any]] = []
-    layers: dict[int, list[list[Any]]] = {}
-    for tensor, match in matches.items():
-        if match and match[1] == prefix:
-            layers.setdefault(int(match[2]), []).append([match[3], shapes[tensor]])
-        else:
-            rest.append([tensor, shapes[tensor]])
+    inside = {tensor: m for tensor, m in matches.items() if m and m[1] == prefix}
+    layers = grouped((int(m[2]), [m[3], shapes[tensor]]) for tensor, m in inside.items())
+    rest = [[tensor, shape] for tensor, shape in shapes.items() if tensor not in inside]
     if len({json.dumps(sorted(layer)) for layer in layers.values()}) != 1 or sorted(layers) != list(range(len(layers))):
         return Model(name, list(map(list, shapes.items())), [], 0, "", [])
     return Model(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.",

@@ -42,13 +42,11 @@ def sweeps_table(runs: SyncRuns) -> Table:
 
 def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
     fit = arm.fit(runs.tensors, runs.size_bytes) if runs.tensors else None
-    rows = []
-    for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes)):
-        fitted = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit and not number else ["", ""]
-        size = v.size_bytes / 1e9
-        rows.append([arm.method, v.bucket_mib, f"{v.busy} x {v.busy}" if v.busy else "idle", f"{size:.3f}",
-                     f"{v.seconds:.4f}", f"{size / v.seconds:.1f}", *fitted])
-    return rows
+    fitted = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit else ["", ""]
+    return [[arm.method, v.bucket_mib, f"{v.busy} x {v.busy}" if v.busy else "idle",
+             f"{v.size_bytes / 1e9:.3f}", f"{v.seconds:.4f}", f"{v.size_bytes / 1e9 / v.seconds:.1f}",
+             *(["", ""] if number else fitted)]
+            for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes))]
 
 
 def choice_table(here: str = "") -> Table:

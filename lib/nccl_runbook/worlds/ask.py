@@ -6,7 +6,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, counted
-from nccl_runbook.core.world import World, WorldRequest
+from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
@@ -26,16 +26,11 @@ def on_gpus(devices: List[Optional[int]]) -> bool:
     return devices[0] is not None
 
 
-class Budget:
-    """Seconds that a probe may take. A world starts only if its whole deadline fits: cut short, a slow one
-    would look hung."""
-
-    def __init__(self, seconds: float, gpu: bool, deadline_s: float = 0.0) -> None:
-        self.until, self.deadline_s = time.monotonic() + seconds, deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S)
-
-    @property
-    def spent(self) -> bool:
-        return self.until - time.monotonic() < self.deadline_s
+def budget(seconds: float, gpu: bool, deadline_s: float = 0.0) -> Callable[[], bool]:
+    """Whether the seconds that a probe may take are spent. A world starts only if its whole deadline fits:
+    cut short, a slow one would look hung."""
+    last = time.monotonic() + seconds - (deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S))
+    return lambda: time.monotonic() > last
 
 
 def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Optional[str]]] = None,
@@ -71,21 +66,19 @@ def world_sizes(most: int) -> List[int]:
 
 def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Ladder:
     """Worlds of growing size until one fails or the budget (seconds) is spent."""
-    budget, rungs = Budget(budget_s, on_gpus(devices)), []
+    spent, rungs = budget(budget_s, on_gpus(devices)), []
     wanted = world_sizes(len(devices))
     for size in wanted:
-        if rungs and budget.spent:
+        if rungs and (not rungs[-1].passed or spent()):
             break
         rungs += trials(engine, [request(counted(size, "rank"), devices[:size],
                                          deadline_s=0.0 if rungs else FIRST_DEADLINE_S)])
-        if not rungs[-1].passed:
-            break
     return Ladder("nccl" if on_gpus(devices) else "gloo", wanted, rungs)
 
 
 def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Singles, Gap]:
     """Each GPU by itself, all at once."""
-    if not on_gpus(devices) or Budget(budget_s, True).spent:
+    if not on_gpus(devices) or budget(budget_s, True)():
         return Gap("not-run", SPENT if on_gpus(devices) else "no GPU to test alone")
     gpus = sorted(set(devices))
     done = trials(engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather")
@@ -117,17 +110,17 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
     make = functools.partial(request, ops="all_reduce,send_recv",
                              stall_s=STALL_S if failing else STALL_FIRST_S)
     # where the ladder failed the search repeats what decides, of three GPUs or more
-    return every_pair(engine, gpus, Budget(budget_s, True), make, repeat=not failing or len(gpus) < 3)
+    return every_pair(engine, gpus, budget(budget_s, True), make, repeat=not failing or len(gpus) < 3)
 
 
-def every_pair(engine: Engine, gpus: List[int], budget: Budget,
+def every_pair(engine: Engine, gpus: List[int], spent: Callable[[], bool],
                make: Callable[[str, List[Optional[int]]], WorldRequest],
                repeat: bool = True, lone: bool = False) -> Pairs:
     """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``lone``: end where all that
     run at once fail."""
     done: List[Pair] = []
     for together in rounds(gpus):
-        if budget.spent or lone and done and not any(p.trial.passed for p in done):
+        if spent() or lone and done and not any(p.trial.passed for p in done):
             break
         ended = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat, lone)
         done += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, ended)]
@@ -137,30 +130,9 @@ def every_pair(engine: Engine, gpus: List[int], budget: Budget,
 Group = Tuple[int, ...]
 
 
-class _Results:
-    """Outcomes of groups of GPUs: first those that ladder, singles and pairs have seen, then new worlds, each
-    in fresh processes."""
-
-    def __init__(self, engine: Engine, trials: Mapping[Group, Trial]) -> None:
-        self.engine = engine
-        self.example: Union[World, Gap] = NOT_RUN
-        self.known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
-
-    def passed(self, groups: List[Group]) -> Dict[Group, bool]:
-        """Whether each passes, all at the same time. A result that was seen before counts once."""
-        new = [g for g in groups if not self.known.get(g)]
-        worlds = dict(zip(new, self.engine.run_all([
-            request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False,
-                    stall_s=STALL_S) for g in new])))
-        worlds.update({g: self.known[g].pop(0) for g in groups if g not in new})
-        failed = [w for w in (self.example, *worlds.values()) if not isinstance(w, Gap) and not w.passed]
-        self.example = min(failed, key=lambda w: w.request.world_size, default=self.example)
-        return {g: w.passed for g, w in worlds.items()}
-
-
 def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap],
            pairs: Union[Pairs, Gap], budget_s: float,
-           identify: Callable[[List[int]], Any]) -> Union[Search, Gap]:
+           identify: Callable[..., Any]) -> Union[Search, Gap]:
     """Which GPU or link it is, where the ladder failed. ``identify``: search.group_testing.identify, which
     asks for the rounds."""
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
@@ -168,26 +140,42 @@ def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, G
         return Gap("not-run", "no run with several GPUs failed")
     steady = failing.again is not None and not failing.again.passed
     gpus = sorted(int(g) for g in singles.trials) if steady else sorted(d for d in failing.world.request.devices if d is not None)
-    known = {tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]}
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
     if len(gpus) < 3 and steady or len(set(failing.world.request.devices)) < failing.world.request.world_size:
         return Gap("not-run", "fewer than three GPUs: there is only one pair")
     if not any(t.passed for t in singles.trials.values()) or len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix):
         return Gap("not-run", "every GPU or every pair fails: no single one is at fault")
     # a world that failed and passed did so, whatever the same two did as a pair
-    known.update({**{(p.first, p.second): p.trial for p in matrix},
-                  **({} if steady else {tuple(gpus): failing})})
-    return _walk(_Results(engine, known), gpus, Budget(budget_s, True), identify(gpus))
+    known = {**{tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]},
+             **{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})}
+    return _rounds(engine, known, gpus, budget(budget_s, True), identify)
 
 
-def _walk(results: _Results, gpus: List[int], budget: Budget, walk: Any) -> Search:
-    done: List[SearchRound] = []
+class _Ended(Exception):
+    """The budget is spent before the fault is known."""
+
+
+def _rounds(engine: Engine, trials: Mapping[Group, Trial], gpus: List[int], spent: Callable[[], bool],
+            identify: Callable[..., Any]) -> Search:
+    """The groups of a round at the same time: first the outcomes that ladder, singles and pairs have seen,
+    each once, then new worlds in fresh processes."""
+    known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
+    done, failed, why = [], [], ""
+
+    def answer(groups: List[Group]) -> Dict[Group, bool]:
+        if spent():
+            raise _Ended
+        new = [g for g in groups if not known.get(g)]
+        worlds = dict(zip(new, engine.run_all([
+            request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False,
+                    stall_s=STALL_S) for g in new])))
+        worlds.update({g: known[g].pop(0) for g in groups if g not in new})
+        failed.extend(w for w in worlds.values() if not w.passed)
+        done.append(SearchRound([list(g) for g in groups], [worlds[g].passed for g in groups]))
+        return {g: w.passed for g, w in worlds.items()}
+
     try:
-        groups = next(walk)
-        while not budget.spent:
-            passed = results.passed(groups)
-            done.append(SearchRound([list(g) for g in groups], [passed[g] for g in groups]))
-            groups = walk.send(passed)
-    except StopIteration:
-        return Search(gpus, done, results.example)
-    return Search(gpus, done, results.example, SPENT)
+        identify(gpus, answer)
+    except _Ended:
+        why = SPENT
+    return Search(gpus, done, min(failed, key=lambda w: w.request.world_size, default=NOT_RUN), why)

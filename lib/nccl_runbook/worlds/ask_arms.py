@@ -11,7 +11,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine, EngineError
 from nccl_runbook.worlds import ask as worlds
-from nccl_runbook.worlds.ask import MIB, SPENT, STALL_FIRST_S, STALL_S, Budget, on_gpus
+from nccl_runbook.worlds.ask import MIB, SPENT, STALL_FIRST_S, STALL_S, budget, on_gpus
 from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
 
 OPS = "all_reduce,broadcast,send_recv,all_gather"
@@ -74,13 +74,13 @@ class _Session:
 
     def __init__(self, engine: Engine, devices: List[Optional[int]], budget_s: float) -> None:
         self.engine, self.devices, self.gpu = engine, devices, on_gpus(devices)
-        self.budget, self.deep, self.stall_s = Budget(budget_s, self.gpu), budget_s >= DEEP_S, STALL_FIRST_S
+        self.spent, self.deep, self.stall_s = budget(budget_s, self.gpu), budget_s >= DEEP_S, STALL_FIRST_S
 
     def worlds(self, named: Mapping[str, Mapping[str, Optional[str]]],
                timed: bool = True) -> Dict[str, World]:
         """One world for each environment, in turn, as far as the budget goes."""
         requests = [request(name, self.devices, env, timed, self.stall_s) for name, env in named.items()]
-        return dict(zip(named, self.engine.run_in_turn(requests, lambda: self.budget.spent)))
+        return dict(zip(named, self.engine.run_in_turn(requests, self.spent)))
 
     def control(self) -> Trial:
         first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
@@ -92,20 +92,20 @@ class _Session:
 def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     """Why this arm would show nothing here, None if it may."""
     env, acts_on, _ = ARMS.get(name) or CPU_ARMS[name]
-    if all(os.environ.get(k) == v for k, v in env.items()):
-        return Gap("unsupported", SET_ALREADY)
-    if (name == "GDR off" or "NCCL_IB_DISABLE" in env) and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
-        return Gap("absent", "no InfiniBand or RoCE device here")
     met = {} if isinstance(control.world.transports, Gap) else control.world.transports
-    if name == "interface pinned" and met and not any("NET" in key for key in met):
-        return Gap("unsupported", "no effect here: the ranks are already connected, and no channel uses the network")
     used = {**met, **control.world.algorithms}
     # so far that NCCL's log shows all it uses
     connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))
-    if used and acts_on and connected and not any(key.startswith(prefix) for key in used
-                                                  for prefix in acts_on):
-        return Gap("unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}")
-    return None
+    over_ib = name == "GDR off" or "NCCL_IB_DISABLE" in env
+    return next((Gap(reason, why) for applies, reason, why in (
+        (all(os.environ.get(k) == v for k, v in env.items()), "unsupported", SET_ALREADY),
+        (over_ib and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())),
+         "absent", "no InfiniBand or RoCE device here"),
+        (name == "interface pinned" and met and not any("NET" in key for key in met),
+         "unsupported", "no effect here: the ranks are already connected, and no channel uses the network"),
+        (used and acts_on and connected and not any(key.startswith(tuple(acts_on)) for key in used),
+         "unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}"),
+    ) if applies), None)
 
 
 def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Halve) -> Union[Arms, Gap]:
@@ -141,13 +141,12 @@ def _why_not_later(session: _Session, arms: Arms, before: str,
                    trials: Mapping[str, Union[Trial, Gap]]) -> Optional[Gap]:
     """Why an arm that narrows another one is not run; None if it is."""
     wider = trials.get(before.rpartition(" ")[0])
-    if arms.control.passed:
-        return None if session.deep else Gap("not-run",
-                                             f"only if the control fails, or with budget_s from {DEEP_S:g} on")
-    if _clean_passes(arms):
-        return Gap("not-run", "a variable of your environment makes the difference")
+    passed = arms.control.passed
     fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(wider, "reason", "") != "not-run"
-    return None if fits or not before else Gap("not-run", f"only where {before}")
+    return next((Gap("not-run", why) for applies, why in (
+        (passed and not session.deep, f"only if the control fails, or with budget_s from {DEEP_S:g} on"),
+        (not passed and _clean_passes(arms), "a variable of your environment makes the difference"),
+        (not passed and before and not fits, f"only where {before}")) if applies), None)
 
 
 def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) -> Dict[str, Union[Trial, Gap]]:
@@ -195,7 +194,7 @@ def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
         return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
 
     halved = halve(list(variables), shows)
-    why_not = "cut off by the time budget" if halved.why_not == "unclear" and session.budget.spent else halved.why_not
+    why_not = "cut off by the time budget" if halved.why_not == "unclear" and session.spent() else halved.why_not
     return dataclasses.replace(arms, guilty=Guilty({v: variables[v] for v in halved.guilty}, len(variables),
                                                    halved.asked, why_not))
 
@@ -215,7 +214,7 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
     gpus = sorted(arms.control.world.request.devices)
     make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False,
                              stall_s=STALL_S, sizes=GPU_SIZES)
-    return worlds.every_pair(engine, gpus, Budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
+    return worlds.every_pair(engine, gpus, budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
 
 
 def _fails_every_time(arms: Arms) -> bool:

@@ -89,12 +89,13 @@ def diagnosis(search: Search) -> Diagnosis:
 def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
     """(rule, title, cause) of what was found; no rule where the search names nothing."""
     most, bad = diagnosed.works_up_to, culprits(diagnosed)
-    if diagnosed.kind == "count":
-        return "count-at-fault", f"any {most} GPUs pass, and any {most + 1} fail: the count matters, not which GPU", None
-    if diagnosed.kind == "split":
-        return "split-at-fault", bad, "p2p-broken-acs-iommu"
     rest = "the others pass together" if diagnosed.gpus and not diagnosed.pairs else "each passes with the others"
-    return ("located", f"{bad}; {rest}", A_PART) if bad else ("", "", None)
+    any_of = f"any {most} GPUs pass, and any {most + 1} fail: the count matters, not which GPU"
+    return next(words for fits, words in (
+        (diagnosed.kind == "count", ("count-at-fault", any_of, None)),
+        (diagnosed.kind == "split", ("split-at-fault", bad, "p2p-broken-acs-iommu")),
+        (bad, ("located", f"{bad}; {rest}", A_PART)),
+        (True, ("", "", None))) if fits)
 
 
 def _search(search: Search | Gap) -> list[Finding]:
@@ -153,8 +154,8 @@ def culprits(diagnosed: Diagnosis) -> str:
     where nothing is named."""
     if diagnosed.sides:
         return f"{' and '.join(map(gpus, diagnosed.sides))} work alone, and nothing works across"
-    bad = [f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus)
-    bad += [f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs]
+    bad = [*[f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus),
+           *(f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs)]
     return f"at fault: {', and '.join(bad)}" if bad else ""
 
 
@@ -185,19 +186,19 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
                          [(p.first, p.second) for p in failed] if steady else [])
     via = sorted({name.partition("/")[0] for p in passed if not isinstance(p.trial.world.transports, Gap)
                   for name in p.trial.world.transports})
-    title = ""
-    if passed and failed and steady:
-        # another pair may say otherwise
-        sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)
-        where = sure and culprits(diagnosed) or f"{len(failed)} of the tested pairs of GPUs fail alone"
-        title = f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})"
-    elif failed and steady:
-        title = "; any two tested GPUs are enough"
-    elif not failed and not untried:
-        title = f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)"
-    words = [f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{', but not every time: intermittent' * (not steady)}"
-             for p in failed]
-    words += [f"{untried} of {pairs.wanted} pairs were not tested"] * bool(untried)
+    # another pair may say otherwise
+    sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)
+    where = sure and culprits(diagnosed) or f"{len(failed)} of the tested pairs of GPUs fail alone"
+    title = next(title for fits, title in (
+        (passed and failed and steady,
+         f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})"),
+        (failed and steady, "; any two tested GPUs are enough"),
+        (not failed and not untried,
+         f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)"),
+        (True, "")) if fits)
+    at_times = ", but not every time: intermittent" * (not steady)
+    words = [*(f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{at_times}" for p in failed),
+             *[f"{untried} of {pairs.wanted} pairs were not tested"] * bool(untried)]
     finding = dataclasses.replace(fault, title=fault.title + title, evidence=(
         *(Evidence(text, "table below") for text in words), *fault.evidence,
         *[NOT_SEEN] * (NOT_SEEN not in fault.evidence)))

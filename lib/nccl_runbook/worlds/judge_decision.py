@@ -53,39 +53,39 @@ def decide(outcomes: Outcomes) -> Decision:
     """One decision for every input. Only an arm that passes with proof, while everything without it fails
     again, names a transport."""
     unsteady = _unsteady(outcomes)
-    if outcomes.control == "pass":
-        return Decision("inconclusive", unsteady) if unsteady else Decision("healthy", "the unchanged environment passes")
-    if outcomes.control == "lost":
-        return Decision("inconclusive", "the runbook's own process was killed under the ranks")
-    if outcomes.message and outcomes.control in FAILING:
-        return Decision("explained", "the messages of the ranks, or how they ended, show the cause",
-                        "" if unsteady else next(iter(cures(outcomes)), ""))
-    if unsteady:
-        return Decision("inconclusive", unsteady)
-    if outcomes.clean == "pass":
-        return Decision("variable", "it passes without the variables of your environment", "clean",
-                        "env-conflict",
-                        "established" if outcomes.settled else "likely")
-    return _by_arms(outcomes)
+    return next(decision for fits, decision in (
+        (outcomes.control == "pass" and not unsteady, Decision("healthy", "the unchanged environment passes")),
+        (outcomes.control == "lost",
+         Decision("inconclusive", "the runbook's own process was killed under the ranks")),
+        (outcomes.message and outcomes.control in FAILING,
+         Decision("explained", "the messages of the ranks, or how they ended, show the cause",
+                  "" if unsteady else next(iter(cures(outcomes)), ""))),
+        (unsteady, Decision("inconclusive", unsteady)),
+        (outcomes.clean == "pass",
+         Decision("variable", "it passes without the variables of your environment", "clean", "env-conflict",
+                  "established" if outcomes.settled else "likely")),
+        (True, _by_arms(outcomes))) if fits)
 
 
 def _unsteady(outcomes: Outcomes) -> str:
     """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if
     it did not."""
-    if outcomes.control == "once of twice":
-        return "intermittent: the control failed and then passed"
-    if outcomes.control == "once of once":
-        return "the control failed and was not repeated"
-    if outcomes.control == "pass":
-        once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
-        # else it may be the way round that they share
-        apart = len(once) > 1 and not frozenset.intersection(*once.values())
-        return ("the control passed before the variants and failed after them: seen 1 of 2"
-                if outcomes.after == "fail" else
-                f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times" if apart else "")
-    same = [name for name, word in outcomes.arms.items() if word == "no effect"]
-    same += ["clean, once of twice"] * (outcomes.clean == "once of twice") + ["the control again"] * (outcomes.after == "pass")
-    return f"intermittent, so no switch decides; these passed: {', '.join(same)}" if same else ""
+    passes = outcomes.control == "pass"
+    once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
+    # else it may be the way round that they share
+    apart = len(once) > 1 and not frozenset.intersection(*once.values())
+    same = [*(name for name, word in outcomes.arms.items() if word == "no effect"),
+            *["clean, once of twice"] * (outcomes.clean == "once of twice"),
+            *["the control again"] * (outcomes.after == "pass")]
+    return next(why for fits, why in (
+        (outcomes.control == "once of twice", "intermittent: the control failed and then passed"),
+        (outcomes.control == "once of once", "the control failed and was not repeated"),
+        (passes and outcomes.after == "fail",
+         "the control passed before the variants and failed after them: seen 1 of 2"),
+        (passes and apart,
+         f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times"),
+        (same and not passes, f"intermittent, so no switch decides; these passed: {', '.join(same)}"),
+        (True, "")) if fits)
 
 
 def cures(outcomes: Outcomes) -> list[str]:

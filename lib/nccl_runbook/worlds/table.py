@@ -71,9 +71,9 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
 @titled("Which GPU, link, split or count")
 def search_table(search: Search) -> Table:
     """Every round of the search for the GPU or link."""
-    rows = [[str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
-            for n, r in enumerate(search.rounds, 1)]
-    rows += [["", Cell(search.why, "unknown"), ""]] if search.why else []
+    rows = [*([str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
+              for n, r in enumerate(search.rounds, 1)),
+            *[["", Cell(search.why, "unknown"), ""]] * bool(search.why)]
     return Table("", ["round", "GPUs that passed together", "GPUs that failed together"], rows,
                  "The groups of a round ran at the same time. The named part failed in more than one.")
 

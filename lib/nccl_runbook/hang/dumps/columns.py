@@ -39,7 +39,7 @@ _EMPTY = {"time_discovered_completed_ns": None, "input_dtypes": [], "is_p2p": Fa
 STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
 
 
-class Refused(ValueError):
+class Refused(Exception):
     """A file that is no usable dump; one sentence."""
 
 
@@ -119,12 +119,10 @@ def _alike(entries: list) -> list:
     """The entries in the shape of torch 2.4 and later, whatever wrote them; those of JSON have lists for pairs."""
     first = entries[0] if entries else {}
     missing = {k: v for k, v in _EMPTY.items() if k not in first}
-    if "collective_seq_id" not in first or "process_group" not in first:
-        entries = [{**e, "collective_seq_id": e.get("collective_seq_id", e.get("seq_id")),
-                    "process_group": e.get("process_group", (str(e.get("pg_id")), ""))} for e in entries]
-    elif isinstance(first["process_group"], list):
-        entries = [{**e, "process_group": (e["process_group"][0], e["process_group"][1])} for e in entries]
-    return [{**missing, **e} for e in entries] if missing else entries
+    if not missing and "collective_seq_id" in first and isinstance(first.get("process_group"), tuple):
+        return entries
+    return [{**missing, **e, "collective_seq_id": e.get("collective_seq_id", e.get("seq_id")),
+             "process_group": tuple(e.get("process_group", (str(e.get("pg_id")), "")))} for e in entries]
 
 
 def _short(value: Any) -> str:
@@ -204,12 +202,12 @@ class _Table:
             rows = sorted({row[0]: row for row in rows}.values())
             gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
             seqs, calls, states, ats = zip(*rows[gap:])  # what lies before a hole cannot be counted on
-        letters = "".join(states)
-        if letters.count("c") < len(letters):
-            self.open_ats += [at for at, letter in zip(ats, states) if letter != "c"]
-        still = next((i for i, letter in enumerate(states) if letter != "c"), None)
-        opened, last = (None if i is None else (seqs[i], calls[i], states[i], *_where(self._entries[ats[i]])) for i in (still, -1))
-        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls), letters.encode("ascii"), opened, last)
+        still = [i for i, letter in enumerate(states) if letter != "c"]
+        self.open_ats += [ats[i] for i in still]
+        opened, last = (None if i is None else (seqs[i], calls[i], states[i], *_where(self._entries[ats[i]]))
+                        for i in (still[0] if still else None, -1))
+        return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls),
+                      "".join(states).encode("ascii"), opened, last)
 
     def take_status(self, status: Any, names: Iterable[str]) -> dict[str, tuple[int, int]]:
         """The last number issued and the last complete one of each group, as the dump's own table of groups has them. With sends and

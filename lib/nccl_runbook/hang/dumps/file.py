@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -22,8 +23,8 @@ MAX_BYTES = 256 << 20
 SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file
 OBJECT_FACTOR = 24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
 _ONE = threading.Lock()  # the bound is the whole process's: of two readers at once one would leave it to all that come after, children too
-if hasattr(os, "register_at_fork"):  # a child of another thread's would wait for the lock for ever, and keep the bound
-    os.register_at_fork(before=_ONE.acquire, after_in_child=_ONE.release, after_in_parent=_ONE.release)
+# a child of another thread's would wait for the lock for ever, and keep the bound
+os.register_at_fork(before=_ONE.acquire, after_in_child=_ONE.release, after_in_parent=_ONE.release)
 _OURS = re.compile(rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|boot_id|schema)"\s*:')
 _BROKEN = (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ImportError,
            RecursionError)
@@ -43,11 +44,9 @@ class _PlainUnpickler(pickle.Unpickler):
 def _bounded(size: int) -> Iterator[None]:
     """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for gigabytes. On Linux only."""
     try:
-        import resource
-
         with open("/proc/self/statm", "rb") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):
+    except OSError:
         yield
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -86,8 +85,6 @@ def read(data: bytes) -> Reading:
         value = decode(data)
         with _ONE, _bounded(len(data)):  # a small value may hold itself a thousand times over, and be endless as text
             return condense({"entries": value} if isinstance(value, list) else value, hashlib.blake2b(data, digest_size=16).digest())
-    except Refused:
-        raise
     except MemoryError:
         raise Refused("asks for far more memory than a dump of this size needs") from None
     except _BROKEN as error:

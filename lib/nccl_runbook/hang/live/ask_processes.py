@@ -157,11 +157,8 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
     for pid, p in sorted(found.items(), key=lambda item: len(above[item[0]])):
         owner = next((a for a in above[pid] if a in ranks and (p.rank is None or (found[a].job, found[a].rank) == (p.job, p.rank))), None)
         leaf = not any(pid in above[other] for other in named)
-        if p.rank is not None:
-            is_rank = owner is None and (p.has_torch or leaf and (p.job, p.rank) not in with_torch)
-        else:
-            is_rank = leaf and bool(own_inodes(pid) - own_inodes(p.parent))
-        if is_rank:
+        first_of_rank = owner is None and (p.has_torch or leaf and (p.job, p.rank) not in with_torch)
+        if first_of_rank if p.rank is not None else leaf and own_inodes(pid) - own_inodes(p.parent):
             ranks[pid] = p
         elif owner is not None:
             helpers.setdefault(owner, []).append(pid)

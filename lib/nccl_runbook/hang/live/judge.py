@@ -293,8 +293,8 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
         return None
     told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
-    seen = [Evidence(f"power: {told}", "NVML")]
-    seen += [Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")] * _stands_still(members)
+    still = Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")
+    seen = [Evidence(f"power: {told}", "NVML"), *[still] * _stands_still(members)]
     return accuse(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
                   "likely" if len(seen) > 1 else "possible", seen)
 
@@ -345,9 +345,9 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     gpus = {(look.host, r.pid): gpu_of(r, look) for r, look in members}  # pids repeat on other hosts
     used = sorted((max(shown), min(shown), who) for who, gpu in gpus.items() if gpu
                   for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]] if len(shown) > 1)
-    if any(v.does != "moving" for v in base.ranks) or len(used) < max(2, len(base.ranks)) or used[0][0] > IDLE_MOST:
-        return None
-    if (least := min(low for _, low, _ in used[1:])) < RUNS_LEAST:
+    least = min((low for _, low, _ in used[1:]), default=0)
+    if any(v.does != "moving" for v in base.ranks) or len(used) < max(2, len(base.ranks)) or (
+            used[0][0] > IDLE_MOST or least < RUNS_LEAST):
         return None
     told = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
     return _is_slow(base, used[0][2], "possible", Evidence(told, "NVML"))

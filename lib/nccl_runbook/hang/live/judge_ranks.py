@@ -88,28 +88,24 @@ def numbered(rank: LiveRank, where: str, does: str) -> str:
 
 
 def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str:
-    gpu = gpu_of(rank, look)
     if not rank.samples or "gone" in rank.main_thread or rank.samples[-1].threads[0].state in ("Z", "X"):
         return "missing"
-    if all(s.threads[0].state in "Tt" for s in rank.samples):
-        return "stopped"
-    if not rank.has_torch:
-        return "starting"
-    if (counts := launches(rank, look)) and counts[1] > counts[0]:
-        return "moving"
-    if rank.nccl and gpu and all(not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent):
-        return "device" if len(set(places(rank))) <= 1 else "moving"
-    if is_still(rank):
-        return _still(rank.samples[-1].threads[0], stack, where)
-    if stack and all(waits_in(s) in INIT for s in main_stacks(rank)):
-        return "waits"  # rank 0 looks into its store again and again
-    if share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE:
-        calls = [waits_in(s) for s in main_stacks(rank)]
-        if not any(calls):
-            return "busy"
-        if all(calls) and len(calls) >= GIL_SAMPLES and len(set(places(rank))) == 1:
-            return "spins"
-    return "moving" if moved_last(rank) else "unknown"
+    gpu, counts = gpu_of(rank, look), launches(rank, look) or (0, 0)
+    gpu_busy = rank.nccl and gpu and all(
+        not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent)
+    calls, spots = [waits_in(s) for s in main_stacks(rank)], len(set(places(rank)))
+    on_cpu = share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE
+    return next(does for does, fits in (
+        ("stopped", all(s.threads[0].state in "Tt" for s in rank.samples)),
+        ("starting", not rank.has_torch),
+        ("moving", counts[1] > counts[0] or gpu_busy and spots > 1),
+        ("device", gpu_busy),
+        (_still(rank.samples[-1].threads[0], stack, where), is_still(rank)),
+        ("waits", calls and INIT.issuperset(calls)),  # rank 0 looks into its store again and again
+        ("busy", on_cpu and not any(calls)),
+        ("spins", on_cpu and all(calls) and len(calls) >= GIL_SAMPLES and spots == 1),
+        ("moving", moved_last(rank)),
+        ("unknown", True)) if fits)
 
 
 def is_still(rank: LiveRank) -> bool:
@@ -124,13 +120,15 @@ def is_still(rank: LiveRank) -> bool:
 def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
     """What a thread that stands still does. Asleep in the kernel for anything but a lock is no collective; on a lock it is one where
     torch.distributed is above it or nothing of Python's own is (`work.wait()` has no frame of its own)."""
-    if where:
-        return "waits"
-    if stack is None:
-        return "unknown" if not thread.waits else "lock" if ON_A_LOCK.search(thread.waits) else "asleep"
-    if any(_HOST_WORK.search(f.function) or _HOST_WORK.search(f.file.rpartition("/")[2]) for f in stack.frames):
-        return "busy"
-    return "waits" if (stack.frames and not _LIBRARY.search(stack.frames[0].file) and ON_A_LOCK.search(thread.waits)) else "asleep"
+    frames, on_lock = stack.frames if stack else [], ON_A_LOCK.search(thread.waits)
+    words = [word for f in frames for word in (f.function, f.file.rpartition("/")[2])]
+    return next(does for does, fits in (
+        ("waits", where),
+        ("unknown", stack is None and not thread.waits),
+        ("lock", stack is None and on_lock),
+        ("busy", any(map(_HOST_WORK.search, words))),
+        ("waits", on_lock and frames and not _LIBRARY.search(frames[0].file)),
+        ("asleep", True)) if fits)
 
 
 def moved_last(rank: LiveRank) -> bool:
@@ -272,13 +270,11 @@ def accuse(base: Picture, kind: str, accused: List[RankView], why: str, cause: O
     late = set(accused)
     victims = [v for v in base.ranks if v not in late and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
-    sentence = why
-    if accused:
-        hosts = sorted({v.host for v in accused})[:4] if len({v.host for v in base.ranks}) > 1 else []
-        sentence = f"{names(accused)}{' on ' * bool(hosts)}{', '.join(hosts)} {why}"
-    if victims and accused:
-        sentence += f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for {'it' if len(accused) == 1 else 'them'}"
-        sentence += f" in {collective}" * bool(collective)
+    hosts = sorted({v.host for v in accused})[:4] if len({v.host for v in base.ranks}) > 1 else []
+    who = f"{names(accused)}{' on ' * bool(hosts)}{', '.join(hosts)} " * bool(accused)
+    wait = (f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for "
+            f"{'it' if len(accused) == 1 else 'them'}{f' in {collective}' * bool(collective)}")
+    sentence = f"{who}{why}{wait * bool(victims and accused)}"
     own = (Evidence(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame)
     return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
                                status=status, evidence=[*seen, *own], decides=decides or stack_line(accused or victims))

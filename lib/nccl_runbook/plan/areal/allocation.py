@@ -5,14 +5,16 @@ AReaL raises, decided in the order in which it looks: syntax, then the component
 
 And of a string that a tag refuses: at which other tags it is valid, and how it is written there and now.
 """
+import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lark import Lark, LarkError, Tree
+from lark import Lark, LarkError, Token, Tree
 
 from nccl_runbook.plan.areal.tags import Rules, rows
 
@@ -50,7 +52,7 @@ class Part:
     @property
     def world_size(self) -> int:
         """Ranks: d·t·p·c. Experts fold into them."""
-        return 0 if self.kind == "eval" else math.prod(map(self.size, "dtpc"))
+        return 0 if self.kind == "eval" else _product(self.dims, "dtpc")
 
     @property
     def alloc_size(self) -> int:
@@ -60,7 +62,7 @@ class Part:
     @property
     def instance_size(self) -> int:
         """GPUs of one server, which is one worker of a controller."""
-        return self.size("t") * self.size("p")
+        return _product(self.dims, "tp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,16 +99,19 @@ def parse(text: str, rules: Rules) -> Mode:
     if len(text) > MOST_CHARACTERS:
         raise Refused(SYNTAX, f"longer than {MOST_CHARACTERS} characters, too long")
     tree = _tree(text, rules)
-    if rules.era == "A":
-        return _mode_a(tree, rules)
-    builder = _Builder(rules)
+    taken: set[str] = set()
     if any(getattr(t, "type", "") == "EVAL" for t in tree.children):
-        return Mode((dataclasses.replace(builder.part(tree.children[0]), name=None), Part("eval", "cpu", None, {})), "DECOUPLED_EVAL")
+        engine = dataclasses.replace(_part(tree.children[0], rules, taken), name=None)
+        return Mode((engine, *[Part("eval", "cpu", None, {})] * (rules.era != "A")), "DECOUPLED_EVAL")
     parts: list[Part] = []
     for group in tree.children:
-        parts += builder.group(group.children, len(parts))
-    if len(tree.children) > 1:
-        builder.chain(parts)
+        parts += _joined([_part(node, rules, taken) for node in group.children], len(parts), rules)
+    unnamed = [p for p in parts if p.name is None]
+    if len(parts) >= 3 and len(tree.children) > 1 and unnamed:
+        raise Refused(INVALID, f"three components or more must all have names; {len(unnamed)} have none")
+    bare = [p for p in parts if p.kind == "trainer" and not p.explicit]
+    if len(bare) > 1 and len(tree.children) > 1 and any(p.name is None for p in bare):
+        raise Refused(INVALID, "several trainers without a backend must all have names")
     return Mode(tuple(parts), _type(parts))
 
 
@@ -140,7 +145,7 @@ def _parser(name: str) -> Lark:
 
 def _tree(text: str, rules: Rules) -> Tree:
     try:
-        tree = _parser(rules.grammar).parse(text)
+        tree = _parser("allocation_a.lark" if rules.era == "A" else "allocation_b.lark").parse(text)
     except LarkError as error:
         raise Refused(SYNTAX, _stops(text, getattr(error, "column", 0)), max(0, getattr(error, "column", 0))) from error
     for token in tree.scan_values(lambda t: getattr(t, "type", "") in ("TRAINER", "EVAL")):
@@ -155,102 +160,73 @@ def _stops(text: str, column: int) -> str:
     return f"unexpected {text[column - 1]!r} at character {column}"
 
 
-class _Builder:
-    """Components out of the tree, and what AReaL checks about each and about all of them."""
+def _part(node: Tree, rules: Rules, taken: set[str]) -> Part:
+    """A component out of the tree, and what AReaL checks about each. ``taken``: names of those before it, to
+    which its own is added."""
+    tokens = {t.type: str(t) for t in node.children if isinstance(t, Token)}
+    below = [t for t in node.children if isinstance(t, Tree)]
+    part = _trainer(tokens, below, rules) if node.data == "train" else \
+        Part("engine", tokens["ENGINE"], tokens.get("NAME"), _dims(below))
+    if part.name in taken:
+        raise Refused(INVALID, f"two components are named {part.name}")
+    taken |= {part.name} - {None}
+    experts = part.experts.get("e", part.size("e"))
+    if rules.fsdp_plain and part.backend == "fsdp" and (part.size("p") > 1 or experts > 1):
+        raise Refused(INVALID, "FSDP takes only d, t and c; p and e need megatron")
+    if part.backend == "archon" and not rules.archon_pipeline and part.size("p") > 1:
+        raise Refused(INVALID, "archon does not support p at this tag")
+    return part
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.names: set[str] = set()
 
-    def part(self, node: Tree) -> Part:
-        tokens = {t.type: str(t) for t in node.children if not hasattr(t, "data")}
-        below = [t for t in node.children if hasattr(t, "data")]
-        if node.data == "engine":
-            return self._named(Part("engine", tokens["ENGINE"], tokens.get("NAME"), _dims(below)))
-        bare = "TRAINER" not in tokens
-        hybrid = below[0].data == "hybrid"
-        if self.rules.explicit and bare and not hybrid:
-            raise Refused(INVALID, "a trainer must name its backend, such as fsdp:d4")
-        dims, experts = self._hybrid(below[0]) if hybrid else (_dims(below), {})
-        if not hybrid:
-            self._experts_divide(dims)
-        if self.rules.explicit and bare:
-            raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
-        backend = tokens.get("TRAINER") or ("megatron" if (hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1) else "fsdp")
-        return self._backend_can(self._named(Part("trainer", backend, tokens.get("NAME"), dims, experts, not bare)))
+def _trainer(tokens: Mapping[str, str], below: Sequence[Tree], rules: Rules) -> Part:
+    bare, hybrid = "TRAINER" not in tokens, below[0].data == "hybrid"
+    if rules.era == "C" and bare and not hybrid:
+        raise Refused(INVALID, "a trainer must name its backend, such as fsdp:d4")
+    dims, experts = _hybrid(below[0], rules) if hybrid else (_dims(below), {})
+    group, world = _product(dims, "pet" if rules.expert_tensor == "tensor" else "pe"), _product(dims, "dtpc")
+    if dims.get("e", 1) > 1 and world % group:  # AReaL asserts it, which surfaces as ValueError
+        raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")
+    if rules.era == "C" and bare:
+        raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
+    heavy = hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1
+    backend = tokens.get("TRAINER", "megatron" if heavy else "fsdp")
+    return Part("trainer", backend, tokens.get("NAME"), dims, experts, not bare)
 
-    def _named(self, part: Part) -> Part:
-        if part.name in self.names:
-            raise Refused(INVALID, f"two components are named {part.name}")
-        if part.name is not None:
-            self.names.add(part.name)
-        return part
 
-    def _backend_can(self, part: Part) -> Part:
-        experts = part.experts.get("e", part.size("e"))
-        if self.rules.fsdp_plain and part.backend == "fsdp" and (part.size("p") > 1 or experts > 1):
-            raise Refused(INVALID, "FSDP takes only d, t and c; p and e need megatron")
-        if part.backend == "archon" and not self.rules.archon_pipeline and part.size("p") > 1:
-            raise Refused(INVALID, "archon does not support p at this tag")
-        return part
+def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
+    attn, ffn = (_dims([t for t in node.children if t.data == kind]) for kind in ("attn_dim", "ffn_dim"))
+    pipeline, world = attn.get("p", 1), _product(attn, "dtpc")
+    if ffn.get("p", pipeline) != pipeline:
+        raise Refused(INVALID, f"p must be the same for attn ({pipeline}) and ffn ({ffn['p']})")
+    rest = pipeline * ffn.get("t", attn.get("t", 1) if rules.expert_tensor == "tensor" else 1) * ffn.get("e", 1)
+    if "d" not in ffn and rules.expert_data == "derived":
+        if world % rest:
+            raise Refused(INVALID, f"ffn's d cannot be derived: p·t·e is {rest}, which does not divide {world}")
+    elif ffn.get("d", attn.get("d", 1)) * rest != world:
+        raise Refused(SIZES, f"attn has {world} GPUs, ffn {ffn.get('d', attn.get('d', 1)) * rest}: they must be equal")
+    return attn, ffn
 
-    def _experts_divide(self, dims: Mapping[str, int]) -> None:
-        """World size must be a multiple of p·(tensor size of experts)·e; AReaL asserts it, which surfaces as ValueError."""
-        group = dims.get("p", 1) * dims.get("e", 1) * (dims.get("t", 1) if self.rules.expert_tensor == "tensor" else 1)
-        world = math.prod(dims.get(letter, 1) for letter in "dtpc")
-        if dims.get("e", 1) > 1 and world % group:
-            raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")
 
-    def _hybrid(self, node: Tree) -> tuple[dict[str, int], dict[str, int]]:
-        attn = _dims([t for t in node.children if t.data == "attn_dim"])
-        ffn = _dims([t for t in node.children if t.data == "ffn_dim"])
-        pipeline, world = attn.get("p", 1), math.prod(attn.get(letter, 1) for letter in "dtpc")
-        if ffn.get("p", pipeline) != pipeline:
-            raise Refused(INVALID, f"p must be the same for attn ({pipeline}) and ffn ({ffn['p']})")
-        rest = pipeline * ffn.get("t", attn.get("t", 1) if self.rules.expert_tensor == "tensor" else 1) * ffn.get("e", 1)
-        if "d" not in ffn and self.rules.expert_data == "derived":
-            if world % rest:
-                raise Refused(INVALID, f"ffn's d cannot be derived: p·t·e is {rest}, which does not divide {world}")
-        elif ffn.get("d", attn.get("d", 1)) * rest != world:
-            raise Refused(SIZES, f"attn has {world} GPUs, ffn {ffn.get('d', attn.get('d', 1)) * rest}: they must be equal")
-        return attn, ffn
+def _joined(parts: Sequence[Part], at: int, rules: Rules) -> list[Part]:
+    """Components joined by "|"; the first is the anchor, and ``at`` its index in the whole. In era A there are
+    two, and none has a name."""
+    for part in parts[1:]:
+        if part.name is None and rules.era != "A":
+            raise Refused(INVALID, 'components joined by "|" must have names, such as fsdp[actor]:d4')
+        if part.world_size != parts[0].world_size:
+            joined = 'both sides of "|"' if rules.era == "A" else 'components joined by "|"'
+            sizes = f"{parts[0].world_size} and {part.world_size} GPUs"
+            raise Refused(INVALID, f"{joined} must be equally large: {sizes}")
+    return [dataclasses.replace(p, anchor=at if i else None) for i, p in enumerate(parts)]
 
-    def group(self, nodes: Sequence[Tree], at: int) -> list[Part]:
-        """Components joined by "|"; the first is the anchor, and ``at`` its index in the whole."""
-        parts = [self.part(node) for node in nodes]
-        for part in parts[1:]:
-            if part.name is None:
-                raise Refused(INVALID, 'components joined by "|" must have names, such as fsdp[actor]:d4')
-            if part.world_size != parts[0].world_size:
-                raise Refused(INVALID, f'components joined by "|" must be equally large: {parts[0].world_size} and {part.world_size} GPUs')
-        return [dataclasses.replace(p, anchor=at if i else None) for i, p in enumerate(parts)]
 
-    def chain(self, parts: Sequence[Part]) -> None:
-        unnamed = [p for p in parts if p.name is None]
-        if len(parts) >= 3 and unnamed:
-            raise Refused(INVALID, f"three components or more must all have names; {len(unnamed)} have none")
-        bare = [p for p in parts if p.kind == "trainer" and not p.explicit]
-        if len(bare) > 1 and any(p.name is None for p in bare):
-            raise Refused(INVALID, "several trainers without a backend must all have names")
+def _product(dims: Mapping[str, int], letters: str) -> int:
+    return math.prod(dims.get(letter, 1) for letter in letters)
 
 
 def _dims(nodes: Sequence[Tree]) -> dict[str, int]:
     """Letter to size; of a letter that is repeated the last one counts."""
     return {str(node.children[0]): int(node.children[1]) for node in nodes}
-
-
-def _mode_a(tree: Tree, rules: Rules) -> Mode:
-    """One engine and one trainer at most, without names."""
-    builder = _Builder(rules)
-    words = [t.type for t in tree.children if not hasattr(t, "data")]
-    parts = [builder.part(t) for t in tree.children if hasattr(t, "data")]
-    if "EVAL" in words:
-        return Mode(tuple(parts), "DECOUPLED_EVAL")
-    if "BAR" not in words:
-        return Mode(tuple(parts), _type(parts))
-    if parts[0].world_size != parts[1].world_size:
-        raise Refused(INVALID, f'both sides of "|" must be equally large: {parts[0].world_size} and {parts[1].world_size} GPUs')
-    return Mode((parts[0], dataclasses.replace(parts[1], anchor=0)), "COLOCATE")
 
 
 def _type(parts: Sequence[Part]) -> str | None:
@@ -280,28 +256,21 @@ def spans(found: list[Rules]) -> str:
 
 def written_for(text: str, rules: Rules) -> str:
     """The same allocation as ``rules`` read it, "" where there is none that means the same."""
-    for candidate in _candidates(text):
-        for row in (rules, *reversed(rows())):
-            mode = _parsed(candidate, row)
-            told = _write(mode, rules) if mode else ""
-            if told and told != text and _parsed(told, rules):
-                return told
-    return ""
+    modes = (_parsed(candidate, row) for candidate in _candidates(text) for row in (rules, *reversed(rows())))
+    written = (_write(mode, rules) for mode in modes if mode)
+    return next((told for told in written if told and told != text and _parsed(told, rules)), "")
 
 
 def _parsed(text: str, rules: Rules) -> Mode | None:
-    try:
+    with contextlib.suppress(Refused):
         return parse(text, rules)
-    except Refused:
-        return None
+    return None
 
 
-def _candidates(text: str) -> Iterator[str]:
-    yield text
-    for pattern, instead in _SLIPS:
-        text = re.sub(pattern, instead, text)
-        yield text
-    yield text.lower()
+def _candidates(text: str) -> list[str]:
+    """The text as it is, and after each slip that is put right."""
+    mended = [*itertools.accumulate(_SLIPS, lambda so_far, slip: re.sub(*slip, so_far), initial=text)]
+    return [*mended, mended[-1].lower()]
 
 
 def _write(mode: Mode, rules: Rules) -> str:
@@ -313,14 +282,14 @@ def _write(mode: Mode, rules: Rules) -> str:
         if len(parts) > 2 or not mode.plain:
             return ""
         parts, names = sorted(parts, key=lambda p: p.kind), [""] * len(parts)
-    return "".join(("|" if p.anchor is not None else "+") + _component(p, name, rules) for p, name in zip(parts, names))[1:]
+    return "".join(("|" if p.anchor is not None else "+") + spelt(p, name, rules) for p, name in zip(parts, names))[1:]
 
 
-def _component(part: Part, name: str, rules: Rules) -> str:
+def spelt(part: Part, name: str, rules: Rules) -> str:
+    """One component in the words of ``rules``."""
     heavy = part.size("p") > 1 or part.size("e") > 1 or bool(part.experts)
     backend = "megatron" if part.backend == "fsdp" and rules.fsdp_plain and heavy else part.backend
-    named = f"{backend}[{name}]" if name else backend
-    dims = "".join(f"{letter}{size}" for letter, size in part.dims.items())
-    if part.experts:
-        return f"{backend}:(attn:{dims}|ffn:{''.join(f'{letter}{size}' for letter, size in part.experts.items())})"
-    return f"{named}:{dims}"
+    dims, experts = ("".join(f"{letter}{size}" for letter, size in own.items()) for own in (part.dims, part.experts))
+    if experts:
+        return f"{backend}:(attn:{dims}|ffn:{experts})"
+    return f"{backend}[{name}]:{dims}" if name else f"{backend}:{dims}"

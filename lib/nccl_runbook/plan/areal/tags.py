@@ -1,13 +1,15 @@
 """AReaL's tags: which grammar reads an allocation string at each, what follows from it, and how its weight update is switched."""
 import dataclasses
 import functools
+import itertools
+import operator
 import re
+
+from packaging.version import Version
 
 from nccl_runbook.causes.toml import table
 
-_TAG = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:\.?(rc|post)\.?(\d+))?$")
-_KIND = {"rc": -1, None: 0, "post": 1}
-FIRST = "v0.3.2"
+_TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +36,9 @@ class Rules:
     expert_data: str
     fsdp_plain: bool
     archon_pipeline: bool
-    explicit: bool
     controller: str
     realhf: bool
     switch: Switch
-
-    @property
-    def grammar(self) -> str:
-        return "allocation_a.lark" if self.era == "A" else "allocation_b.lark"
 
     @property
     def known(self) -> bool:
@@ -52,13 +49,9 @@ class Rules:
 @functools.cache
 def rows() -> tuple[Rules, ...]:
     """Every row, oldest first, each with its last tag as the one that was asked for."""
-    data, found, so_far = table("plan/areal/tags"), [], {}
-    for row in data["rows"]:
-        so_far |= row
-        switch = Switch(**data["switch"][so_far["switch"]])
-        fields = {name: value for name, value in so_far.items() if name != "from"}
-        found.append(Rules(**{**fields, "tag": row["tags"][-1], "switch": switch}))
-    return tuple(found)
+    data = table("plan/areal/tags")
+    return tuple(Rules(**{**row, "tag": row["tags"][-1], "switch": Switch(**data["switch"][row["switch"]])})
+                 for row in itertools.accumulate(data["rows"], operator.or_))
 
 
 def newest() -> Rules:
@@ -70,15 +63,10 @@ def at(tag: str) -> Rules:
 
     Raises ValueError for what is no tag, and for tags before v0.3.2, which read the string with one regular expression.
     """
-    order = _order(tag)
-    if order is None:
+    if not _TAG.fullmatch(tag) or len(tag) > 40:
         raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
-    before = [r for r in rows() if _order(r.tags[0]) <= order]
+    before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
     if not before:
-        raise ValueError(f"{tag} is older than {FIRST}: it reads the string with a regular expression that ignores unknown parts")
+        raise ValueError(f"{tag} is older than {rows()[0].tags[0]}: it reads the string with a regular expression that "
+                         "ignores unknown parts")
     return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
-
-
-def _order(tag: str) -> tuple[int, ...] | None:
-    found = _TAG.match(tag)
-    return (*map(int, found.group(1, 2, 3)), _KIND[found[4]], int(found[5] or 0)) if found and len(tag) <= 40 else None
