@@ -96,7 +96,7 @@ def _in_form(kind: str, found: Match[str]) -> str:
     """The form with other names, name by name in a list of hosts."""
     if not found[1]:
         return found[0]
-    others = [_other(kind, name) for name in re.split(r",(?![\d,-]*\])", found[1])]
+    others = [_other(kind, name) for name in re.split(r",(?![\d,-]{0,300}\])", found[1])]
     return found.string[found.start() : found.start(1)] + ",".join(others) + found.string[found.end(1) : found.end()]
 
 
