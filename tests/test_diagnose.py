@@ -97,6 +97,30 @@ def test_a_file_is_recognised_by_its_content(tmp_path, name, text, what):
     assert in_folder[what] == ((str(tmp_path),) if what == "logs" else (str(tmp_path / name),))
 
 
+def nothing_to_read(folder: Path, what: str) -> Path:
+    """A folder without files, a file without bytes, a program, or a link to nothing."""
+    path = folder / what
+    if what == "folder":
+        path.mkdir()
+    elif what == "link":
+        path.symlink_to(folder / "gone")
+    else:
+        path.write_bytes(b"\x7fELF\x02\x01" + bytes(4000) if what == "program" else b"")
+    return path
+
+
+@pytest.mark.parametrize("what", ["folder", "empty", "program", "link"])
+def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path, what):
+    nothing = nothing_to_read(tmp_path, what)
+    (tmp_path / "a.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
+    dumps = DATA / "hang" / "skip"
+    for rest in (tmp_path / "a.log", dumps):
+        alone = diagnose(rest)
+        for both in ((nothing, rest), (rest, nothing)):
+            assert [diagnose(*both)[key] for key in ("sentence", "verdict")] == [alone["sentence"], alone["verdict"]]
+    assert (run_cli("hang", nothing).returncode, run_cli("hang", nothing, dumps).returncode) == (4, 3)
+
+
 def test_an_archive_is_read_as_its_folder(tmp_path):
     with tarfile.open(tmp_path / "d.tar.gz", "w:gz") as archive:
         archive.add(DATA / "hang" / "skip", "skip")

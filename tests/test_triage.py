@@ -81,7 +81,7 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert f"If so: {causes()['container-gpu-access'].says}" in text and "your launcher: If so: Start the container" in text
     assert page.read_text().count("If so: Start the container") == 1 and "If so: What decides it" not in page.read_text()
-    assert f"If so: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Only possible</h3>" in page.read_text()
+    assert f"If so: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Only possible: the process has no access to a GPU</h3>" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
     text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert "If so" not in text.split("\n2. ")[0] and "Only possible" not in page.read_text()
@@ -182,7 +182,7 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
     ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no usable interface."),
     ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
      "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown",
-     'Undecided: the log shows "[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, '
+     'Unknown: the log shows "[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, '
      'OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=6" (job.log line 1, rank 3). Possible: a collective runs on some ranks only, '
      'or 2 other causes.'),
     ("nothing that anybody knows", "unknown", "Unknown: 1 line was read, and this does not look like the log of a GPU job.")])

@@ -51,7 +51,7 @@ def nccl_runbook(
 ) -> None:
     """From a failed multi-GPU job to a proven cause and the fix.
 
-    Exit codes: 0 healthy, 1 the runbook failed, 2 wrong usage, 3 broken or degraded, 4 unknown, 130/143 interrupted.
+    Exit codes: 0 healthy, 1 the runbook failed, 2 wrong usage, 3 broken or degraded, 4 unknown, 129/130/143 interrupted.
     """
 
 

@@ -25,7 +25,7 @@ def text(document: VerdictDocument, lead: Finding | None, fits: Iterable[str], t
         lines.append("")
     lines += [f"{'also ' * bool(lead)}{c.status}: {causes()[c.id].title} [{c.id}]" for c in behind[:SHOWN]]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
-    lines += [f"fits the symptom, not shown by the log: {', '.join(fits)}"] * bool(fits)
+    lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
     lines += [f"ruled out: {c.title} [{c.id}]" for c in document.causes if c.status == "ruled-out"]
     lines += [f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)][:SHOWN]
     lines += [f"next: {test.line}", f"      {test.why}" + f" (about {test.about_s} s)" * bool(test.about_s)] if test else []

@@ -160,9 +160,9 @@ def nothing_read(env: Environment) -> Iterator[Finding]:
     bare = [r for r in env.roles if isinstance(r.torch, Gap) and r.torch.reason == "absent" and isinstance(r.reported, Gap)]
     empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or r in bare) and not _unread_files(r)]
     if empty:
-        right = "file" if isinstance(env.host, Gap) else "process, is its environment active"
+        instead = "the file that sets them" if isinstance(env.host, Gap) else "the process that sets them, with its environment active"
         yield Finding("nothing-read", Severity.UNKNOWN,
-                      f"no relevant setting was found in {', '.join(empty)}: is it the right {right}?")
+                      f"{', '.join(empty)}: no variable of NCCL, CUDA or torch is set there; name {instead}")
 
 
 def _unread_files(role: Role) -> list[str]:

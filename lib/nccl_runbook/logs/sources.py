@@ -98,7 +98,7 @@ class Source:
         """Pieces of the text; ends early, with a sentence in ``left_out``, if it is damaged or endless."""
         total = blank = 0
         try:
-            for piece in self._text():
+            for piece in () if self._file is None else self._text():
                 total += len(piece)
                 blank = 0 if b"\n" in piece else blank + len(piece)
                 self._budget[0] -= len(piece)

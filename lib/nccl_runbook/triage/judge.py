@@ -281,7 +281,7 @@ def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         return "Unknown: only known harmless messages. A log cannot show that a job is healthy."
     again = f" The ranks were started {logs.attempts} times. This broke first; nccl-runbook hang judges the last attempt."
     answer = {"established": f"Broken: {lead.title} (established).", "likely": f"Likely: {lead.title}."}
-    return answer.get(lead.status, f"Undecided: {_undecided(hypotheses)}.") + again * (logs.attempts > 1)
+    return answer.get(lead.status, f"Unknown: {_undecided(hypotheses)}.") + again * (logs.attempts > 1)
 
 
 def _undecided(hypotheses: list[Hypothesis]) -> str:
@@ -311,10 +311,10 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     missed = {f.name: f.problem or f.left_out for f in logs.files}
     unread = [Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),)) for name, why in missed.items() if why]
     if not hypotheses or hypotheses[0].cause == "benign":
-        unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, hypotheses).removeprefix("Unknown: ")))
+        unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, hypotheses).removeprefix("Unknown: ")))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health
-        unread.append(Finding("log-undecided", Severity.UNKNOWN, _undecided(hypotheses)))
+        unread.insert(0, Finding("log-undecided", Severity.UNKNOWN, _undecided(hypotheses)))
     return [*map(log_points_to_cause, hypotheses), *unread]
 
 

@@ -63,7 +63,8 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
     """Causes that fit the symptom, below the test that separates them; none without any."""
     rows = [[line, "; ".join(those)] for line, those in grouped(
         (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits).items()]
-    return [Table("Fits this symptom, but the log does not show it", ["test that separates them", "causes"], rows)] if rows else []
+    caption = "Other causes of this symptom, without evidence in this log"
+    return [Table(caption, ["test that separates them", "causes"], rows)] if rows else []
 
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
