@@ -109,16 +109,13 @@ def nothing_to_read(folder: Path, what: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("what", ["folder", "empty", "program", "link"])
-def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path, what):
-    nothing = nothing_to_read(tmp_path, what)
+def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path):
+    nothing = [nothing_to_read(tmp_path, what) for what in ("folder", "empty", "program", "link")]
     (tmp_path / "a.log").write_text("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
-    dumps = DATA / "hang" / "skip"
-    for rest in (tmp_path / "a.log", dumps):
-        alone = diagnose(rest)
-        for both in ((nothing, rest), (rest, nothing)):
-            assert [diagnose(*both)[key] for key in ("sentence", "verdict")] == [alone["sentence"], alone["verdict"]]
-    assert (run_cli("hang", nothing).returncode, run_cli("hang", nothing, dumps).returncode) == (4, 3)
+    for rest in (tmp_path / "a.log", DATA / "hang" / "skip"):
+        answers = [diagnose(*both) for both in ([rest], [rest, *nothing], [*nothing, rest])]
+        assert len({(a["sentence"], a["verdict"]) for a in answers}) == 1
+    assert [run_cli("hang", one).returncode for one in nothing] == [4] * 4
 
 
 def test_an_archive_is_read_as_its_folder(tmp_path):
