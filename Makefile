@@ -16,7 +16,7 @@ ifeq ($(origin PYTHON),command line)
 JOB_PYTHON := --python '$(subst ','\'',$(PYTHON))'
 endif
 
-PYTEST := pytest -n 2 --dist loadfile --max-worker-restart 1
+PYTEST := pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
