@@ -2,6 +2,7 @@
 which has a second address, so that listening on every address shows."""
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import shutil
@@ -65,8 +66,9 @@ def watched(command: list[str], folder: Path) -> tuple[int, set[str]]:
     seen: set[str] = set()
     try:
         while running.poll() is None:
-            if os.readlink(f"/proc/{running.pid}/ns/net") != os.readlink("/proc/self/ns/net"):
-                seen |= listeners(running.pid)
+            with contextlib.suppress(FileNotFoundError):  # it ended since: the next question says so
+                if os.readlink(f"/proc/{running.pid}/ns/net") != os.readlink("/proc/self/ns/net"):
+                    seen |= listeners(running.pid)
             time.sleep(0.03)
     finally:
         left = {pid: start_time(pid) for pid in children(running.pid)}
