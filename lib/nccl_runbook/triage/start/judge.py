@@ -37,7 +37,7 @@ def symptom_recognised(start: Start) -> list[Finding]:
 def log_not_read(logs: Logs) -> list[Finding]:
     """Files that could not be read, if no other could."""
     return [Finding("log-not-read", Severity.UNKNOWN, f"the log could not be read: {f.name} {f.problem}", (Evidence(f.problem, f.name),))
-            for f in logs.files if all(file.problem for file in logs.files)]
+            for f in (logs.files if all(file.problem for file in logs.files) else ())]
 
 
 def nothing_recognised(logs: Logs) -> Finding:
