@@ -118,6 +118,11 @@ def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path)
     assert [run_cli("hang", one).returncode for one in nothing] == [4] * 4
 
 
+def test_what_somebody_reports_is_not_said_to_stand_in_a_log():
+    sentence = diagnose("RuntimeError: No CUDA GPUs are available")["sentence"]
+    assert "(your description)" in sentence and "the log shows" not in sentence
+
+
 def test_an_archive_is_read_as_its_folder(tmp_path):
     with tarfile.open(tmp_path / "d.tar.gz", "w:gz") as archive:
         archive.add(DATA / "hang" / "skip", "skip")

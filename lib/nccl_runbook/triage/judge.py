@@ -286,7 +286,8 @@ def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
 
 def _undecided(hypotheses: list[Hypothesis]) -> str:
     """What was printed, and what it may mean."""
-    printed = [f"the log shows \"{line.text.strip()[:MOST_QUOTED]}\" ({where(line)}). " for line in hypotheses[0].evidence[:1]]
+    printed = [f"{'you report' if line.file == CONTEXT else 'the log shows'} \"{line.text.strip()[:MOST_QUOTED]}\" ({where(line)}). "
+               for line in hypotheses[0].evidence[:1]]
     others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
     return "".join(printed) + f"Possible: {hypotheses[0].title}{others}"
 
