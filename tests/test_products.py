@@ -146,6 +146,7 @@ def test_what_a_run_leaves_is_private_whatever_folder_and_umask(tmp_path: Path, 
     (full / "notes.txt").write_text("x")
     (tmp_path / "job.log").write_text(KNOWN + "\n")
     out.chmod(0o755)
+    full.chmod(0o755)
     words = ("run", "--log", tmp_path / "job.log", "--step", "07-logs", "--budget", "60s", "--out")
     ended = run_cli(*words, out, preexec_fn=lambda: os.umask(umask))
     assert ended.returncode in (3, 4) and len(list(out.iterdir())) > 4
