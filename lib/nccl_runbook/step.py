@@ -1,6 +1,7 @@
 """One notebook's run: its parameters, what it collects, and the record it leaves behind."""
 import ast
 import dataclasses
+import json
 import math
 import os
 import re
@@ -28,6 +29,7 @@ from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
+WORLDS_VARIABLE = "NCCL_RUNBOOK_WORLDS"  # a file that gets a line for each world that starts or ends: the cockpit shows it
 UNTIL_VARIABLE = "NCCL_RUNBOOK_UNTIL"  # when the runner's budget for this step ends, by time.monotonic()
 _LONGEST_WORD = 1 << 17  # bytes of one argument of a command, with its end (Linux, MAX_ARG_STRLEN)
 _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
@@ -99,7 +101,7 @@ class Step:
             sweep({tempfile.gettempdir(), "/dev/shm"})
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
-                                  stopped=self._stopped, until=self._until)
+                                  stopped=self._stopped, until=self._until, note=self._note)
             self.record.judged = records.Judged(python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged())
         return self._engine
 
@@ -159,6 +161,18 @@ class Step:
             self.record.commands = [records.Command(label=w.request.name, line=self._line(w))
                                     for w in (self._engine.history if self._engine else [])]
         return StepView(self.record, self.save())
+
+    def _note(self, request: WorldRequest, world: World | None) -> None:
+        """A line for whoever watches: a world that starts, or how it ended."""
+        if WORLDS_VARIABLE not in os.environ or request.name == "software":
+            return
+        seen = {"step": self.name, "name": request.name, "ranks": request.world_size,
+                "gpus": ",".join(str(d) for d in request.devices if d is not None)}
+        if world:
+            figures = [world.busbw_gb_per_s(op) for op in ("all_reduce", "send_recv")]
+            seen.update(ended=world.ended, wall_s=world.wall_s, gb_per_s=next(filter(None, figures), None))
+        with open(os.environ[WORLDS_VARIABLE], "a", encoding="utf-8") as file:
+            file.write(json.dumps(seen) + "\n")
 
     def _not_here(self) -> list[Finding]:
         """That GPUs were named and none is here: what ran says nothing of them."""
