@@ -1,13 +1,15 @@
-"""What is left to separate after reading, and the cheapest test that does it."""
+"""The one sentence, what is left to separate after reading, and the cheapest test that does it."""
 
 import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
 from nccl_runbook.causes.causes import causes
-from nccl_runbook.core.findings import Finding
+from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.report.verdict import VerdictDocument
 from nccl_runbook.triage.start.steps import StepText, step_texts
+
+LOGS = "07-logs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +20,21 @@ class Test:
     why: str
     separates: tuple[str, ...] = ()
     about_s: int = 0
+
+
+def sentence(document: VerdictDocument, lead: Finding | None) -> str:
+    """Who, what, where, and how sure."""
+    if lead:
+        printed = [s.notebook for s in document.steps if s.notebook == LOGS and lead in s.findings and lead.evidence]
+        said = document.sentence.rstrip(".")
+        if said.endswith("(likely)") and lead.severity is Severity.WARN and lead.id != "hang-told":
+            said = f"Likely: {lead.title.rstrip('.')}"
+        return said + (f": {lead.evidence[0].source}." if printed else ".")
+    sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
+    if document.verdict == "healthy":
+        return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
+    unknown = next(s.reason.rstrip(".") for s in document.steps if s.status == "unknown")
+    return f"Unknown: {'; '.join([*sound, unknown])}."
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
