@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from nccl_runbook.case.dumps import Dumps, dumps_of
 from nccl_runbook.case.facts import Brought
-from nccl_runbook.case.judge import LOGS, Test, next_test, sentence
+from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, sentence
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code
@@ -21,7 +21,7 @@ from nccl_runbook.triage.judge_against import compare
 from nccl_runbook.triage.start.steps import deciding
 from nccl_runbook.triage.table import all_tables
 
-DUMPS, SETTINGS, PLAN = "06-timeouts", "02-environment", "plan"
+SETTINGS, PLAN = "02-environment", "plan"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +56,18 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     document = verdict_document(RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps), found.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(document, sentence=sentence(document, lead), exit_code=exit_code(document.verdict, fail_on))
-    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps))
+    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps,
+                                                   found.logs.logs.launcher if found.logs else ""))
 
 
-def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live]) -> Gathered:
-    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank.
+def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],
+           against: Sequence[str] = ()) -> Gathered:
+    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank;
+    ``against``: logs of a run that worked.
 
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
-    found = logs_of(brought, stdin) if brought.logs or brought.words else Gathered([])
+    found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
     if found.dumps and not (brought.words or any(f.lines for f in found.logs.logs.files)):
         found.records.pop()  # nobody named a log: that none was read is not missed
     found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])

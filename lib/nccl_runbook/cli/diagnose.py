@@ -21,6 +21,8 @@ def diagnose(
     given: Annotated[list[str] | None, answer.typer.Argument(
         metavar="[ANYTHING...]", show_default=False, help="Logs, folders, archives, dumps, stacks, records, launch scripts, "
         "configurations, an allocation, a pid, an error text, - for standard input; nothing: the ranks on this machine.")] = None,
+    against: Annotated[list[str], answer.typer.Option(
+        metavar="GOOD", help="The log of a run that worked, to compare. Repeatable.")] = [],  # noqa: B006
     gpus: Annotated[int, answer.typer.Option(metavar="N", help="GPUs of a node, for an allocation that does not say it.", min=0)] = 0,
     gap: Annotated[float, answer.typer.Option(metavar="S", min=0.0, max=3600.0, help="Seconds between two looks at a running job.")] = 10.0,
     json: answer.JsonOption = False,
@@ -31,9 +33,10 @@ def diagnose(
 ) -> None:
     """Start here: name everything you have, and read what is broken, how that is known, and what to change."""
     stop.end()
-    brought, found = _gathered(list(given or ()), gap, gpus)
+    answer.named(against)
+    brought, found = _gathered(list(given or ()), gap, gpus, against)
     if not found.records and sys.stdin.isatty():  # nothing was named, and no rank runs here
-        brought, found = _gathered([answer.typer.prompt("A path, or the error text")], gap, gpus)
+        brought, found = _gathered([answer.typer.prompt("A path, or the error text")], gap, gpus, against)
     if not found.records:
         answer.leave("no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, a pid or an error text")
     told = case(found, "diagnose", answer.command(), fail_on)
@@ -41,10 +44,11 @@ def diagnose(
         told.document, found.records, told.test))
 
 
-def _gathered(given: list[str], gap_s: float, gpus: int) -> tuple[Brought, Gathered]:
+def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
     try:
         brought = sort(given)
-        return brought, gather(brought, piped(sys.stdin.fileno()) if "-" in brought.logs else None, gpus, lambda pids: _look(pids, gap_s))
+        return brought, gather(brought, piped(sys.stdin.fileno()) if "-" in brought.logs else None, gpus, lambda pids: _look(pids, gap_s),
+                               against)
     except ValueError as error:  # a record that is none, too
         answer.leave(error)
 
