@@ -13,6 +13,7 @@ from hypothesis import given, strategies as st
 from live_samples import IN_ALL_REDUCE, SAVING, look, rank
 from nccl_runbook.core import share
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import verdict_of
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import judge as judge_environment
 from nccl_runbook.environment.read_file import read as read_file
@@ -206,7 +207,7 @@ def test_numbers_of_a_list_of_nodes_stay() -> None:
 
 def _triage(path: Path, context: str) -> object:
     given = answer(collect([str(path)], context))
-    return given.verdict, [(h.cause, h.status, [e.line for e in h.evidence]) for h in given.hypotheses], len(given.hosts), len(given.logs.ranks)
+    return verdict_of(given.findings), [(h.cause, h.status, [e.line for e in h.evidence]) for h in given.hypotheses], len(given.hosts), len(given.logs.ranks)
 
 
 @pytest.mark.parametrize("number", range(0, len(SAMPLES), 10))

@@ -91,7 +91,7 @@ def test_the_command_says_what_each_file_is(tmp_path):
     (tmp_path / "weights.pt").write_bytes(pickle.dumps([1.0], protocol=4))
     told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
     assert "job.env is variables: `nccl-runbook env` judges them" in told and "weights.pt: is a binary file" in told
-    assert "Dumps and stacks among these files" in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
+    assert "06-timeouts: " in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
 
 
 @pytest.mark.parametrize(("folder", "verdict", "code", "rank"), [

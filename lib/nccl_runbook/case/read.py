@@ -1,11 +1,11 @@
 """What somebody gave, each thing recognised by its content: paths, process ids, allocations, error texts."""
 
-import dataclasses
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator
 
+from nccl_runbook.case.facts import Brought
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.sources import HEAD_BYTES, kind, sources
 from nccl_runbook.plan import frameworks
@@ -16,20 +16,6 @@ SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader wai
 _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
 _PATH = re.compile(r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|sbatch|slurm|ya?ml)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Brought:
-    """Sorted by what reads it. ``logs``: also dumps, stacks, archives, answers of RAS; ``scripts``: launch scripts and lists of variables;
-    ``allocations``: also launch lines; ``words``: error texts and symptoms."""
-
-    logs: tuple[str, ...] = ()
-    scripts: tuple[str, ...] = ()
-    configurations: tuple[str, ...] = ()
-    records: tuple[str, ...] = ()
-    allocations: tuple[str, ...] = ()
-    pids: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
 
 
 def sort(given: Iterable[str]) -> Brought:

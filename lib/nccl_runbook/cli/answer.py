@@ -20,7 +20,7 @@ from nccl_runbook.logs.file import HELD
 from nccl_runbook.report.tables import Table
 
 # a line to run next
-_NEXT = re.compile(r"(?m)^( {7,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
+_NEXT = re.compile(r"(?m)^( {6,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
 
 
 def _known(word: str) -> str:
