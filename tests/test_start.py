@@ -196,11 +196,11 @@ def test_what_a_run_says_is_escaped(tmp_path):
     world = {"step": "03-fewer-gpus", "name": "<script>", "gpus": "0,1", "ranks": 2}
     Path(run._worlds.name).write_text(json.dumps(world) + "\n" + json.dumps(world)[:9])  # the second line is not whole yet
     cells = macros("cells.html.j2")
-    ended = str(cells.status(run)) + str(cells.said(run)) + str(cells.answer(None, run, ""))
+    ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.answer(None, [], run, '')}"
     assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
     assert run.worlds == [WorldSeen(**world)]
-    at_work = str(cells.status(run))
+    at_work = str(cells.form_status({"run": run}))
     assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "03-fewer-gpus", "2 ranks, GPU 0,1")) and "<script" not in at_work
 
 
@@ -253,23 +253,24 @@ def opened(tmp_path, monkeypatch):
     pytest.importorskip("ipywidgets")
     monkeypatch.setenv("NCCL_RUNBOOK_RUN_DIR", str(tmp_path))
     monkeypatch.setattr(form, "_latest", None)
-    return form.Cockpit(dict(PLAIN))
+    return form.Cockpit({**PLAIN})
 
 
 def typed(opened, text: str) -> dict:
     """The variables once that was typed and read."""
-    opened.given.value = text
-    opened._read(opened._asked)
+    opened.fields["given"].value = text
+    opened.read(opened.asked)
     return opened.namespace
 
 
 def test_fields_write_plain_variables_and_a_second_run_is_refused(opened, tmp_path, monkeypatch):
-    opened.gpus.value, opened.budget.value, opened.busy.value = " 0,1 ", 90, True
+    for name, value in (("gpus", " 0,1 "), ("budget_s", 90), ("allow_busy", True)):
+        opened.fields[name].value = value
     opened.boxes["04-transports"].value = False
     variables = opened.namespace
-    assert (variables["gpus"], variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
+    assert (variables["gpus"].strip(), variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
     assert variables["steps"] == [name for name in form.TESTS if name != "04-transports"]
-    assert "--budget 90s --allow-busy" in opened.line.value and opened.cancel() == "No run is in progress."
+    assert "--gpus 0,1 --budget 90s --allow-busy" in opened.texts["line"].value and opened.cancel() == "No run is in progress."
     at_work = RunProcess(["--step", "none"], tmp_path)  # not watched yet: at work as far as anybody knows
     monkeypatch.setattr(form, "_latest", at_work)
     assert "Cancel it" in opened.run() and form._latest is at_work
@@ -278,19 +279,19 @@ def test_fields_write_plain_variables_and_a_second_run_is_refused(opened, tmp_pa
 
 def test_what_is_typed_is_read_as_the_command_line_reads_it(opened, tmp_path):
     data = ROOT / "tests" / "data" / "hang"
-    assert typed(opened, "tests/data/hang/skip")["log"] == str(data / "skip") and opened.answer.lead.id == "hang-told"
+    assert typed(opened, "tests/data/hang/skip")["log"] == str(data / "skip") and opened.case(None).lead.id == "hang-told"
     assert typed(opened, f"{data / 'skip'}\ntests/data/hang/op")["log"] == f"{data / 'skip'}:{data / 'op'}"
     assert typed(opened, "ncclSystemError") | {"steps": []} == {**PLAIN, "symptom": "ncclSystemError"}
     assert typed(opened, f"{DUPLICATES[0]}\nstep 2 of 3")["log"] == str(tmp_path / "pasted.log")
-    assert opened.boxes[opened.answer.test.line.split()[-1]].value
+    assert opened.boxes[opened.case(None).test.line.split()[-1]].value
     assert typed(opened, "hf_abcdefghijklmnopqrstuvwxyz012345 is my\ntoken x")["log"] and "hf_abc" not in (tmp_path / "pasted.log").read_text()
-    assert typed(opened, "")["log"] == "" and opened.answer is None
+    assert typed(opened, "")["log"] == "" and opened.case(None) is None
 
 
 def test_a_run_reads_the_dumps_that_were_given(opened):
     typed(opened, "tests/data/hang/skip")
     opened.boxes["03-fewer-gpus"].value = True
-    values = opened._values()
+    values = opened.values()
     assert (values["log"], values["hang_path"], values["steps"]) == ("", str(ROOT / "tests/data/hang/skip"), ["03-fewer-gpus", "06-timeouts"])
     assert parsed(cockpit.arguments(values))["parameter"] == [f"hang_path={values['hang_path']}"]
 
@@ -298,12 +299,12 @@ def test_a_run_reads_the_dumps_that_were_given(opened):
 @pytest.mark.parametrize("field, wrong", [("given", "/nowhere/a.log"), ("given", "tests/data /nowhere/a.log"), ("gpus", "1-0"), ("python", "/nowhere/python -u"),
                                           ("python", "python3 'x")])
 def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
-    getattr(opened, field).value = wrong
-    opened._read(opened._asked)
-    assert 'role="alert"' in opened.note.value and opened.run_button.disabled and not opened.line.value
-    getattr(opened, field).value = ""
-    opened._read(opened._asked)
-    assert not opened.note.value and not opened.run_button.disabled
+    opened.fields[field].value = wrong
+    opened.read(opened.asked)
+    assert 'role="alert"' in opened.texts["refused"].value and opened.buttons["run"].disabled and "<pre" not in opened.texts["line"].value
+    opened.fields[field].value = ""
+    opened.read(opened.asked)
+    assert "alert" not in opened.texts["refused"].value and not opened.buttons["run"].disabled
 
 
 @given(st.text(max_size=300), st.text(max_size=40))

@@ -45,6 +45,11 @@ class WorldSeen:
     gb_per_s: float | None = None
 
     @property
+    def again(self) -> str:
+        """What a click on it does."""
+        return f"Run {self.name} of {self.step} again"
+
+    @property
     def text(self) -> str:
         """What it is and how it ended."""
         figure = f", {self.gb_per_s:.3g} GB/s" if self.gb_per_s else ""
