@@ -194,12 +194,12 @@ def test_what_a_run_says_is_escaped(tmp_path):
     run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
     run.cancelled_at, run.started_at, run.ended_at, run.compared, run._worlds = None, 0.0, 1.0, None, tempfile.NamedTemporaryFile()
     world = {"step": "03-fewer-gpus", "name": "<script>", "gpus": "0,1", "ranks": 2}
-    Path(run._worlds.name).write_text(json.dumps(world) + "\n" + json.dumps(world)[:9])  # the second line is not whole yet
+    Path(run._worlds.name).write_text('{"step": "03-fewer-gpus"}\n' + json.dumps(world) + "\n" + json.dumps(world)[:9])  # the second line is not whole yet
     cells = macros("cells.html.j2")
     ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.answer(None, [], run, '')}"
     assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
-    assert run.worlds == [WorldSeen(**world)]
+    assert run.worlds == [WorldSeen(**world)] and run.now == "03-fewer-gpus"
     at_work = str(cells.form_status({"run": run}))
     assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "03-fewer-gpus", "2 ranks, GPU 0,1")) and "<script" not in at_work
 

@@ -68,7 +68,7 @@ class Cockpit:
             "allow_busy": w.Checkbox(values["allow_busy"], **look,
                                      description="Also test GPUs that others use (disturbs their jobs)")}
         self.boxes = {name: w.Checkbox(not wanted or name in wanted, indent=False, layout=look["layout"],
-                                       description=f"{name}: {step_texts()[name].answers}")
+                                       description=f"{name} ({step_texts()[name].about_s} s): {step_texts()[name].answers}")
                       for name in TESTS if (self.notebooks / f"{name}.ipynb").is_file()}
         # no icons: their glyph would become part of the accessible name
         self.buttons = {
@@ -76,7 +76,8 @@ class Cockpit:
             "cancel": w.Button(description="Cancel", tooltip="Stop the run and its ranks"),
             "try": w.Button(description="Try it beside a control", layout=w.Layout(width="auto"),
                             tooltip="Run an all_reduce with and without the setting, in turn")}
-        self.setting = w.Text(description="Setting to try", placeholder="NAME=VALUE", style=look["style"])
+        self.setting = w.Text(description="Setting to try", placeholder="NAME=VALUE", layout=w.Layout(width="60%"),
+                              style=look["style"])
         self.texts = {name: w.HTML() for name in ("refused", "price", "status", "line", "said")}
         self.card = w.Output()
         self.fix = w.HBox([self.setting, self.buttons["try"]], layout=w.Layout(display="none"))

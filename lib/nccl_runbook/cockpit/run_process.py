@@ -41,7 +41,6 @@ class WorldSeen:
     gpus: str
     ranks: int
     ended: str = ""
-    wall_s: float = 0.0
     gb_per_s: float | None = None
 
     @property
@@ -110,11 +109,20 @@ class RunProcess:
         return [load(self.outputs / self.document.run.id / name) for name in names]
 
     @property
+    def _noted(self) -> list[dict[str, Any]]:
+        """What its steps noted: that they began, and their worlds."""
+        whole = Path(self._worlds.name).read_text(encoding="utf-8").rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    @property
     def worlds(self) -> list[WorldSeen]:
         """Every world that it started, in order, as it stands now."""
-        whole = Path(self._worlds.name).read_text(encoding="utf-8").rpartition("\n")[0]
-        seen = [WorldSeen(**json.loads(line)) for line in whole.splitlines()]
-        return list({(w.step, w.name): w for w in seen}.values())
+        return list({(n["step"], n["name"]): WorldSeen(**n) for n in self._noted if "name" in n}.values())
+
+    @property
+    def now(self) -> str:
+        """The step at work, "" before the first."""
+        return next((noted["step"] for noted in reversed(self._noted)), "")
 
     @property
     def interrupted(self) -> bool:
@@ -170,7 +178,7 @@ class RunProcess:
         if self.document is not None:
             return self.document.sentence
         if self.compared is not None:
-            return "; ".join(finding["text"] for finding in self.compared["findings"][:2])
+            return f"{self.command[2]}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
         last = next((line for line in reversed(self.lines) if line.strip()), "")
         if self.interrupted:
             return "Interrupted before the run could write its first page"
