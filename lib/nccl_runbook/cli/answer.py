@@ -58,8 +58,8 @@ def __getattr__(name: str) -> Any:
             "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
                                                         help="Also mask text that matches the expressions in this file.")],
             "ShareOption": Annotated[bool, typer.Option(
-                "--share", callback=_share, help="Replace names of hosts, users, teams and buckets, IP and MAC addresses, and GPU UUIDs. "
-                "Paths and names of jobs and models stay: read the page before you pass it on.")],
+                "--share", callback=_share, help="Replace names of hosts, users, teams, buckets and folders, IP and MAC addresses, and GPU "
+                "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.")],
             "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as one page to pass on.")]}[name]
 
 
