@@ -36,8 +36,8 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
-    unknown = next(s.reason.rstrip(".") for s in document.steps if s.status == "unknown")
-    return f"Unknown: {'; '.join([*sound, unknown])}."
+    unknown = [s.reason.rstrip(".") for s in document.steps if s.status in ("unknown", "skipped")]
+    return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:

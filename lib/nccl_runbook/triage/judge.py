@@ -264,7 +264,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     missed = {f.name: f.problem or f.left_out for f in logs.files}
     unread = [Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),)) for name, why in missed.items() if why]
     if not hypotheses or hypotheses[0].cause == "benign":
-        unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, _nothing_shown(logs, hypotheses)))
+        unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, _nothing_shown(logs, hypotheses)))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health
         unread.insert(0, Finding("log-undecided", Severity.UNKNOWN, _undecided(hypotheses)))
