@@ -88,7 +88,7 @@ def first_text(look: Live) -> str:
         return (f"{look.host}: no hung job found. No process of this user has torch loaded or a rank in its environment. "
                 "To name one, use --pid")
     rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
-    return f"{look.host}: {counted(len(look.ranks), 'rank')} after {look.first_s:.1f} s\n" + "\n".join(grid(_filled(rows)))
+    return f"{look.host}: first samples, after {look.first_s:.1f} s\n" + "\n".join(grid(_filled(rows)))
 
 
 def _filled(rows: Sequence[Sequence[str]]) -> List[List[str]]:
