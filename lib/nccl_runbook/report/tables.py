@@ -40,7 +40,7 @@ class Table:
     rows: list[list[Cell]]
     note: str = ""
     curve: Curve | Lanes | Bars | None = None
-    drawn: Literal["", "grid", "spread"] = ""
+    drawn: Literal["", "grid", "spread", "strip"] = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows])
