@@ -15,15 +15,13 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
     node, where there may be several."""
     gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
     rows = [[f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
-    columns = ["group", *(_name(gpu, gpus[-1], of_node) for gpu in gpus), *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
+    apart = gpus and 0 < of_node <= gpus[-1]
+    names = (f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}" for gpu in gpus)
+    columns = ["group", *names, *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
     note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
     return Table("Which rank uses which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note,
                  drawn="grid")
-
-
-def _name(gpu: int, last: int, of_node: int) -> str:
-    return f"node {gpu // of_node} GPU {gpu % of_node}" if 0 < of_node <= last else f"GPU {gpu}"
 
 
 def intended_tables(intended: Any) -> list[Table]:

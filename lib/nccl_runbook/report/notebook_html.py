@@ -33,8 +33,8 @@ def _cleaner() -> Any:
     from bleach.css_sanitizer import CSSSanitizer
     from bleach.sanitizer import Cleaner
 
-    style = CSSSanitizer(allowed_css_properties=_STYLES)
-    cleaner = Cleaner(tags=_TAGS, attributes=_is_allowed, protocols={"http", "https"}, strip=True, css_sanitizer=style)
+    cleaner = Cleaner(tags=_TAGS, attributes=_is_allowed, protocols={"http", "https"}, strip=True,
+                      css_sanitizer=CSSSanitizer(allowed_css_properties=_STYLES))
     return lambda text: cleaner.clean(_BODY_OF_CODE.sub("", str(text)))
 
 

@@ -80,8 +80,10 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
         "tried": [(step, trial) for step, record in known.items() for trial in record.tried_by_hand],
         "missing": not_looked_at_table(document)}
     template = environment().get_template("index.html.j2")
+    sub = [_counts(document)] * (len(document.steps) > 1) + [f"exit code {document.exit_code}{' if it ended now' * document.running}"]
     for cut in CUTS:
-        page = _framed(template.render(context, cut=cut), document, cut)
+        page = framed(template.render(context, cut=cut), "running" if document.running else document.verdict, cut.text(document.sentence),
+                      " \u00b7 ".join(sub), f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}")
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
@@ -90,13 +92,6 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
 def _first_shown(table: Table) -> tuple[bool, bool]:
     """Where something is broken, and best as a picture."""
     return any(cell.tone == "broken" for row in table.rows for cell in row), bool(table.picture)
-
-
-def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
-    counts = [_counts(document)] * (len(document.steps) > 1)
-    sub = " \u00b7 ".join([*counts, f"exit code {document.exit_code}{' if it ended now' if document.running else ''}"])
-    return framed(main, "running" if document.running else document.verdict, cut.text(document.sentence), sub,
-                  f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}")
 
 
 def _counts(document: VerdictDocument) -> str:
