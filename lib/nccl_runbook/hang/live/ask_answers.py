@@ -178,9 +178,9 @@ def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], 
         with socket.create_connection((host.strip("[]"), int(port)), max(0.001, until - time.monotonic())) as link:
             for line in ("CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json"):
                 link.sendall(line.encode() + b"\n")
-                told = all_of(link, until, 4096, b"\n").decode("utf-8", "replace").strip()
-                if not told.startswith(("SERVER PROTOCOL", "OK")) and line != "SET FORMAT json":  # older ones know text only
-                    return Gap("unsupported", clipped(f"RAS answered {line!r} with {told!r}", 300))
+                reply = all_of(link, until, 4096, b"\n").decode("utf-8", "replace").strip()
+                if not reply.startswith(("SERVER PROTOCOL", "OK")) and line != "SET FORMAT json":  # older ones know text only
+                    return Gap("unsupported", clipped(f"RAS answered {line!r} with {reply!r}", 300))
             link.sendall(b"VERBOSE STATUS\n")
             answers = read_ras(f"{host}:{port}", all_of(link, until).decode("utf-8", "replace"))
             return answers if isinstance(answers, Gap) else answers[-1].communicators
