@@ -42,14 +42,15 @@ def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
     """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other."""
     if not (brought.logs or brought.words):
         return Gathered([])
+    from nccl_runbook.logs.file import Limit
     from nccl_runbook.messages.read import collect
     from nccl_runbook.triage.judge import answer
     from nccl_runbook.triage.start.steps import deciding
     from nccl_runbook.triage.table import fits_tables, tables
 
-    paths = list(brought.logs)
-    logs = collect(paths, "\n".join(brought.words), stdin)
-    dumps, shown = dumps_of(logs, paths)
+    paths, limit = list(brought.logs), Limit()
+    logs = collect(paths, "\n".join(brought.words), stdin, limit)
+    dumps, shown = dumps_of(logs, paths, limit)
     given = answer(logs, dumps=dumps)
     findings = [f for f in given.findings if not dumps or f is not dumps.finding]
     records = [of_findings(DUMPS, [dumps.finding], shown)] if dumps else []

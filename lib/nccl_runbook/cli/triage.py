@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from nccl_runbook.case.dumps import dumps_of
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
+from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.sources import piped
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.tables import Table
@@ -37,18 +38,20 @@ def triage(
     if not context or against:
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
-    logs = collect(paths, context, piped(sys.stdin.fileno()) if "-" in paths else None)
-    given = judged(logs, _compared(against, paths) if against else None, "".join(against[:1]), "".join(paths[:1]), dumps_of(logs, paths)[0])
+    limit = Limit()
+    logs = collect(paths, context, piped(sys.stdin.fileno()) if "-" in paths else None, limit)
+    compared = _compared(against, paths, limit) if against else None
+    given = judged(logs, compared, "".join(against[:1]), "".join(paths[:1]), dumps_of(logs, paths, limit)[0])
     code = exit_code(given.verdict, fail_on)
     answer.end(document(given, code) if json else text(given), code, html, lambda: answer.page_of(
         "07-logs", given.sentence, given.findings, _tables(given), code))
 
 
-def _compared(against: list[str], paths: list[str]) -> Comparison:
+def _compared(against: list[str], paths: list[str], limit: Limit) -> Comparison:
     """The good run beside the bad one."""
     from nccl_runbook.triage import read_profile
 
-    return compare(read_profile.collect(against), read_profile.collect([p for p in paths if p != "-"]))
+    return compare(*(read_profile.collect(those, limit=limit) for those in (against, [p for p in paths if p != "-"])))
 
 
 def document(given: Answer, code: int) -> dict[str, Any]:
