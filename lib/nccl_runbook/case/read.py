@@ -33,14 +33,9 @@ class Brought:
 
 
 def sort(given: Iterable[str]) -> Brought:
-    """Everything under what it is; a path that leads nowhere is left to the reader of logs, which says so. Raises ValueError where every
-    path does."""
-    found = grouped(pair for one in given for pair in _recognised(one))
-    missing = found.pop("missing", [])
-    if missing and not found:
-        raise ValueError(f"there is no file {missing[0]}")
-    found.setdefault("logs", []).extend(missing)
-    return Brought(**{what: tuple(dict.fromkeys(names)) for what, names in found.items()})
+    """Everything under what it is; a path that leads nowhere is left to the reader of logs, which says so."""
+    return Brought(**{what: tuple(dict.fromkeys(names))
+                      for what, names in grouped(pair for one in given for pair in _recognised(one)).items()})
 
 
 def _recognised(given: str) -> Iterator[tuple[str, str]]:
@@ -49,7 +44,7 @@ def _recognised(given: str) -> Iterator[tuple[str, str]]:
     elif pid := re.fullmatch(r"(?:pid:)?(\d{1,8})", given):
         yield "pids", pid[1]
     elif _PATH.fullmatch(given):
-        yield "missing", given
+        yield "logs", given
     else:
         yield "allocations" if _is_allocation(given) else "words", given
 

@@ -214,8 +214,8 @@ def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
     if not all(_MODULE.fullmatch(w) for w in words):
         raise ValueError(f"{names!r} is not the name of a module")
     try:
-        done = subprocess.run(["bash", "-lc", _LOAD, "ab", *words], capture_output=True, env=dict(known), timeout=min(MODULE_TIMEOUT_S, until - time.monotonic()),
-                              stdin=subprocess.DEVNULL, text=True, errors="replace")
+        done = subprocess.run(["bash", "-lc", _LOAD, "ab", *words], capture_output=True, env=dict(known), stdin=subprocess.DEVNULL,
+                              text=True, errors="replace", timeout=max(0.0, min(MODULE_TIMEOUT_S, until - time.monotonic())))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"module load {names}: {type(error).__name__}") from None
     if done.returncode:

@@ -14,7 +14,7 @@ from nccl_runbook.machine.facts import CudaView, Machine, Surroundings, from_jso
 RANK_DEADLINE_S = 60.0
 
 
-def collect(engine: Optional[Any], within_s: float) -> Machine:
+def collect(engine: Optional[Any], within_s: float = RANK_DEADLINE_S) -> Machine:
     """The three views. ``engine``: a launch Engine; it runs ranks/view.py as one rank that keeps CUDA_VISIBLE_DEVICES as it is.
     None where this interpreter cannot run ranks: then view.py tells what it can without. ``within_s``: what the budget leaves."""
     until = time.monotonic() + within_s

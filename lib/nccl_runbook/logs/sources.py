@@ -13,6 +13,7 @@ import re
 import select
 import stat
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +43,7 @@ _PACKED: dict[bytes, Callable[..., Any]] = {b"BZh%d%b" % (n, magic): bz2.BZ2File
 _PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile}
 # \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
 _BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
+_CONTROLS = bytes({*range(1, 32)} - {*b"\a\b\t\n\v\f\r\x1b"})  # of random bytes 9 in 100 are such
 _BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 HEAD_BYTES = 8192
 _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
@@ -137,7 +139,7 @@ class Source:
                 rows = list(map(self._without_key, rows))
             yield rows
             self.lines += len(rows)
-            if self._limit.is_over:
+            if time.monotonic() > self._limit.until:
                 self.left_out = f"reading stopped after {self.lines} lines, at the time limit"
                 break
         if rest:
@@ -157,10 +159,10 @@ class Source:
 
     def _text(self) -> Iterator[bytes]:
         head = self._head + self._file.read(CHUNK_BYTES)
-        if head.startswith(_BINARY):
+        name = _wide(head)
+        if head.startswith(_BINARY) or not name and len(head.translate(None, _CONTROLS)) < 0.95 * len(head):
             self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is a binary file (program, pickle or zip)"
             return
-        name = _wide(head)
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
         while head:
             yield decoder.decode(head).encode("utf-8", "replace") if decoder else head
@@ -231,7 +233,7 @@ def heads(path: str) -> Iterator[tuple[str, bytes]]:
 def sources(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> Iterator[Source]:
     """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
     limit = limit or Limit()
-    limit.begin()
+    limit.read.clear()
     nothing = "contains no readable file (hidden files and links are skipped)"
     given = dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
     listed = [one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]]
