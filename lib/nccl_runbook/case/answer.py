@@ -15,6 +15,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.read_stacks import whole_looks
+from nccl_runbook.logs.file import Limit
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.judge import Answer, answer
@@ -86,10 +87,10 @@ def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = (
     ``against``: logs of a good run, to compare."""
     from nccl_runbook.triage import read_profile
 
-    paths, words = list(brought.logs), "\n".join(brought.words)
-    dumps, logs = dumps_of(collect(paths, words, stdin), paths)
-    named = [p for p in paths if p != "-"]
-    compared = compare(read_profile.collect([*against]), read_profile.collect(named)) if against else None
+    paths, words, limit = list(brought.logs), "\n".join(brought.words), Limit()
+    dumps, logs = dumps_of(collect(paths, words, stdin, limit), paths, limit)
+    both = ([*against], [p for p in paths if p != "-"])
+    compared = compare(*(read_profile.collect(those, limit=limit) for those in both)) if against else None
     given = answer(logs, compared, "".join(against[:1]), "".join(paths[:1]), dumps.next if dumps else None)
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
     return Gathered([*records, of_findings(LOGS, given.findings, all_tables(given))], given, dumps, tuple(deciding(brought.words)))
