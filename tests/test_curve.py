@@ -10,7 +10,12 @@ from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.machine.facts import GpuLinks
 from nccl_runbook.machine.link_limits import limit
+from nccl_runbook.plan.areal.allocation import parse
+from nccl_runbook.plan.areal.tags import newest
+from nccl_runbook.plan.groups import Site, place
+from nccl_runbook.plan.table import groups_table
 from nccl_runbook.report.curve import MOST_LANES, Bars, Curve, Lanes, size_words
+from nccl_runbook.report.markup import TONES
 from nccl_runbook.report.page import _table
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.worlds.table import bandwidth_table
@@ -44,6 +49,29 @@ def test_any_marks_give_lanes_that_are_xml_without_script_and_bounded(lanes):
     if picture := Lanes(lanes).svg():
         assert set(elements(picture)) <= {"svg", "path", "rect", "circle", "text"} and len(picture) < 200_000
         assert elements(picture).count("text") <= 2 * MOST_LANES + 4
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.one_of(XML_TEXT, NUMBERS.map(str)), max_size=40), max_size=40), st.lists(XML_TEXT, max_size=40), st.sampled_from(["grid", "spread", "strip"]))
+def test_any_table_is_drawn_as_xml_without_script_and_bounded(rows, columns, drawn):
+    if picture := Table("all", columns, rows, drawn=drawn).picture:
+        assert set(elements(picture)) <= {"svg", "path", "rect", "circle", "text"} and len(picture) < 300_000
+
+
+def test_a_map_of_gpus_has_a_box_for_each_cell_and_names_each_rank_of_a_shared_one():
+    placed = place(parse("sglang:d4+fsdp:d4", newest()), Site(4, "local", 1, "xccl"))
+    drawn = ElementTree.fromstring(groups_table(placed.groups).picture)
+    words = [e.text for e in drawn.iter() if e.tag.endswith("text")]
+    shared = [e for e in drawn.iter() if e.tag.endswith("rect") and e.get("fill") == TONES["broken"]]
+    assert elements(groups_table(placed.groups).picture).count("rect") == len(placed.groups) * 4
+    assert len(shared) == sum(len(g.shared) for g in placed.groups) > 0 and {"GPU 3", "0 trainer", "weight-update"} <= {*words}
+
+
+def test_two_set_ups_are_drawn_on_one_scale():
+    head = ["set-up", "figure", "runs", "median", "least", "most"]
+    table = Table("A against B", head, [["A: old", "s", "3", "2", "1", "4"], ["B: new", "s", "3", "1", "1", "1"], ["A: run 2", "", "hung", "", "", ""]], drawn="spread")
+    dots = [float(e.get("cx")) for e in ElementTree.fromstring(table.picture).iter() if e.tag.endswith("circle")]
+    assert dots == [390.0, 290.0], "half and a quarter of the most, between 190 and 590"
 
 
 @settings(max_examples=80)

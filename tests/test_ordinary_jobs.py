@@ -200,6 +200,16 @@ def test_orphans_of_long_ago_are_left_over_though_their_numbers_are_not_there_tw
     assert {r.pid for r in live_ask.chosen([newer])[0]} == set(new)
 
 
+def test_a_process_that_is_no_rank_is_said_to_be_none() -> None:
+    stranger = subprocess.Popen(["sleep", "60"], env={n: v for n, v in os.environ.items() if n not in live_processes.NAMES})
+    try:
+        (picture,) = rules.judge([look_live.look([stranger.pid], 0.6, str)])
+        assert (picture.job, picture.kind) == (rules.NO_JOB, "unknown") and str(stranger.pid) in picture.sentence
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
 def test_without_a_hung_job_strangers_are_not_described(launch: Any) -> None:
     """A notebook with torch and a socket of its own."""
     code = "import socket, time, torch; held = socket.create_server(('127.0.0.1', 0)); print('ready', flush=True); time.sleep(60)"

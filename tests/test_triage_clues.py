@@ -132,6 +132,36 @@ def test_ranks_that_share_a_bus_id_and_not_a_uuid_share_no_gpu(tmp_path):
     assert told(tmp_path, log, "two ranks on one machine; the GPUs' UUIDs are different")[0][0] == "bus-id-collision"
 
 
+REFUSED = W + "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n"
+
+
+@pytest.mark.parametrize("status, own", [
+    ("likely", "[rank{r}] CUDA_VISIBLE_DEVICES=0,1 device=cuda:{d} torch=2.11.0\n"),
+    ("likely", "[rank{r}]: CUDA_VISIBLE_DEVICES: 0, 1\n[rank{r}]: using device cuda:{d}\n"),
+    ("possible", "01/02/2026 03:04:05 - WARNING - __main__ - Process rank: {r}, device: cuda:{d}, n_gpu: 1, distributed training: True\n"),
+    ("possible", "#  Rank  {r} Group  0 Pid   401{r} on  node1 device  {d} [0000:3b:00] NVIDIA H200\n"),
+    ("possible", "rank {r} runs on GPU {d}\n")])
+def test_ranks_that_print_the_device_that_nccl_refuses_did_not_choose_their_own(tmp_path, status, own):
+    """The near misses: each has its own device; NCCL refuses nothing."""
+    same, apart = ("".join(own.format(r=r, d=d) for r, d in ((0, 0), (1, other))) for other in (0, 1))
+    lead = triage.judge(read(tmp_path, same + REFUSED))[0]
+    assert (lead.cause, lead.status) == ("device-not-set-per-rank", status) and len(lead.evidence) >= 3
+    assert ("device-not-set-per-rank", "likely") not in told(tmp_path, apart + REFUSED)
+    assert len(triage.judge(read(tmp_path, apart + REFUSED))[0].evidence) < 3 and ("device-not-set-per-rank", "likely") not in told(tmp_path, same)
+
+
+def test_ranks_that_see_one_gpu_each_did_not_choose_it(tmp_path):
+    lines = "".join(f"[rank{r}] CUDA_VISIBLE_DEVICES={r} device=cuda:0\n" for r in (0, 1))
+    assert ("device-not-set-per-rank", "likely") not in told(tmp_path, lines + REFUSED)
+
+
+def test_what_stands_below_the_end_that_the_scheduler_made_is_no_other_cause(tmp_path):
+    """The near miss: it stands above."""
+    end, killed = "slurmstepd: error: *** JOB 77 ON n5 CANCELLED AT 2025-05-27T21:52:36 DUE TO TIME LIMIT ***\n", "[launch.py:315] Killing subprocess 8864\n"
+    assert told(tmp_path, end + killed) == [("scheduler-time-limit", "established")]
+    assert [cause for cause, _ in told(tmp_path, killed + end)][1:] == ["peer-crashed"]
+
+
 @pytest.mark.parametrize("cause, told_so", [
     ("more-ranks-than-gpus", "it works on a single GPU and hangs with two processes"),
     ("start-skew", "it fails: the GPUs run at different speeds"),

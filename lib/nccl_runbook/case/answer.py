@@ -14,6 +14,8 @@ from nccl_runbook.core.facts import Gap, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.read_stacks import whole_looks
+from nccl_runbook.logs.file import Limit
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.judge import Answer, answer
@@ -72,8 +74,10 @@ def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[
         found.records.pop()  # nobody named a log: that none was read is not missed
     found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])
     if brought.pids or brought == Brought():
-        found.records.extend(_live(look([int(p) for p in brought.pids])))
-    found.records.extend(r for path in brought.records for r in load_all(Path(path)))
+        found.records.extend(_live([look([int(p) for p in brought.pids])]))
+    loaded = [r for path in brought.records for r in load_all(Path(path))]
+    looks = whole_looks(r.facts["live"] for r in loaded if "live" in r.facts)
+    found.records.extend([*_live(looks), *(r for r in loaded if not looks or "live" not in r.facts)])
     return found
 
 
@@ -83,10 +87,10 @@ def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = (
     ``against``: logs of a good run, to compare."""
     from nccl_runbook.triage import read_profile
 
-    paths, words = list(brought.logs), "\n".join(brought.words)
-    dumps, logs = dumps_of(collect(paths, words, stdin), paths)
-    named = [p for p in paths if p != "-"]
-    compared = compare(read_profile.collect([*against]), read_profile.collect(named)) if against else None
+    paths, words, limit = list(brought.logs), "\n".join(brought.words), Limit()
+    dumps, logs = dumps_of(collect(paths, words, stdin, limit), paths, limit)
+    both = ([*against], [p for p in paths if p != "-"])
+    compared = compare(*(read_profile.collect(those, limit=limit) for those in both)) if against else None
     given = answer(logs, compared, "".join(against[:1]), "".join(paths[:1]), dumps.next if dumps else None)
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
     return Gathered([*records, of_findings(LOGS, given.findings, all_tables(given))], given, dumps, tuple(deciding(brought.words)))
@@ -133,9 +137,13 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
         yield of_findings(PLAN, findings, groups_tables(plans))
 
 
-def _live(seen: Live) -> Iterator[Record]:
+def _live(looks: list[Live]) -> Iterator[Record]:
     from nccl_runbook.hang.judge import hang_told, judge
+    from nccl_runbook.hang.live import judge as live
+    from nccl_runbook.hang.live.judge_hosts import together
     from nccl_runbook.hang.read import collect
+    from nccl_runbook.hang.table import looked_table
 
-    if seen.ranks:
-        yield of_findings(DUMPS, [hang_told(judge(dataclasses.replace(collect([]), looks=[seen])))])
+    if any(one.ranks for one in looks):
+        jobs = live.judge(together(looks))
+        yield of_findings(DUMPS, [hang_told(judge(dataclasses.replace(collect([]), looks=looks)))], [looked_table(j, looks) for j in jobs])

@@ -2,6 +2,7 @@
 import dataclasses
 
 from nccl_runbook.core.findings import Finding
+from nccl_runbook.logs.file import Limit
 from nccl_runbook.messages.facts import Logs
 
 READ_BY_HANG = "`nccl-runbook hang`"  # how the reader of files names what it leaves to hang
@@ -17,7 +18,7 @@ class Dumps:
     next: str = ""
 
 
-def dumps_of(logs: Logs, paths: list[str]) -> tuple[Dumps | None, Logs]:
+def dumps_of(logs: Logs, paths: list[str], limit: Limit) -> tuple[Dumps | None, Logs]:
     """What `hang` says of them, None without any; and the logs, in which these files count as read."""
     theirs = [f for f in logs.files if READ_BY_HANG in f.kind + f.problem]
     if not theirs:
@@ -26,7 +27,7 @@ def dumps_of(logs: Logs, paths: list[str]) -> tuple[Dumps | None, Logs]:
     from nccl_runbook.hang.judge import hang_told, judge
     from nccl_runbook.hang.table import tables
 
-    seen = read.collect([p for p in paths if p != "-"])
+    seen = read.collect([p for p in paths if p != "-"], limit)
     told = judge(seen)
     sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
     dumps = Dumps(f"{told.kind}: {told.sentence}{sure}", hang_told(told, seen.logs.launcher), tables(seen, told.culprits), told.decides)

@@ -36,8 +36,8 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
-    unknown = next(s.reason.rstrip(".") for s in document.steps if s.status == "unknown")
-    return f"Unknown: {'; '.join([*sound, unknown])}."
+    unknown = [s.reason.rstrip(".") for s in document.steps if s.status in ("unknown", "skipped")]
+    return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
@@ -69,7 +69,7 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else what decides the leading
     cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``launcher``: that of the job."""
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
-        return Test(asked.removeprefix("decides: "), "shows what the dumps leave open")
+        return Test(asked.removeprefix("decides: "), "collects the evidence that is still missing")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     if test := cheapest(open_causes, done):
         return test

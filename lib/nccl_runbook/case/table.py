@@ -33,7 +33,8 @@ def text(case: Case) -> str:
     fits = [c.id for c in case.found.fits]
     lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
     lines += [f"ruled out: {c.title} [{c.id}]" for c in document.causes if c.status == "ruled-out"]
-    lines += [f.title if f.id in NOTED else f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)][:SHOWN]
+    lines += [f.title if f.id in NOTED else f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)
+              if not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
     if test:
         line = test.line.replace("\n", "\n      ")
         lines += [f"next: {line}", f"      {test.why}" + f" (about {test.about_s} s)" * bool(test.about_s)]

@@ -47,6 +47,8 @@ def diagnose(
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
     try:
         brought = sort(given)
+        if brought == Brought(logs=brought.logs):
+            answer.named(list(brought.logs), one=True)
         return brought, gather(brought, piped(sys.stdin.fileno()) if "-" in brought.logs else None, gpus, lambda pids: _look(pids, gap_s),
                                against)
     except ValueError as error:  # a record that is none, too

@@ -36,7 +36,7 @@ def hang(
     code = exit_code(verdict, fail_on)
     shown = tables(seen, told.culprits)
     answer.end(document(seen, told, verdict, code) if json else text(seen, told, findings[0], shown), code, html, lambda: answer.page_of(
-        "06-timeouts", f"{verdict.capitalize()}: {told.sentence}{_how_sure(told)}", findings, shown, code))
+        "06-timeouts", f"{verdict.capitalize()}: {told.sentence.rstrip('.')}{_how_sure(told)}", findings, shown, code))
 
 
 def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _how_sure(told: rules.Told) -> str:
 
 def text(seen: Hang, told: rules.Told, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
-    lines = [f"{told.kind}: {told.sentence}{_how_sure(told)}", ""]
+    lines = [f"{told.kind}: {told.sentence.rstrip('.')}{_how_sure(told)}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
     lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]

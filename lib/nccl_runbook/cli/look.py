@@ -18,9 +18,9 @@ from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.read_stacks import whole_looks
+from nccl_runbook.hang.table import looked_table
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
-from nccl_runbook.report.tables import Cell, Table
 
 EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
 
@@ -51,7 +51,7 @@ def look(
         answer.write(save, json_text(read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)), 0o600)
     if html is not None:
         lead = pictures[0].sentence if pictures else "no rank was found"
-        tables, not_seen = [ranks_table(p, looks) for p in pictures], [line for p in pictures for line in p.not_seen]
+        tables, not_seen = [looked_table(p, looks) for p in pictures], [line for p in pictures for line in p.not_seen]
         page = answer.page_of(look_live.STEP, f"{word.capitalize()}: {lead}", map(finding, pictures), tables, code, not_seen=not_seen)
         answer.write(html, page)
     sys.exit(code)
@@ -66,13 +66,6 @@ def finding(picture: rules.Picture) -> Finding:
     remedy = known or [NOTHING_KNOWN] * (severity in (Severity.BROKEN, Severity.WARN))
     return Finding("look-told", severity, picture.sentence, tuple(picture.evidence), tuple(remedy), picture.cause,
                    picture.cause and (picture.status or "possible"))
-
-
-def ranks_table(picture: rules.Picture, looks: Sequence[Live]) -> Table:
-    """One row a rank, those that did not come first."""
-    head, rows = look_live.table(picture, looks)
-    shown = [[*row[:-1], Cell(row[-1], look_live.TONE[view.does])] for row, view in zip(rows, look_live.ordered(picture), strict=True)]
-    return Table(f"{look_live.job_name(picture)}: ranks, late ranks first", head, shown, look_live.looked_at(looks))
 
 
 def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:

@@ -63,13 +63,8 @@ def _devices() -> list[Identity]:
     return rules_of_plans.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _foreign(left_out: list[str]) -> list[str]:
-    """The files of others, which no plan is missing."""
-    return [line for line in left_out if line.endswith(FOREIGN)]
-
-
 def _not_read(left_out: list[str]) -> str:
-    return f", {unread} not read" if (unread := len(left_out) - len(_foreign(left_out))) else ""
+    return f", {unread} not read" if (unread := sum(not line.endswith(FOREIGN) for line in left_out)) else ""
 
 
 def _clean(plans: list[Plan]) -> str:
@@ -101,7 +96,7 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
     else:
         lines = [repr(plans_table(plans)), "", "For the fix of each plan: use --html FILE, or name one file."]
         word = _clean(plans)
-    lines += [f"{'passed over' if line in _foreign(left_out) else 'not read'}: {line}" for line in left_out]
+    lines += [f"{'passed over' if line.endswith(FOREIGN) else 'not read'}: {line}" for line in left_out]
     return "\n".join([*lines, f"verdict: {word}{_not_read(left_out)} (exit code {code})"])
 
 
@@ -114,4 +109,4 @@ def _page(plans: list[Plan], left_out: list[str], code: int) -> str:
     one = f"{verdict_of(findings).capitalize()}: {findings[0].title}"
     sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else one
     return answer.page_of("plan", sentence, findings,
-                          [*[plans_table(plans, left_out, _foreign(left_out))] * several, *groups_tables(worst)], code)
+                          [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code)

@@ -159,17 +159,16 @@ def _line(tried: Tried) -> str:
 def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
+    sentence = f"not reproduced: none of {count} combinations failed; it needs a larger form, or it is intermittent (--repeats)"
     if failing:
-        why = failing.look or failing.line or f"exit code {failing.code}"
-        sentence = f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); {why}"
+        sentence = (f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); "
+                    f"{failing.look or failing.line or f'exit code {failing.code}'}")
     elif stopped():
-        done = sum(t.outcome != "interrupted" for t in tried)
-        sentence = f"{stopped()} after {done} of {count} combinations; none showed the failure"
+        sentence = (f"{stopped()} after {sum(t.outcome != 'interrupted' for t in tried)} of {count} combinations; none showed the "
+                    "failure")
     elif otherwise:
         sentence = (f"none of {count} combinations showed the failure, but {len(otherwise)} ended badly: see "
                     f"{shlex.quote(otherwise[0].logs[-1])}")
-    else:
-        sentence = f"not reproduced: none of {count} combinations failed; it needs a larger form, or it is intermittent (--repeats)"
     code = 128 + stopped.received if stopped.received else 3 if failing else 4
     return {"schema": "nccl-runbook/reduce/1", "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
             "smallest": failing.values if failing else None, "combinations": count, "runs": tried}

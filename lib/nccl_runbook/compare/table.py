@@ -21,7 +21,7 @@ def runs_table(c: Comparison) -> Table:
         "", ["set-up", "figure", "runs", "median", "least", "most"],
         [*rows, *failed] or [["nothing was run", *[""] * 5]],
         f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. The figure of a run is "
-        "the median of its values.")
+        "the median of its values.", drawn="spread")
 
 
 def _spread(samples: list[Sample], name: str) -> list[str]:

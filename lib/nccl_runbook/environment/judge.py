@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import Variable, family, nearest, unread, variables, version
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment import judge_libnccl as libnccl, judge_settings
 from nccl_runbook.environment.facts import Environment, Role
@@ -191,6 +191,5 @@ def judge(env: Environment | Gap) -> list[Finding]:
                  *libnccl.judge(env)]
     if env.roles and all(f.severity in (Severity.NOTE, Severity.OK) for f in findings):
         findings.append(Finding("environment-fits", Severity.OK,
-                                f"variables that matter: {sum(1 for s in settings(env) if s.known)} set; "
-                                "all values are valid"))
+                                f"{counted(sum(1 for s in settings(env) if s.known), 'known variable')}, all with valid values"))
     return findings

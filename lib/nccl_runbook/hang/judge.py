@@ -234,8 +234,11 @@ def findings(hang: Hang) -> list[Finding]:
 
 
 def hang_told(told: Told, launcher: str = "") -> Finding:
-    """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
-    severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
+    """Who did not come. A picture of the past proves no health: without an open operation it is no more than that. What rests on a
+    single answer of RAS is a warning: the job may have been moving."""
+    moment = told.status == "possible" and all(e.source.startswith("NCCL RAS") for e in told.evidence)
+    severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(
+        told.kind, Severity.WARN if moment else Severity.BROKEN)
     known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
     remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
     if told.cause == "uneven-minibatches":

@@ -113,8 +113,8 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
     if there and (track := track_of(hang, wait.group, rank)):
-        seen.insert(0, Evidence(f"rank {rank} issued {track.enqueued} there, {counted(len(there), 'waiting rank')} at least {min(there)}",
-                                track.source))
+        seen.insert(0, Evidence(f"rank {rank} issued {counted(track.enqueued, 'call')} in {group_name(hang, wait.group)}, "
+                                f"each waiting rank at least {min(there)}", track.source))
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
 
 
@@ -174,7 +174,8 @@ def slow(hang: Hang) -> list[Accused]:
 def by_ras(answers: list[RasAnswer]) -> list[Accused]:
     """Ranks that RAS lost; if it lost none, those that are apart from most in every communicator where ranks differ."""
     numbers = {_who(c, r): r.rank for a in answers for c in a.communicators if c.size == a.gpus for r in c.ranks if r.rank >= 0}
-    return [Accused(numbers[who], kind, says, "", (Evidence(says, f"NCCL RAS, {answers[-1].source}"),), doubtful=doubtful)
+    return [Accused(numbers[who], kind, says, "", (Evidence(f"rank {numbers[who]} {says}", f"NCCL RAS, {answers[-1].source}"),),
+                    doubtful=doubtful)
             for who, (kind, says, doubtful) in (_lost(answers) or _suspects(answers)).items() if who in numbers]
 
 

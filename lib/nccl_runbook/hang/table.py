@@ -7,6 +7,9 @@ from collections.abc import Collection, Sequence
 
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.hang.facts import Group, Hang, Track
+from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.live.judge_ranks import Picture
+from nccl_runbook.hang.live.rows import TONE, job_name, looked_at, ordered, table
 from nccl_runbook.report.tables import Cell, Table
 
 _LETTERS = {"c": ("done", "ok"), "s": ("started", "note"), "o": ("issued", "warn"), "t": ("timed out", "broken"),
@@ -42,6 +45,13 @@ def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
     return Table(f"Group {group.name}{desc}: ranks against collectives",
                  ["ranks", ranges(numbers[: start + 1]), *map(str, numbers[start + 1 :])], rows,
                  "" if group.certain else "The members were not recorded: these are the ranks that used the group.")
+
+
+def looked_table(picture: Picture, looks: Sequence[Live]) -> Table:
+    """One row a rank of a live look, those that did not come first."""
+    head, rows = table(picture, looks)
+    shown = [[*row[:-1], Cell(row[-1], TONE[view.does])] for row, view in zip(rows, ordered(picture), strict=True)]
+    return Table(f"{job_name(picture)}: ranks, late ranks first", head, shown, looked_at(looks), drawn="strip")
 
 
 def ranges(ranks: Sequence[int]) -> str:

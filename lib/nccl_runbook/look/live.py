@@ -6,24 +6,18 @@ import os
 import sys
 from collections import Counter
 from html import escape
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence
 
-from nccl_runbook.core.facts import Gap, counted, to_json, utc_now
+from nccl_runbook.core.facts import counted, to_json, utc_now
 from nccl_runbook.hang.live.ask import Look
-from nccl_runbook.hang.live.facts import Live, LiveRank
+from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.judge import Picture, verdict
-from nccl_runbook.hang.live.judge_ranks import WAITING, RankView, main_stacks, words_of
+from nccl_runbook.hang.live.judge_ranks import RankView
+from nccl_runbook.hang.live.rows import DOES, MOST_ROWS, TONE, cells, filled, job_name, looked_at, ordered, table
 from nccl_runbook.report.markup import TONES, framed, grid, table_html
 
 STEP = "06-timeouts"
 REASON = "not judged yet: nccl-runbook look --record FILE"
-COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
-MOST_ROWS = 512
-DOES = {"waits": "waits in a collective", "device": "waits for its GPU", "spins": "polls in a call", "lock": "stands still",
-        "stopped": "STOPPED", "busy": "works on the host", "asleep": "sleeps elsewhere", "missing": "NOT THERE",
-        "starting": "has not loaded torch", "moving": "moves", "unknown": "not known"}
-# how what a rank does looks, by a key of markup.TONES; the table and the words beside it say it, too
-TONE = {**dict.fromkeys(DOES, "broken"), **dict.fromkeys(WAITING, "note"), "moving": "ok", "unknown": "unknown"}
 
 
 def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Callable[[Live], None] = lambda _: None) -> Live:
@@ -67,51 +61,13 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
 
 # --- what the reader sees
 
-def cells(look: Live, rank: LiveRank) -> List[str]:
-    """What was seen of one rank, by COLUMNS without the last."""
-    name = str(rank.rank) if rank.rank is not None else "?"
-    if not rank.samples:
-        return [name, look.host, str(rank.pid), "gone", "", "", "", ""]
-    first, last = rank.samples[0], rank.samples[-1]
-    elapsed = last.at_s - first.at_s
-    cpu = sum(t.cpu_s for t in last.threads) - sum(t.cpu_s for t in first.threads)
-    gpus = [] if isinstance(look.gpus, Gap) else [g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids]
-    watts = [f"power {g.power_w[-1]}" if isinstance(g.power_w[-1], Gap) else f"{g.power_w[-1]:.0f} W" for g in gpus]
-    return [name, look.host, str(rank.pid), last.threads[0].state, f"{max(0, cpu) / elapsed:.0%}" if elapsed > 0 else "",
-            last.threads[0].waits, words_of((main_stacks(rank) or [None])[-1]) or "no stack",
-            ", ".join(f"GPU {g.nvml_index}: {g.utilisation_percent[-1]} %, {power}" for g, power in zip(gpus, watts))]
-
-
 def first_text(look: Live) -> str:
     """The first evidence, before anything can be said about a hang."""
     if not look.ranks:
         return (f"{look.host}: no hung job found. No process of this user has torch loaded or a rank in its environment. "
                 "To name one, use --pid")
     rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
-    return f"{look.host}: {counted(len(look.ranks), 'rank')} after {look.first_s:.1f} s\n" + "\n".join(grid(_filled(rows)))
-
-
-def _filled(rows: Sequence[Sequence[str]]) -> List[List[str]]:
-    """The rows below their names, without columns that are empty in all."""
-    return [[row[i] for i, column in enumerate(zip(*rows)) if any(column)] for row in (COLUMNS, *rows)]
-
-
-def ordered(picture: Picture) -> List[RankView]:
-    """Who did not come first, then the others by rank."""
-    late = set(picture.culprits)
-    return (picture.culprits + [v for v in picture.ranks if v not in late])[:MOST_ROWS]
-
-
-def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List[str]]]:
-    """Column names and one row a rank of the job; columns that are empty for all are left out."""
-    seen = {(look.host, r.pid): (look, r) for look in sorted(looks, key=lambda one: one.taken) for r in look.ranks}
-    head, *rows = _filled([[*row[:6], v.frame or row[6], row[7], DOES[v.does]] for v in ordered(picture)
-                           for it in [seen.get((v.host, v.pid or 0))] for row in [cells(*it) if it else [str(v.rank), v.host, *[""] * 6]]])
-    return head, rows
-
-
-def job_name(picture: Picture) -> str:
-    return f"job at {picture.job.partition(' in net:')[0]}" if ":" in picture.job else picture.job
+    return f"{look.host}: first samples, after {look.first_s:.1f} s\n" + "\n".join(grid(filled(rows)))
 
 
 def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
@@ -124,12 +80,6 @@ def _block(picture: Picture, looks: Sequence[Live]) -> str:
     kind = f" [{', '.join(filter(None, (picture.kind, picture.status)))}]" if picture.kind else ""
     return "\n".join([f"{job_name(picture)}: {picture.sentence}{kind}", *grid([head, *rows]), *(f"not seen: {n}" for n in picture.not_seen),
                       *[f"next: {picture.decides}"] * bool(picture.decides)])
-
-
-def looked_at(looks: Sequence[Live]) -> str:
-    """Which hosts, when, and what that did to them."""
-    taken = ", ".join(f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}" for look in looks)
-    return f"Looked at: {taken}. Nothing was stopped, signalled or changed."
 
 
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:

@@ -52,6 +52,11 @@ PRINTED = {
     "nccl-tests-row": r"^\s+\d+ +\d+ +\w+ +(?:sum|none) +-?\d+ +[\d.]+ ",
     "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",
     "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b",  # NCCL >= 2.18
+    "ranks-share-gpu": r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on",
+    # the device that a rank prints as its own: torch, transformers' Trainer, nccl-tests
+    "device-of-rank": (r"(?:\b[Rr]ank\W{1,3}(\d{1,5})\b[^\n]{0,60}?)?(?:\b[Dd]evice\W{1,4}cuda:|\bcurrent_device\W{1,4}|"
+                       r"\b(?:uses|using|on) (?:GPU|(?:device )?cuda)\W{1,2}|\bon +[\w.-]{1,60} device +(?=\d{1,2} +\[))(\d{1,2})\b"),
+    "visible-devices": r"CUDA_VISIBLE_DEVICES\W{1,4}(\d{1,2}(?:, ?\d{1,2}){0,15})(?![\w-])",
     "nvidia-smi-process": r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB",  # GPU and pid
 }
 # who asks whether something will go wrong, or repeats that a message says so, complains of nothing

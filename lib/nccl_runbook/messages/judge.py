@@ -27,12 +27,12 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
     the ranks that waited. Nothing if no rank raised one of its own, or nobody waited."""
     waited = {r.rank: r.timeouts[0].at for r in logs.ranks if r.timeouts}
     raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
-    first = [r for r in raised if r.rank not in waited or _surely_after(waited[r.rank], r.first_error, logs)]
+    first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]
     others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
     if not first or not others:
         return [], []
     lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
-    rivals = [r for r in first if r is not lead and not _surely_after(r.first_error, lead.first_error, logs)]
+    rivals = [r for r in first if r is not lead and not surely_after(r.first_error, lead.first_error, logs)]
     echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
     return [r.first_error for r in (lead, *rivals)], [line for line in echoes if line]
 
@@ -43,7 +43,7 @@ def when(line: LogLine, logs: Logs) -> float | None:
     return None if line.time is None else line.time - (offset.offset_s if offset else 0.0)
 
 
-def _surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
+def surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
     """Whether ``line`` was printed after ``other``, beyond the error of their clocks."""
     if line.file == other.file:
         return line.line > other.line

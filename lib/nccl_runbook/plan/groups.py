@@ -178,7 +178,7 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
          f"one engine needs {widest} GPUs: the scheduler refuses that (GPUAllocationError)"),
         *[(True, "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
                  "as many workers on both sides: it refuses to start otherwise") for _ in sharing],
-        (site.own_gpus, "Ray or Slurm gives every worker a GPU of its own and waits where there is none; which one is not known before"),
+        (site.own_gpus, "Ray or Slurm gives each worker a GPU of its own, and waits until one is free; which GPU is not known in advance"),
         (any(e.size("p") > 1 for e in engines) and site.update == "xccl" and bool(trainers),
          "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4"),
         (any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None),

@@ -17,6 +17,7 @@ from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place, that_
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
             "duplicate": Severity.BROKEN, "refused": Severity.BROKEN, "zero-visible": Severity.BROKEN}
+_OWN_GPU = "There, this allocation gives each rank a GPU of its own."
 _SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 
 
@@ -87,8 +88,8 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
         found.append(Remedy("you", f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to change too):", (smaller,)))
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
     why = (f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
-           if site.launcher == "ray" else "no number of GPUs makes this string clean.")
-    return found or [Remedy("you", f"Choose another string: {why}")]
+           if site.launcher == "ray" else "no number of GPUs is enough for this one.")
+    return found or [Remedy("you", f"Choose another allocation: {why}")]
 
 
 def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
@@ -111,13 +112,13 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
     nodes = next((n for n in range(least, least + 4)
                   if place(mode, dataclasses.replace(site, nodes=n)).verdict == "clean"), 0) if site.launcher == "ray" else 0
     if nodes:
-        return [Remedy("your launcher", f"Give the job {nodes} nodes: the same string is clean there.", (f"#SBATCH --nodes={nodes}",))]
+        return [Remedy("your launcher", f"Give the job {nodes} nodes. {_OWN_GPU}", (f"#SBATCH --nodes={nodes}",))]
     if site.own_gpus:
         nodes = -(-mode.total_gpus // site.gpus)
         return [Remedy("your launcher", f"Give the job {nodes} nodes.", (f"#SBATCH --nodes={nodes}",))]
     if place(mode, dataclasses.replace(site, gpus=asked)).verdict != "clean":
         return []
-    return [Remedy("your launcher", f"Give the job {counted(asked, 'GPU')} of one node: the same string is clean there.",
+    return [Remedy("your launcher", f"Give the job {counted(asked, 'GPU')} on one node. {_OWN_GPU}",
                    (f"#SBATCH --gpus-per-node={asked}",))]
 
 
@@ -158,7 +159,7 @@ def about_tag(rules: Rules, site: Site) -> list[str]:
 def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:
     """The verdict on a launch; flags that look like one of the table and are none are named as evidence."""
     cause, known = CAUSE if placed.verdict == "duplicate" else None, launch.framework.flags
-    slips = [f"--{n}: not known to us; the nearest is {near}" for n in launch.flags if n not in known
+    slips = [f"--{n}: not known to us; the nearest flag is --{near}" for n in launch.flags if n not in known
              for near in difflib.get_close_matches(n, known, 1, 0.95)]
     seen = [*shared_lines(placed), *placed.notes, *slips]
     return Finding(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.plan.answer import FOREIGN
 from nccl_runbook.report.tables import Cell, Table, titled
 
 MOST_GPUS, MOST_NAMES = 32, 6
@@ -14,14 +15,13 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
     node, where there may be several."""
     gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
     rows = [[f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
-    columns = ["group", *(_name(gpu, gpus[-1], of_node) for gpu in gpus), *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
+    apart = gpus and 0 < of_node <= gpus[-1]
+    names = (f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}" for gpu in gpus)
+    columns = ["group", *names, *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
     note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
-    return Table("Which rank uses which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note)
-
-
-def _name(gpu: int, last: int, of_node: int) -> str:
-    return f"node {gpu // of_node} GPU {gpu % of_node}" if 0 < of_node <= last else f"GPU {gpu}"
+    return Table("Which rank uses which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note,
+                 drawn="grid")
 
 
 def intended_tables(intended: Any) -> list[Table]:
@@ -51,11 +51,12 @@ def _homeless(group: Any) -> list[Cell]:
     return [Cell(f"{len(ranks)} ranks wait, from {ranks[0]} on", "warn")] if ranks else []
 
 
-def plans_table(plans: Sequence[Any], left_out: Sequence[str] = (), foreign: Sequence[str] = ()) -> Table:
+def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
     """One row a plan of answer.py, then the files that hold none, with why; those of others are not missed."""
     rows = [[p.where or "the string", Cell(p.verdict or "does not parse", p.finding.severity.value),
              p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
-    told = [(Cell("passed over", "muted") if line in foreign else Cell("not read", "unknown"), line.partition(": ")) for line in left_out]
+    told = [(Cell("passed over", "muted") if line.endswith(FOREIGN) else Cell("not read", "unknown"), line.partition(": "))
+            for line in left_out]
     rows += [[file, word, why, ""] for word, (file, _, why) in told]
     return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"], rows)
 

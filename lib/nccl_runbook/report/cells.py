@@ -64,17 +64,13 @@ def _by_hand(commands: list[Command]) -> list[str]:
         lambda m: '"$LONG"' if m[0] == value else m[0], c.line) for c in commands]
 
 
-@dataclasses.dataclass(repr=False)
-class Line:
+class Line(str):
     """A sentence for the reader, without the quotes of a string."""
 
-    text: str
+    __repr__ = str.__str__
 
     def _repr_html_(self) -> str:
-        return str(macros("cells.html.j2").line(self.text))
-
-    def __repr__(self) -> str:
-        return self.text
+        return str(macros("cells.html.j2").line(str(self)))
 
 
 @dataclasses.dataclass(repr=False)

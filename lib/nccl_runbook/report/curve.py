@@ -57,9 +57,7 @@ class Bars:
         """The picture; "" where there is nothing to draw."""
         clean = {name: [part for part in parts[:MOST_POINTS] if 0 < part[1] < 1e12] for name, parts in self.bars.items()}
         shown = dict([(name, parts) for name, parts in clean.items() if parts][:MOST_LANES])
-        most = max((sum(value for _, value in parts) for parts in shown.values()), default=0)
-        kinds = list(dict.fromkeys(part for parts in shown.values() for part, _ in parts))
-        return str(macros("pictures.svg.j2").bars(shown, most, kinds, self.unit)) if shown else ""
+        return str(macros("pictures.svg.j2").bars(shown, self.unit)) if shown else ""
 
 
 class Plot:
@@ -77,10 +75,6 @@ class Plot:
 
     def y(self, value: float) -> float:
         return round(self.bottom - (math.log10(value) - self.y0) / (self.y1 - self.y0) * (self.bottom - self.top), 1)
-
-    @property
-    def decades(self) -> list[float]:
-        return [10.0**power for power in range(self.y0, self.y1 + 1)]
 
 
 def size_words(size_bytes: float) -> str:

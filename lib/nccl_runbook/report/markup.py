@@ -15,6 +15,7 @@ from nccl_runbook.core.share import replaced, shared
 # translucent, so that they read on light and dark; a word always says what the colour says
 TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
          "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)"}
+_CODE = re.compile("`([^`\n]{1,200})`")
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 
 
@@ -84,4 +85,4 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     hidden = masked(main) or "nothing"
     return plain(string.Template(frame).substitute(
         main=main, style=style, links=links, tone=look.tone, symbol=look.symbol, sentence=escape(sentence), sub=escape(sub),
-        about=escape(about), hidden=hidden, names=replaced(main)))
+        headline=_CODE.sub(r"<code>\1</code>", escape(sentence)), about=escape(about), hidden=hidden, names=replaced(main)))

@@ -20,14 +20,12 @@ _STYLES = frozenset("background background-color border border-left border-colla
                     "text-align vertical-align white-space width".split())
 # values that can load nothing: words, numbers, colours; no quotes, no escapes, no function but a colour
 _PLAIN_STYLE = re.compile(r"(?:[\w\s:;.,%#+-]|(?<=rgb)\(|(?<=rgba)\(|(?<=hsl)\(|(?<=hsla)\(|\))*\Z", re.I)
+_HREF = re.compile(r"(#|https?://|[\w./-]+(#[\w-]*)?\Z)")
 
 
 def _is_allowed(tag: str, name: str, value: str) -> bool:
-    if name == "style" and not _PLAIN_STYLE.match(value):
-        return False
-    if name == "href" and not re.match(r"(#|https?://|[\w./-]+(#[\w-]*)?\Z)", value):
-        return False
-    return name in _ATTRIBUTES["*"] or name in _ATTRIBUTES.get(tag, [])
+    harmless = {"style": _PLAIN_STYLE, "href": _HREF}.get(name)
+    return name in (*_ATTRIBUTES["*"], *_ATTRIBUTES.get(tag, ())) and (harmless is None or harmless.match(value) is not None)
 
 
 def _cleaner() -> Any:
@@ -35,8 +33,8 @@ def _cleaner() -> Any:
     from bleach.css_sanitizer import CSSSanitizer
     from bleach.sanitizer import Cleaner
 
-    style = CSSSanitizer(allowed_css_properties=_STYLES)
-    cleaner = Cleaner(tags=_TAGS, attributes=_is_allowed, protocols={"http", "https"}, strip=True, css_sanitizer=style)
+    cleaner = Cleaner(tags=_TAGS, attributes=_is_allowed, protocols={"http", "https"}, strip=True,
+                      css_sanitizer=CSSSanitizer(allowed_css_properties=_STYLES))
     return lambda text: cleaner.clean(_BODY_OF_CODE.sub("", str(text)))
 
 

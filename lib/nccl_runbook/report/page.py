@@ -15,8 +15,8 @@ from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes, leading
 
 MAX_BYTES = 300_000
-# pieces of evidence, tables of what leads and their rows; more than that is one line until it is opened
-LEADING, OPEN_TABLES, OPEN_ROWS = 6, 2, 16
+# pieces of evidence, tables of what leads, their rows, and fixes; more than that is one line until it is opened
+LEADING, OPEN_TABLES, OPEN_ROWS, OPEN_CARDS = 6, 2, 16, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,19 +68,22 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     answer = fixes(document)
     context = {
         "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "counts": _counts(document),
-        "lead": lead, "ahead": ahead, "picture": max(tables.get(ahead, ()), key=_first_shown, default=None),
+        "lead": lead, "ahead": ahead,
+        "picture": max((t for t in tables.get(ahead, ()) if any(_first_shown(t))), key=_first_shown, default=None),
         "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
         "weaker": [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause)],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
         "fixes": answer, "fixed": [remedy for _, remedies in answer for remedy in remedies],
         "says": {c.id: c.says for c in causes().values()}, "leading": LEADING, "open_tables": OPEN_TABLES, "open_rows": OPEN_ROWS,
+        "open_cards": OPEN_CARDS,
         "gpus": [f"{n} x {name}" if n > 1 else name for name, n in Counter(document.judged.gpus).items()],
         "tried": [(step, trial) for step, record in known.items() for trial in record.tried_by_hand],
         "missing": not_looked_at_table(document)}
     template = environment().get_template("index.html.j2")
-    page = ""
+    sub = [_counts(document)] * (len(document.steps) > 1) + [f"exit code {document.exit_code}{' if it ended now' * document.running}"]
     for cut in CUTS:
-        page = _framed(template.render(context, cut=cut), document, cut)
+        page = framed(template.render(context, cut=cut), "running" if document.running else document.verdict, cut.text(document.sentence),
+                      " \u00b7 ".join(sub), f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}")
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
@@ -89,13 +92,6 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
 def _first_shown(table: Table) -> tuple[bool, bool]:
     """Where something is broken, and best as a picture."""
     return any(cell.tone == "broken" for row in table.rows for cell in row), bool(table.picture)
-
-
-def _framed(main: str, document: VerdictDocument, cut: Cut) -> str:
-    counts = [_counts(document)] * (len(document.steps) > 1)
-    sub = " \u00b7 ".join([*counts, f"exit code {document.exit_code}{' if it ended now' if document.running else ''}"])
-    return framed(main, "running" if document.running else document.verdict, cut.text(document.sentence), sub,
-                  f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}")
 
 
 def _counts(document: VerdictDocument) -> str:

@@ -3,7 +3,7 @@ import base64
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.report.curve import Bars, Curve, Lanes
@@ -32,13 +32,15 @@ class Cell:
 class Table:
     """``caption``, column headings, and rows of text or Cell, kept as Cell; the first column heads its row.
 
-    ``note`` stands below it, and ``curve``, a picture of the same figures, above."""
+    ``note`` stands below it, and ``curve``, a picture of the same figures, above. ``drawn``: by which macro of pictures.svg.j2 the table
+    itself is drawn, without a curve."""
 
     caption: str
     columns: list[str]
     rows: list[list[Cell]]
     note: str = ""
     curve: Curve | Lanes | Bars | None = None
+    drawn: Literal["", "grid", "spread", "strip"] = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows])
@@ -51,6 +53,8 @@ class Table:
     @property
     def picture(self) -> str:
         """It as SVG; "" without one."""
+        if self.drawn:
+            return str(getattr(macros("pictures.svg.j2"), self.drawn)(self)).strip()
         return self.curve.svg() if self.curve else ""
 
     def _repr_html_(self) -> str:

@@ -144,7 +144,8 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
     opposed = {"ruled-out"} - {best.status}  # what such a finding saw speaks against the cause
     pro = [e for step, f in found if f.status not in opposed for e in _sourced(step, f.evidence)]
     contra = [e for step, f in found for e in _sourced(step, (*f.evidence, *f.against) if f.status in opposed else f.against)]
-    told = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
+    named = [f for _, f in found if f.id == "hang-told"] or [f for _, f in found]  # who named the rank knows more than a message
+    told = [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
                  remedy=list(dict.fromkeys(r for r in told if (r.text, r.lines) not in plainly)))

@@ -13,7 +13,7 @@ from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, says, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.messages.judge import current
+from nccl_runbook.messages.judge import current, surely_after
 from nccl_runbook.messages.kinds import plain
 from nccl_runbook.triage import judge_against, judge_ranks as triage_ranks
 from nccl_runbook.triage.judge_against import Comparison
@@ -203,7 +203,9 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     grave = [h for h in others if h.status == "established" or not fine and (h.status == "likely" or h in warned)]
     failed = failed_line(logs) is not None or not fine and says(logs.context, "<complaint>")
     proven = {line for h in others if h.status == "established" for line in h.evidence}
-    others = [h for h in others if h.status != "possible" or not proven.issuperset(h.evidence)]  # that line is explained
+    ended = [h.evidence[0] for h in others if h.status == "established" and h.cause in ENDED]
+    others = [h for h in others if h.status != "possible" or not all(
+        e in proven or any(surely_after(e, end, logs) for end in ended) for e in h.evidence)]  # these lines are explained
     return others if grave or failed else benign + others
 
 
@@ -264,7 +266,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     missed = {f.name: f.problem or f.left_out for f in logs.files}
     unread = [Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),)) for name, why in missed.items() if why]
     if not hypotheses or hypotheses[0].cause == "benign":
-        unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, _nothing_shown(logs, hypotheses)))
+        unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, _nothing_shown(logs, hypotheses)))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health
         unread.insert(0, Finding("log-undecided", Severity.UNKNOWN, _undecided(hypotheses)))
@@ -290,7 +292,7 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     evidence += [Evidence(decoded, "decoded")] * bool(decoded)
     line = hypothesis.decides.line
     decides = Evidence(f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe)
-    first = Remedy("you", f"What decides: {hypothesis.decides.why}.", (line,) if line else ())
+    first = Remedy("you", f"Check first: {hypothesis.decides.why}.", (line,) if line else ())
     remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
     return Finding("log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status,
                    tuple(Evidence(text, "logs") for text in hypothesis.against))

@@ -52,8 +52,8 @@ def judge(logs: Logs) -> list[Pointer]:
     """Everything that the ranks' own lines say together."""
     who_was_late = [p for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent) for p in rule(logs)]
     return [*(who_was_late or all_wait_alike(logs)), *(p for rule in (
-        guards_failed, ranks_on_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ, nodes_differ,
-        runs_apart, communicators_pile_up, somebody_raised) for p in rule(logs))]
+        guards_failed, ranks_on_one_gpu, ranks_chose_one_gpu, first_gpu_is_held, tensors_differ, numbered_calls_differ, versions_differ,
+        nodes_differ, runs_apart, communicators_pile_up, somebody_raised) for p in rule(logs))]
 
 
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
@@ -71,6 +71,20 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     if len(devices) == 1 and nvml == devices:
         return [Pointer("device-not-set-per-rank", "likely", tuple(seen.lines[:2]), ("no rank's CUDA_VISIBLE_DEVICES was printed",), 1)]
     return [Pointer("scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank", "possible", tuple(seen.lines[:2]), (), 2)]
+
+
+def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
+    """Two ranks that NCCL refuses printed the same device as theirs; if both see the same GPUs, the program chose it twice."""
+    own = {found[1] or str(line.rank): (found[2], line) for found, line in _matches(logs, "device-of-rank")}
+    visible = {str(line.rank): found[1] for found, line in _matches(logs, "visible-devices")}
+    for pair, refused in _matches(logs, "ranks-share-gpu"):
+        chosen = [own[rank] for rank in pair.groups() if rank in own]
+        lists = {visible.get(rank, visible.get("None", "")) for rank in pair.groups()}
+        if len(chosen) == 2 and chosen[0][0] == chosen[1][0] and not logs.seen["ranks-share-gpu"].resumed:
+            several = len(lists) == 1 and "," in lists.pop()
+            return [Pointer("device-not-set-per-rank", "likely" if several else "possible", (refused, *(line for _, line in chosen)),
+                            () if several else ("the visible devices of these ranks were not printed",), 245)]
+    return []
 
 
 def first_gpu_is_held(logs: Logs) -> list[Pointer]:

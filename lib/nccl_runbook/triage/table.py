@@ -1,9 +1,11 @@
 """Tables of what a job printed: its ranks side by side, and the lines that nobody knows."""
 
 from collections.abc import Sequence
+from textwrap import shorten
 
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import grouped
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.messages.judge import when
 from nccl_runbook.report.curve import Lanes
@@ -38,9 +40,13 @@ def _row(rank: RankLog) -> list[object]:
     via = ", ".join(f"{name} {count}" for name, count in rank.transports.items()) or rank.network
     works = "; ".join(f"{t.op} {t.seq if t.seq is not None else ''} after {t.ran_ms / 1000:.0f} s" for t in rank.timeouts[:3])
     numbers = "; ".join(f"{name or 'group'}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}" for name in rank.enqueued)
-    error = rank.first_error.text[:_SHORT] if rank.first_error else ""
+    error = _short(rank.first_error)
     return [str(rank.rank), " ".join(rank.hosts[:2]), "; ".join(rank.devices[:1]), rank.nccl, via, numbers,
-            Cell(works, "warn" if works else ""), Cell(error, "broken" if error else ""), rank.last.text[:_SHORT] if rank.last else ""]
+            Cell(works, "warn" if works else ""), Cell(error, "broken" if error else ""), _short(rank.last)]
+
+
+def _short(line: LogLine | None) -> str:
+    return shorten(line.text, _SHORT, placeholder=" ...") if line else ""
 
 
 def order_table(logs: Logs) -> Table:
@@ -48,7 +54,7 @@ def order_table(logs: Logs) -> Table:
     said = [(line, what) for r in logs.ranks for line, what in (
         (r.progress, "last progress"), (r.first_error, "first error"), *((t.at, "waited") for t in r.timeouts[:1]))]
     timed = sorted(((when(line, logs), line, what) for line, what in said if line and line.time is not None), key=lambda row: row[0])
-    rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, Cell(what, _TONES[what]), line.text[:_SHORT]]
+    rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, Cell(what, _TONES[what]), _short(line)]
             for at, line, what in timed[:100]]
     apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
     note = f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order." if apart else \

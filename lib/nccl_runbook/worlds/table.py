@@ -56,7 +56,8 @@ def pairs_table(pairs: Pairs) -> Table:
     rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
             for a in gpus]
     return Table("", ["", *(f"GPU {g}" for g in gpus)], rows,
-                 "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.")
+                 "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.",
+                 drawn="grid")
 
 
 def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:

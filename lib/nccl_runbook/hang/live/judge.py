@@ -1,6 +1,6 @@
 """Who did not come, and why: what live looks at the ranks of a job mean. Standard library and Python >= 3.9: nccl-look.pyz holds it, too.
 
-A rank is accused only where others stand still and it is seen to be elsewhere, stopped or not there. Without a second sample nothing
+A rank is named only if others stand still and it is seen to be elsewhere, stopped or not there. Without a second sample nothing
 is called hung.
 """
 import collections
@@ -29,6 +29,7 @@ from nccl_runbook.hang.live.judge_ranks import (
     Picture,
     RankView,
     accuse,
+    all_wait,
     apart,
     by_ras,
     gpu_of,
@@ -147,13 +148,18 @@ def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
 # --- the rules, in the order in which they are asked; the last three only if every rank moves or works
 
 def _strangers(base: Picture, members: Members) -> Optional[Picture]:
-    """Processes with torch and without a rank that speak to none of each other and wait in no collective: a notebook, a server."""
+    """Processes without a rank that have no torch and no NCCL, or that speak to none of each other and wait in no collective: a shell, a
+    notebook, a server."""
     homes = {s.local: r.pid for r, _ in members for s in known(r.sockets)}
     together = any(homes.get(s.remote, r.pid) != r.pid for r, _ in members for s in known(r.sockets))
-    if together or any(r.rank is not None or r.world_size for r, _ in members) or any(v.where or not v.frame for v in base.ranks):
+    bare = not any(r.has_torch or r.nccl for r, _ in members)
+    if any(r.rank is not None or r.world_size for r, _ in members) or not bare and (
+            together or any(v.where or not v.frame for v in base.ranks)):
         return None
-    return dataclasses.replace(base, job=NO_JOB, sentence="no hung job was found, only processes with torch that are no ranks of a job as "
-                               "far as we can see", decides="nccl-runbook look --pid PID   # a rank or its launcher")
+    lacks = "it has loaded neither torch nor NCCL" if bare else "it has torch, but waits in no collective and is connected to no rank"
+    return dataclasses.replace(base, job=NO_JOB, sentence=f"{base.ranks[0].name} is not a rank of a GPU job as far as we can see: {lacks}. "
+                               "A rank has RANK or SLURM_PROCID in its environment. Name a rank or its launcher (torchrun, srun)",
+                               decides="nccl-runbook look --pid PID   # a rank or its launcher")
 
 
 def _left_over(base: Picture, members: Members) -> Optional[Picture]:
@@ -188,13 +194,13 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
     if len(sizes) < 2 or not any(v.does in (*WAITING, "asleep") for v in base.ranks):
         return None
     homes = grouped((r.world_size, look.host) for r, look in members)
-    told = "WORLD_SIZE " + ", ".join(f"{size} in {n} of {len(members)} ranks (on {', '.join(sorted(set(homes[size]))[:4])})"
+    shown = "WORLD_SIZE " + ", ".join(f"{size} in {n} of {len(members)} ranks (on {', '.join(sorted(set(homes[size]))[:4])})"
                                      for size, n in sizes.most_common(4))
     (common, most), (_, second) = sizes.most_common(2)
     places = {(look.host, r.pid) for r, look in members if r.world_size not in (common, None)} if most > second else set()
     odd = [v for v in base.ranks if (v.host, v.pid) in places]
-    why = f"{is_are(odd)} started with another world size: {told}" if odd else f"the ranks were started with different world sizes: {told}"
-    return accuse(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Evidence(told, "environment of the ranks")])
+    why = f"{is_are(odd)} started with another world size: {shown}" if odd else f"the ranks were started with different sizes: {shown}"
+    return accuse(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Evidence(shown, "environment of the ranks")])
 
 
 def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[Picture]:
@@ -245,29 +251,29 @@ def _behind(base: Picture, members: Members) -> Optional[Picture]:
 
 def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that are in their own code while others stand still in a collective; without stacks, while most stand still on a lock."""
-    accused, still = [v for v in base.ranks if v.does in ("busy", "asleep")], [v for v in base.ranks if v.does in WAITING]
+    late, still = [v for v in base.ranks if v.does in ("busy", "asleep")], [v for v in base.ranks if v.does in WAITING]
     moving, sure = [v for v in base.ranks if v.does == "moving"], any(v.does != "lock" for v in still)
     if all(v.does == "spins" for v in still):  # each may step on at that line, held up by one that comes late or not at all
-        sure = sure and not any(v.does == "busy" for v in accused)
+        sure = sure and not any(v.does == "busy" for v in late)
     elif moving and len(still) + 1 == len(base.ranks) and not unseen(members):
-        accused, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
+        late, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
         sure = sure and any(v.does == "waits" for v in still)  # a host that waits for its GPU may step on between the samples
     logs = {(look.host, r.pid): r.log_tail for r, look in members if not isinstance(r.log_tail, Gap)}
-    went = [v for v in accused if any(_PEER_WENT.search(line) for line in logs.get((v.host, v.pid), [])[-5:])]
-    if went and still and not moving and len(went) == len(accused):
+    went = [v for v in late if any(_PEER_WENT.search(line) for line in logs.get((v.host, v.pid), [])[-5:])]
+    if went and still and not moving and len(went) == len(late):
         return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, "
                 "according to "
                                    "the log. Which rank left first?")
-    before, accused = stale(members), [v for v in accused if v not in went]
-    if not accused or moving or not sure and len(still) <= len(accused):
+    before, late = stale(members), [v for v in late if v not in went]
+    if not late or moving or not sure and len(still) <= len(late):
         return None
-    fresh = [v for v in accused if v.host not in before]  # where the others are now, nobody knows
-    return _never_came(base, fresh or accused, "likely" if sure and fresh else "possible", [])
+    fresh = [v for v in late if v.host not in before]  # where the others are now, nobody knows
+    return _never_came(base, fresh or late, "likely" if sure and fresh else "possible", [])
 
 
-def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[Evidence]) -> Picture:
+def _never_came(base: Picture, late: List[RankView], status: str, seen: List[Evidence]) -> Picture:
     """``status``: of who it is. One that waits in another call has left this one out; of one in the job's own code nobody knows yet."""
-    first = accused[0]
+    first = late[0]
     kind, cause, doing = next(row for fits, *row in (
         (first.does == "busy" and first.has_gil, "gil-held", "rank-busy-on-host", "runs there and holds the GIL"),
         ("data loader" in first.helper, "host-busy", "data-stall", f"waits for {first.helper}"),
@@ -275,9 +281,9 @@ def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[
         (first.does == "busy", "host-busy", "rank-busy-on-host", "works there"),
         (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits there"),
         (True, "skipped", None, "sleeps there: it is late, or skipped a call that the others made")) if fits)
-    where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack available)'}"
-    frames = [Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
-    picture = accuse(base, kind, accused, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
+    where = f"{'it' if len(late) == 1 else 'the first'} is in {first.frame or 'its own code (no stack available)'}"
+    frames = [Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in late[:8]]
+    picture = accuse(base, kind, late, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")
 
 
@@ -292,10 +298,10 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     others = [watt for watt in drawn.values() if abs(watt - middle) <= ODD_POWER * middle]
     if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
         return None
-    told = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
+    shown = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
     still = Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")
-    seen = [Evidence(f"power: {told}", "NVML"), *[still] * _stands_still(members)]
-    return accuse(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {told}", None,
+    seen = [Evidence(f"power: {shown}", "NVML"), *[still] * _stands_still(members)]
+    return accuse(base, "gpu-stuck", odd, f"came, but its GPU still runs something else: it draws {shown}", None,
                   "likely" if len(seen) > 1 else "possible", seen)
 
 
@@ -311,17 +317,17 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
     if any(v.does not in ("waits", "device", "spins") for v in base.ranks) or may_step and not _stands_still(members):
         return None
     spots = collections.Counter((v.where, v.frame.partition(" (in ")[0] if v.where in INIT else v.frame) for v in base.ranks).most_common()
-    told = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
+    shown = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
     if len(spots) > 1:
         odd = [v for v in base.ranks if (v.where, v.frame) != spots[0][0]] if spots[0][1] * 2 > len(base.ranks) > 2 else []
-        why = (f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({told})" if odd else
-               f"the ranks wait in different calls ({told}): without counts of their calls nothing shows which side is wrong")
+        why = (f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})" if odd else
+               f"the ranks wait in different calls ({shown}): without counts of their calls nothing shows which side is wrong")
         return accuse(base, "skipped" if odd else "unknown", odd, why, "collective-on-some-ranks-only", "likely" if odd else "possible",
-                      [Evidence(told, "stacks")])
+                      [Evidence(shown, "stacks")])
     if unseen(members):
-        return accuse(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({told}); "
+        return accuse(base, "unknown", [], f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({shown}); "
                       f"nothing is known of {unseen(members)}", None, "")
-    return accuse(base, "symmetric", [], f"all {counted(len(base.ranks), 'rank')} wait in one place ({told}): no rank is missing, unless "
+    return accuse(base, "symmetric", [], f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing, unless "
                   "several process groups share that line. Check the interconnect and the GPUs", None, "possible")
 
 
@@ -330,8 +336,8 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
     waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), look.host, r.pid) for r, look in members)
     if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
         return None
-    told = f"it waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
-    return _is_slow(base, waits[0][1:], "likely", Evidence(told, "main threads, ten moments a second"))
+    shown = f"it waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
+    return _is_slow(base, waits[0][1:], "likely", Evidence(shown, "main threads, ten moments a second"))
 
 
 def _is_slow(base: Picture, who: Tuple[str, int], status: str, seen: Evidence) -> Picture:
@@ -349,16 +355,16 @@ def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     if any(v.does != "moving" for v in base.ranks) or len(used) < max(2, len(base.ranks)) or (
             used[0][0] > IDLE_MOST or least < RUNS_LEAST):
         return None
-    told = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
-    return _is_slow(base, used[0][2], "possible", Evidence(told, "NVML"))
+    shown = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
+    return _is_slow(base, used[0][2], "possible", Evidence(shown, "NVML"))
 
 
 def _moving(base: Picture, members: Members) -> Picture:
     if all(polls(r) for r, _ in members):
         return dataclasses.replace(base, decides=stack_line(base.ranks), sentence=(
-            f"all {counted(len(base.ranks), 'rank')} sleep and look again in one place, the first in {base.ranks[0].frame}: what they wait "
-            "for did not come within the look"))
-    said = f"not hung: {counted(len(base.ranks), 'rank')} moved within the look"
+            f"{all_wait(base.ranks)} for something that did not arrive within {members[0][1].gap_s:g} s: {base.ranks[0].name} checks for "
+            f"it again and again in {base.ranks[0].frame}"))
+    said = f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
     if busy := [v for v in base.ranks if v.does == "busy"]:
         said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
                 f"{busy[0].frame or 'its own code'}")

@@ -94,11 +94,11 @@ def unreachable(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks whose connection is not answered while they wait. What is asked by HTTP (a tracker, a hub) is not the job's."""
     asking = {(look.host, r.pid): s for r, look in members for s in known(r.sockets)
               if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)}
-    if not (accused := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
+    if not (late := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
         return None
-    asked = [(v, asking[v.host, v.pid]) for v in accused[:8]]
+    asked = [(v, asking[v.host, v.pid]) for v in late[:8]]
     address, _, port = asked[0][1].remote.rpartition(":")
-    return accuse(base, "unreachable", accused, f"{'gets' if len(accused) == 1 else 'get'} no answer from {address}:{port}",
+    return accuse(base, "unreachable", late, f"{'gets' if len(late) == 1 else 'get'} no answer from {address}:{port}",
                   "network-path-blocked", "likely",
                   [Evidence(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked],
                   f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}")
@@ -108,18 +108,18 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that have been trying to join, as two stacks show, without a connection to where the others have met."""
     lone = {(look.host, r.pid): r for r, look in members if not isinstance(r.sockets, Gap) and not _has_store(r)
             and len([s for s in main_stacks(r) if waits_in(s) in INIT]) > 1}
-    accused = [v for v in base.ranks if (v.host, v.pid) in lone and v.does in AT_REST]
-    if not accused or 0 in {v.rank for v in accused}:
+    late = [v for v in base.ranks if (v.host, v.pid) in lone and v.does in AT_REST]
+    if not late or 0 in {v.rank for v in late}:
         return None
-    variables, others = lone[accused[0].host, accused[0].pid].variables, sum(_has_store(r) for r, _ in members)
+    variables, others = lone[late[0].host, late[0].pid].variables, sum(_has_store(r) for r, _ in members)
     address, port = variables.get("MASTER_ADDR", ""), variables["MASTER_PORT"]
-    line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {accused[0].host}"
-    alone = f"{'has' if len(accused) == 1 else 'have'} no connection to {address}:{port}"
+    line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {late[0].host}"
+    alone = f"{'has' if len(late) == 1 else 'have'} no connection to {address}:{port}"
     if not others:
-        return accuse(base, "unknown", [], f"{names(accused)} {alone}, the rendezvous: rank 0 is not there yet, or "
+        return accuse(base, "unknown", [], f"{names(late)} {alone}, the rendezvous: rank 0 is not there yet, or "
                       f"{address} is not its host here", None, "", (), line)
-    seen = [Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in accused[:8]]
-    return accuse(base, "unreachable", accused, f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
+    seen = [Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in late[:8]]
+    return accuse(base, "unreachable", late, f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
                   "host, or a firewall refuses it", "rendezvous-misconfigured", "likely", seen, line)
 
 

@@ -264,20 +264,20 @@ class Picture:
     decides: str = ""
 
 
-def accuse(base: Picture, kind: str, accused: List[RankView], why: str, cause: Optional[str], status: str,
+def accuse(base: Picture, kind: str, culprits: List[RankView], why: str, cause: Optional[str], status: str,
            seen: Iterable[Evidence] = (), decides: str = "") -> Picture:
     """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
-    late = set(accused)
+    late = set(culprits)
     victims = [v for v in base.ranks if v not in late and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
-    hosts = sorted({v.host for v in accused})[:4] if len({v.host for v in base.ranks}) > 1 else []
-    who = f"{names(accused)}{' on ' * bool(hosts)}{', '.join(hosts)} " * bool(accused)
+    hosts = sorted({v.host for v in culprits})[:4] if len({v.host for v in base.ranks}) > 1 else []
+    who = f"{names(culprits)}{' on ' * bool(hosts)}{', '.join(hosts)} " * bool(culprits)
     wait = (f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for "
-            f"{'it' if len(accused) == 1 else 'them'}{f' in {collective}' * bool(collective)}")
-    sentence = f"{who}{why}{wait * bool(victims and accused)}"
+            f"{'it' if len(culprits) == 1 else 'them'}{f' in {collective}' * bool(collective)}")
+    sentence = f"{who}{why}{wait * bool(victims and culprits)}"
     own = (Evidence(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame)
-    return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
-                               status=status, evidence=[*seen, *own], decides=decides or stack_line(accused or victims))
+    return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=culprits, victims=victims, collective=collective, cause=cause,
+                               status=status, evidence=[*seen, *own], decides=decides or stack_line(culprits or victims))
 
 
 def names(views: List[RankView]) -> str:
@@ -290,8 +290,13 @@ def rank_names(ranks: Sequence[object]) -> str:
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}{more}"
 
 
-def is_are(accused: List[RankView]) -> str:
-    return "is" if len(accused) == 1 else "are"
+def all_wait(views: List[RankView]) -> str:
+    """ "rank 3 waits", "all 8 ranks wait"."""
+    return f"{views[0].name} waits" if len(views) == 1 else f"all {len(views)} ranks wait"
+
+
+def is_are(culprits: List[RankView]) -> str:
+    return "is" if len(culprits) == 1 else "are"
 
 
 def stack_line(views: Iterable[RankView]) -> str:
