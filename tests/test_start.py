@@ -18,7 +18,7 @@ import typer
 from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
-from nccl_runbook.cockpit import form, given as given_words
+from nccl_runbook.cockpit import given as given_words
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess, WorldSeen
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, to_json
@@ -222,7 +222,7 @@ def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path)
 def test_headless_it_is_a_table_and_needs_no_widgets(monkeypatch):
     monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
     shown = repr(cockpit.show(dict(PLAIN), collect("", ""), Line("found")))
-    assert all(text in shown for text in ("found", "03-fewer-gpus", "nccl-runbook run"))
+    assert all(text in shown for text in ("found", "03-fewer-gpus", "nccl-runbook run", "nccl-runbook diagnose"))
     asked = "import sys, nccl_runbook.cockpit; assert not {'ipywidgets', 'torch', 'IPython', 'papermill'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", asked], check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
 
@@ -251,6 +251,8 @@ def test_the_notebook_runs_with_a_symptom_alone_and_with_nothing(tmp_path, monke
 def opened(tmp_path, monkeypatch):
     """The form over plain variables, without a frontend."""
     pytest.importorskip("ipywidgets")
+    from nccl_runbook.cockpit import form
+
     monkeypatch.setenv("NCCL_RUNBOOK_RUN_DIR", str(tmp_path))
     monkeypatch.setattr(form, "_latest", None)
     return form.Cockpit({**PLAIN})
@@ -264,6 +266,8 @@ def typed(opened, text: str) -> dict:
 
 
 def test_fields_write_plain_variables_and_a_second_run_is_refused(opened, tmp_path, monkeypatch):
+    from nccl_runbook.cockpit import form
+
     for name, value in (("gpus", " 0,1 "), ("budget_s", 90), ("allow_busy", True)):
         opened.fields[name].value = value
     opened.boxes["04-transports"].value = False

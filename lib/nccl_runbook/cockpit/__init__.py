@@ -76,5 +76,6 @@ def show(namespace: MutableMapping[str, Any], start: Start, report: Any) -> Any:
     if is_interactive(namespace):
         from nccl_runbook.cockpit.form import Cockpit
 
-        return Cockpit(namespace)
-    return Shown([report, plan_table(plan(start)), Line(f"To test the hardware: {command_line(read_values(namespace))}")])
+        return Cockpit(namespace).box
+    lines = f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(read_values(namespace))}"
+    return Shown([report, plan_table(plan(start)), Line(lines)])

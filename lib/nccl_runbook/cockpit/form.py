@@ -14,6 +14,8 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ipywidgets as w
+
 from nccl_runbook.case.answer import Case, Gathered, case as add_up
 from nccl_runbook.case.facts import Brought
 from nccl_runbook.case.judge import DUMPS, LOGS
@@ -27,7 +29,7 @@ from nccl_runbook.report.render import macros
 from nccl_runbook.step import RUN_DIR_VARIABLE, outputs_root
 from nccl_runbook.triage.start.steps import step_texts, symptoms
 
-PAUSE_S = 0.1  # without a key: then what was typed is answered
+PAUSE_S = 0.05  # without a key: then what was typed is answered
 WARM = "ncclSystemError"  # any error text: it loads what reads and judges
 TESTS = ("01-gpu-visibility", "02-environment", "03-fewer-gpus", "04-transports", "05-weight-sync")
 STYLES = {"passed": "success", "": "info", "lost": "warning"}  # of a world's button, by how it ended; "": it runs
@@ -43,8 +45,6 @@ class Cockpit:
     """The form over one namespace. A second run beside one at work is refused, in another cell as well."""
 
     def __init__(self, namespace: MutableMapping[str, Any]) -> None:
-        import ipywidgets as w
-
         self.namespace = namespace
         self.notebooks = notebooks_here()
         self.brought = Brought()
@@ -97,11 +97,6 @@ class Cockpit:
         self.changed()
         if _latest is not None:
             _latest.on_change = lambda _run: self.draw()
-
-    def _ipython_display_(self) -> None:
-        from IPython.display import display
-
-        display(self.box)
 
     def changed(self) -> None:
         """Write every field into its plain variable, and have what was given read."""
@@ -206,10 +201,8 @@ class Cockpit:
 
     def _draw_worlds(self, worlds: list[WorldSeen]) -> None:
         """A button for each world of ranks, as it started and as it ended; a click repeats it."""
-        from ipywidgets import Button
-
         known = {button.tooltip: button for button in self.worlds.children}
-        buttons = [known.get(w.again) or Button(tooltip=w.again, layout={"width": "auto"}) for w in worlds]
+        buttons = [known.get(at.again) or w.Button(tooltip=at.again, layout={"width": "auto"}) for at in worlds]
         for button, world in zip(buttons, worlds, strict=True):
             button.description = world.text
             button.button_style = STYLES.get(world.ended, "danger")

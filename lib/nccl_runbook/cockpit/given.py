@@ -48,4 +48,7 @@ def read(words: Sequence[str]) -> tuple[Brought, Gathered]:
     if not words:
         return Brought(), Gathered([])
     brought = sort(words)
+    for path in brought.logs:
+        if not os.path.lexists(os.path.expanduser(path)):
+            raise ValueError(f"there is no file {path}")
     return brought, gather(brought, None, 0, lambda pids: live.look(live.checked_pids(pids), GAP_S, str))
