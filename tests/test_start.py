@@ -184,6 +184,10 @@ def test_the_line_shown_says_what_the_variables_say(values):
     assert told["budget"] == ("5m" if values["budget_s"] == 300 else f"{values['budget_s']}s")
 
 
+def test_the_line_shown_holds_no_secret():
+    assert "hunter2" not in cockpit.command_line({**PLAIN, "symptom": 'wandb.login(key="canary-hunter2")\nit hangs'})
+
+
 def test_the_line_of_the_defaults_is_the_bare_command():
     assert cockpit.command_line(PLAIN) == "nccl-runbook run"
     assert cockpit.BUDGET_S == 300 and parsed([])["budget"] == "5m"
@@ -196,12 +200,13 @@ def test_what_a_run_says_is_escaped(tmp_path):
     world = {"step": "03-fewer-gpus", "name": "<script>", "gpus": "0,1", "ranks": 2}
     Path(run._worlds.name).write_text('{"step": "03-fewer-gpus"}\n' + json.dumps(world) + "\n" + json.dumps(world)[:9])  # the second line is not whole yet
     cells = macros("cells.html.j2")
+    run.command = ("run",)
     ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.answer(None, [], run, '')}"
     assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
     assert run.worlds == [WorldSeen(**world)] and run.now == "03-fewer-gpus"
-    at_work = str(cells.form_status({"run": run}))
-    assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "03-fewer-gpus", "2 ranks, GPU 0,1")) and "<script" not in at_work
+    at_work = str(cells.form_status({"run": run, "seconds": 60}))
+    assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "of about 60 s", "03-fewer-gpus", "2 ranks, GPU 0,1")) and "<script" not in at_work
 
 
 def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path):

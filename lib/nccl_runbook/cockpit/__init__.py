@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core.parameters import coerce
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 from nccl_runbook.triage.facts import Start
@@ -67,8 +68,8 @@ def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[
 
 
 def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> str:
-    """What to type instead of pressing Run."""
-    return shlex.join(["nccl-runbook", "run", *arguments(values, notebooks)])
+    """What to type instead of pressing Run, without secrets: each word by itself, before a shell's quotes."""
+    return shlex.join(["nccl-runbook", "run", *map(Redactor(os.environ).text, arguments(values, notebooks))])
 
 
 def show(namespace: MutableMapping[str, Any], start: Start, report: Any) -> Any:

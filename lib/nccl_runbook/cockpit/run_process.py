@@ -163,20 +163,14 @@ class RunProcess:
         self.ended_at = time.monotonic()
         self.on_change(self)
 
-    def kept(self) -> str:
-        """What is left of it, once it is over."""
-        if not self.document:
-            return self.sentence()
-        whole = [s.notebook for s in self.document.steps if s.record and s.notebook not in (START_STEP, *self.document.run.not_run)]
-        names = ", ".join(whole) or "no step"
-        return f"Cancelled. Kept: {names}." if self.interrupted else f"{names}, {self.wall_s:.0f} s."
-
     def sentence(self) -> str:
         """What to say of it, in one sentence."""
         if self.at_work:
             return "Stopping the run" if self.cancelled_at else "At work"
         if self.document is not None:
-            return self.document.sentence
+            apart = (START_STEP, *self.document.run.not_run)
+            names = ", ".join(s.notebook for s in self.document.steps if s.record and s.notebook not in apart) or "no step"
+            return f"Cancelled. Kept: {names}." if self.interrupted else f"{names}, {self.wall_s:.0f} s."
         if self.compared is not None:
             return f"{self.command[2]}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
         last = next((line for line in reversed(self.lines) if line.strip()), "")
