@@ -149,7 +149,7 @@ def _one_a_rank(inputs: _Inputs) -> dict[int, Reading]:
             claims[rank].append((name, reading))
     chosen = {rank: newest for rank, rows in claims.items() if (newest := _newest(rank, rows, inputs))}
     for rank, seconds in earlier(chosen, inputs.stamps()).items():
-        why = f"{EARLIER} (or its clock is off): it ends {seconds:.0f} s before that of another rank begins"
+        why = f"{EARLIER} (or its clock is wrong): its log ends {seconds:.0f} s before that of another rank begins"
         inputs.files = [dataclasses.replace(f, problem=why) if f.name == inputs.names[rank] else f for f in inputs.files]
         del chosen[rank], inputs.names[rank]
     return chosen
