@@ -45,6 +45,8 @@ def test_dumps_are_answered_as_hang_answers(fault):
     if theirs["culprits"] and theirs["verdict"] != "unknown":
         assert (ours["lead"] or {}).get("cause") == theirs["cause"] and ours["verdict"] == theirs["verdict"]
         assert theirs["sentence"].rstrip(".") in ours["sentence"]
+        lead = next((c for c in ours["causes"] if c["id"] == theirs["cause"]), {"remedy": ours["lead"]["remedy"]})
+        assert lead["remedy"] == ours["lead"]["remedy"] and "nccl-runbook hang" not in json.dumps(lead["remedy"]), "the dumps were read"
     else:
         assert ours["verdict"] == theirs["verdict"] or ours["lead"]["id"] == "log-points-to-cause"
 

@@ -17,6 +17,9 @@ import live_samples as s
 import live_worlds as worlds
 import ordinary_jobs as ordinary
 import pytest
+from nccl_runbook.case.answer import case, gather
+from nccl_runbook.case.facts import Brought
+from nccl_runbook.case.read import sort
 from nccl_runbook.hang import judge as after
 from nccl_runbook.hang.live import ask as live_ask, ask_processes as live_processes, judge as rules
 from nccl_runbook.hang.live.facts import LEFT_OVER
@@ -96,6 +99,21 @@ def test_from_the_dumps_the_rank_is_named_and_no_innocent(seen: dict[str, Any], 
     assert told.culprits == (ordinary.JOBS[job],), told
     if job not in ordinary.ELSEWHERE:  # its line is that of the call that the others did not make
         assert is_marked(job, told.frame)
+
+
+@pytest.mark.parametrize("job", GUILTY)
+def test_diagnose_leads_with_that_rank_live_and_after(seen: dict[str, Any], job: str) -> None:
+    look, _, folder = seen[job]
+    rank = f"rank {ordinary.JOBS[job]} "
+    for found in (gather(sort([str(folder)]), None, 0, lambda _: look), gather(Brought(pids=("1",)), None, 0, lambda _: look)):
+        told = case(found, "diagnose", "", "unknown")
+        assert told.document.exit_code == 3 and told.lead and told.lead.id == "hang-told", told.document.sentence
+        assert told.document.sentence.startswith(f"Broken: {rank}"), told.document.sentence
+
+
+def test_diagnose_calls_a_healthy_job_healthy(seen: dict[str, Any]) -> None:
+    told = case(gather(Brought(pids=("1",)), None, 0, lambda _: seen["healthy"][0]), "diagnose", "", "unknown").document
+    assert (told.verdict, told.causes) == ("healthy", [])
 
 
 def test_a_rank_that_waits_for_a_process_of_its_own_is_said_to_and_what_that_process_does(seen: dict[str, Any]) -> None:

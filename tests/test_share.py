@@ -13,6 +13,8 @@ from hypothesis import given, strategies as st
 from live_samples import IN_ALL_REDUCE, SAVING, look, rank
 from nccl_runbook.core import share
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import verdict_of
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import judge as judge_environment
 from nccl_runbook.environment.read_file import read as read_file
@@ -91,6 +93,17 @@ gpu GPU-1a2b3c4d
 ip-10-11-12-14:5:5 [0] NCCL INFO x
 ip-10-11-12-14 systemd[1]: started
 {"host":"canaryn028","user": "canaryeva"}
+mpirun -np 16 -H canaryn031:8,canaryn032:8 python3 train.py
+horovodrun -np 2 --host canaryn033 x
+ssh canaryn034 nvidia-smi
+$ ssh -p 22 -o BatchMode=yes canary-gw3 uptime
+srun -N1 -w canaryn035 hostname
+sbatch -x canaryn[036-039] job.sh
+/scratch/canaryteam3/run17/train.py:40
+File "/lustre/fsw/canary-project/env/lib/python3.11/site-packages/torch/nn/x.py", line 3
+--output=/gpfs/canarylab2/logs/%j.out
+/home/canarydan/canary-secret/train.py
+/root/canary_thesis/main.py
 rank 3 on gpu-canary07 of canaryuser lost canarydan, canaryn03 and canarynode9""".splitlines()
 LEAKS = re.compile(r"canary|10[.-]11[.-]12|172\.16\.9\.8|2001:db8|fe80::ae|a1[:-]b2[:-]?c|0a0b:0c0d|1a2b3c4d|9a8b7c6d|44445555|0a1b2c3d", re.I)
 INNOCENT = """10:00:00 [INFO] start
@@ -153,6 +166,14 @@ s/NODE@RANK/x/
 rank0:1 [1] tensor[2]
 [rank3]:[E1128 10:00:00.123456789 ProcessGroupNCCL.cpp:689] x
 train_2026-11-28T10:00:00 [0] x
+mpirun -np 8 --hostfile hosts python3 train.py
+ssh key was refused
+/pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:689
+/usr/local/lib/python3.12/dist-packages/vllm/worker.py
+/tmp/nccl_trace_rank_0 /dev/shm/nccl-XXXX /root/.cache
+/workspace/verl/trainer/main.py
+https://github.com/NVIDIA/nccl/blob/master/src/init.cc and s/a/b/c/d
+transport/net_ib/p2p.cc:1 a/b/c/d
 GPU 0: NVIDIA H200""".splitlines()
 
 
@@ -182,6 +203,11 @@ def test_what_only_looks_like_a_name_stays(line: str) -> None:
     assert share.shared(line) == line
 
 
+def test_folders_are_replaced_and_the_file_and_its_package_stay() -> None:
+    shown = share.shared("/lustre/fsw/a/env/lib/python3.11/site-packages/torch/nn/x.py /scratch/b/run17/train.py:40")
+    assert re.fullmatch(r"/lustre/path-x\w{6}/lib/python3.11/site-packages/torch/nn/x.py /scratch/path-x\w{6}/train.py:40", shown)
+
+
 @given(st.text(max_size=200) | st.sampled_from(PLANTED + INNOCENT))
 def test_a_text_is_replaced_once(text: str) -> None:
     once = share.shared(text)
@@ -206,7 +232,7 @@ def test_numbers_of_a_list_of_nodes_stay() -> None:
 
 def _triage(path: Path, context: str) -> object:
     given = answer(collect([str(path)], context))
-    return given.verdict, [(h.cause, h.status, [e.line for e in h.evidence]) for h in given.hypotheses], len(given.hosts), len(given.logs.ranks)
+    return verdict_of(given.findings), [(h.cause, h.status, [e.line for e in h.evidence]) for h in given.hypotheses], len(given.hosts), len(given.logs.ranks)
 
 
 @pytest.mark.parametrize("number", range(0, len(SAMPLES), 10))
@@ -252,6 +278,13 @@ def test_the_host_of_a_log_is_this_host_with_and_without(tmp_path: Path, monkeyp
         for setting in (KEY, ""):
             monkeypatch.setenv(share.SHARE, setting)
             assert bool(answer(collect([str(tmp_path / "a.log")], "")).hosts) == elsewhere
+
+
+@pytest.mark.parametrize("line", PLANTED[:-1])
+def test_json_stays_json_and_says_the_same_but_for_names(line: str) -> None:
+    told = {"text": line, "list": [line, {"path": line}], "number": 1.5}
+    shown = Redactor({}).json(told)
+    assert json.loads(json.dumps(shown)) == shown and shown.keys() == told.keys() and leaks(json.dumps(shown)) == []
 
 
 @pytest.fixture

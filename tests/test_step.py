@@ -23,11 +23,11 @@ BUSY = Finding("gpus-busy", Severity.UNKNOWN, "not run: busy (pid 4711, alice, 4
 FOUND = [Finding("fine", Severity.OK, "fine")]
 
 
-def nobody() -> int | Gap:
+def nobody(within_s: float) -> int | Gap:
     return 0
 
 
-def somebody() -> int | Gap:
+def somebody(within_s: float) -> int | Gap:
     return 1
 
 

@@ -91,7 +91,7 @@ def test_the_command_says_what_each_file_is(tmp_path):
     (tmp_path / "weights.pt").write_bytes(pickle.dumps([1.0], protocol=4))
     told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
     assert "job.env is variables: `nccl-runbook env` judges them" in told and "weights.pt: is a binary file" in told
-    assert "Dumps and stacks among these files" in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
+    assert "06-timeouts: " in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
 
 
 @pytest.mark.parametrize(("folder", "verdict", "code", "rank"), [
@@ -121,7 +121,7 @@ def test_what_the_shell_gives_for_a_command_is_read_once_as_standard_input_is(tm
 def test_a_folder_without_a_file_was_named_and_is_not_taken_for_no_log(tmp_path):
     (tmp_path / "run" / "rank0").mkdir(parents=True)
     (tmp_path / "run" / "rank0" / ".hidden").write_text("x")
-    empty, *_ = answer(reader.collect([str(tmp_path / "run")])).findings
+    empty = answer(reader.collect([str(tmp_path / "run")])).findings[-1]
     assert empty.id == "log-not-read" and "run: contains no readable file" in empty.title
     (tmp_path / "run" / "out.log").write_text("KeyError: 'labels'\n")
     assert not [f for f in answer(reader.collect([str(tmp_path / "run")])).findings if f.id == "log-not-read"]

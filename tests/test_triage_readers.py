@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from book_samples import Running
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.logs import sources as log_sources, text as log_text
+from nccl_runbook.logs import file as log_file, sources as log_sources, text as log_text
+from nccl_runbook.logs.file import Limit
 from nccl_runbook.messages import kinds, read as reader, read_ranks
 from nccl_runbook.messages.clues import catalogue, compiled
 from nccl_runbook.messages.matcher import alternatives
@@ -50,8 +51,7 @@ def test_any_bytes_are_read(tmp_path_factory, content, packing):
         whole = content if packing == "plain" else bz2.compress(content) if packing == "bzip2" else gzip.compress(content)
         path.write_bytes(whole[: len(whole) * 2 // 3] if packing == "cut gzip" else whole)
     logs = reader.collect([str(path)])
-    triage.judge(logs)
-    assert len(logs.files) == 1 and triage.sentence(logs, triage.judge(logs)).endswith(".")
+    assert len(logs.files) == 1 and triage.answer(logs).findings
 
 
 @given(text=TEXTS, context=st.text(max_size=60))
@@ -171,16 +171,17 @@ def test_a_progress_bar_without_its_newline_is_taken_off(tmp_path):
 
 
 def test_bounds_end_with_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_sources, "UNPACKED_BYTES", 4 << 20)
+    monkeypatch.setattr(log_file, "UNPACKED_BYTES", 4 << 20)
     (tmp_path / "bomb.log.gz").write_bytes(gzip.compress(b"0" * (32 << 20)))
     (tmp_path / "dump").write_bytes(b"\x80\x02}q\x00.")
     told = {f.name.rpartition("/")[2]: f.left_out or f.problem for f in reader.collect([str(tmp_path)]).files}
-    assert told["bomb.log.gz"].startswith("read up to 6.5 MiB and no further") and told["dump"].startswith("is a binary file")
+    read_mib = re.match(r"read up to ([\d.]+) MiB and no further: what is packed", told["bomb.log.gz"])
+    assert 4 <= float(read_mib[1]) <= 8 and told["dump"].startswith("is a binary file")  # gzip reads 8 to 128 KiB at a time, by version
 
 
 def test_time_is_bounded(tmp_path):
     (tmp_path / "a.log").write_text("x\n" * 2_000_000)
-    assert reader.collect([str(tmp_path)], limit_s=0.0).files[0].left_out.startswith("reading stopped after")
+    assert reader.collect([str(tmp_path)], limit=Limit(0.0)).files[0].left_out.startswith("reading stopped after")
 
 
 def test_archives_folders_and_standard_input(tmp_path):
@@ -364,7 +365,7 @@ def both_ends(path: Path) -> tuple[list[bytes], log_sources.Source]:
     """The lines that are read of one file within two seconds of computing, and how its reading went."""
     began = time.process_time()
     for source in log_sources.sources([str(path)]):
-        rows = [row for rows in source.rows(time.monotonic() + 60) for row in rows if row]
+        rows = [row for rows in source.rows() for row in rows if row]
     assert time.process_time() - began < 2
     return rows, source
 
@@ -377,7 +378,7 @@ def test_of_a_long_log_both_ends_are_read_and_the_rest_is_counted(tmp_path, monk
         if packed:
             path.write_bytes(gzip.compress(path.read_bytes()))
         for source in log_sources.sources([str(path)]):
-            rows = [row for rows in source.rows(time.monotonic() + 60, ends=(part, part)) for row in rows if row]
+            rows = [row for rows in source.rows(ends=(part, part)) for row in rows if row]
         assert (rows[0], rows[-1], source.lines) == (b"first", b"last", part // 10 + 2) and source.left_out
         assert len(rows) < part // 20
 
@@ -387,7 +388,7 @@ def test_an_endless_archive_is_not_unpacked_to_its_end(tmp_path):
     for content in (b"\0", b"a\n" * 1000, b"\n"):
         path.write_bytes(gzip.compress(content * ((256 << 20) // len(content))))
         assert both_ends(path)[1].left_out
-    path.write_bytes(gzip.compress(os.urandom(3 << 20))[:-100_000])
+    path.write_bytes(gzip.compress(os.urandom(3 << 20).hex().encode())[:-100_000])
     assert "damaged" in both_ends(path)[1].left_out
 
 
@@ -408,7 +409,7 @@ def test_the_last_line_of_a_large_log_counts_and_keeps_its_number(tmp_path):
         path.write_bytes(gzip.compress(path.read_bytes()) if packed else path.read_bytes())
         seen = {}
         for source in log_sources.sources([str(path)]):
-            for taken in source.rows(time.monotonic() + 60, ends=(1 << 19, 1 << 19)):
+            for taken in source.rows(ends=(1 << 19, 1 << 19)):
                 seen |= dict(enumerate(taken, source.lines + 1))
         assert seen[1] == b"line 1" and seen[rows] == b"line %d" % rows and seen[rows + 1] == b"the last word"
         assert all(row == b"line %d" % number for number, row in seen.items() if number <= rows)
@@ -429,5 +430,5 @@ def test_of_too_many_files_those_with_errors_and_the_newest_are_read(tmp_path, m
 
 def test_rows_of_a_private_key_are_masked_where_they_are_read(tmp_path):
     (tmp_path / "a.log").write_text("[rank0]: -----BEGIN PRIVATE KEY-----\n[rank0]: MIIEabc/+=\nx9=\n[rank0]: -----END PRIVATE KEY-----\nstep 12\n")
-    rows = [row for source in log_sources.sources([str(tmp_path)]) for taken in source.rows(time.monotonic() + 9) for row in taken]
+    rows = [row for source in log_sources.sources([str(tmp_path)]) for taken in source.rows() for row in taken]
     assert rows[1:3] == [b"[rank0]: [redacted:key]", b"[redacted:key]"] and rows[4] == b"step 12"

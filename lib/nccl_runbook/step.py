@@ -90,12 +90,17 @@ class Step:
         return max(1.0, self._ends - time.monotonic())
 
     @property
+    def within_s(self) -> float:
+        """Seconds until the budget ends every wait, at least 1; by hand it ends none."""
+        return max(1.0, self._until - time.monotonic())
+
+    @property
     def engine(self) -> Engine:
         """The engine under the interpreter to be judged; started at the first use."""
         if self.replayed:
             raise RuntimeError("a record is judged, no machine is touched")
         if self._engine is None:
-            choice = choose(self.parameters.get("python", ""), self._until - time.monotonic())
+            choice = choose(self.parameters.get("python", ""), self.within_s)
             sweep({tempfile.gettempdir(), "/dev/shm"})
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
@@ -128,10 +133,11 @@ class Step:
             print(plain(self.redactor.text(line)), flush=True)
 
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
-        """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time."""
+        """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time. ``probe`` gets the
+        seconds that the budget leaves."""
         allowed = self.parameters.get("allow_busy", False)
-        self._busy_checks[probe] = lambda: rule(probe(), allowed)
-        return rule(self.collect("users", probe), allowed)
+        self._busy_checks[probe] = lambda: rule(probe(self.within_s), allowed)
+        return rule(self.collect("users", probe, lambda: self.within_s), allowed)
 
     def finish(self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()) -> Any:
         """Judge the step, write its record, and show it.

@@ -2,36 +2,76 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from nccl_runbook.case.dumps import dumps_of
-from nccl_runbook.case.read import Brought
-from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.case.dumps import Dumps, dumps_of
+from nccl_runbook.case.facts import Brought
+from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, sentence
+from nccl_runbook.causes.causes import Cause
+from nccl_runbook.core.facts import Gap, utc_now
+from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.read_stacks import whole_looks
+from nccl_runbook.logs.file import Limit
+from nccl_runbook.messages.read import collect
+from nccl_runbook.report.verdict import RunInfo, VerdictDocument, leading, verdict_document
+from nccl_runbook.triage.judge import Answer, answer
+from nccl_runbook.triage.judge_against import compare
+from nccl_runbook.triage.start.steps import deciding
+from nccl_runbook.triage.table import all_tables
 
-DUMPS, LOGS, SETTINGS, PLAN = "06-timeouts", "07-logs", "02-environment", "plan"
+SETTINGS, PLAN = "02-environment", "plan"
 
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-    """One record for each subject; ``fits``: causes that fit the symptom and no line shows, ``steps``: those that decide the symptom."""
+    """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any; ``steps``: those that decide
+    the symptom."""
 
     records: list[Record]
-    fits: tuple[str, ...] = ()
+    logs: Answer | None = None
+    dumps: Dumps | None = None
     steps: tuple[str, ...] = ()
 
+    @property
+    def fits(self) -> tuple[Cause, ...]:
+        """Causes that fit the symptom and no line shows."""
+        return self.logs.fits if self.logs and not self.dumps else ()
 
-def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live]) -> Gathered:
-    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank.
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What was gathered, added up. ``lead``: the strongest proof, None where nothing is wrong; ``test``: what to do next."""
+
+    document: VerdictDocument
+    found: Gathered
+    lead: Finding | None
+    test: Test | None
+
+
+def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
+    """The one answer. ``name`` and ``command``: of the command that was called, and the line that repeats it."""
+    steps = [r.step for r in found.records]
+    document = verdict_document(RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps), found.records)
+    lead = leading(document.steps, document.causes)
+    document = dataclasses.replace(document, sentence=sentence(document, lead), exit_code=exit_code(document.verdict, fail_on))
+    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps,
+                                                   found.logs.logs.launcher if found.logs else ""))
+
+
+def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],
+           against: Sequence[str] = ()) -> Gathered:
+    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank;
+    ``against``: logs of a run that worked.
 
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
-    found = _logs(brought, stdin)
+    found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
+    if found.dumps and not (brought.words or any(f.lines for f in found.logs.logs.files)):
+        found.records.pop()  # nobody named a log: that none was read is not missed
     found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])
     if brought.pids or brought == Brought():
         found.records.extend(_live([look([int(p) for p in brought.pids])]))
@@ -41,23 +81,19 @@ def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[
     return found
 
 
-def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
-    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other."""
-    if not (brought.logs or brought.words):
-        return Gathered([])
-    from nccl_runbook.messages.read import collect
-    from nccl_runbook.triage.judge import answer
-    from nccl_runbook.triage.start.steps import deciding
-    from nccl_runbook.triage.table import fits_tables, tables
+def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = ()) -> Gathered:
+    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other.
 
-    paths = list(brought.logs)
-    logs = collect(paths, "\n".join(brought.words), stdin)
-    dumps, shown = dumps_of(logs, paths)
-    given = answer(logs, dumps=dumps)
-    findings = [f for f in given.findings if not dumps or f is not dumps.finding]
-    records = [of_findings(DUMPS, [dumps.finding], shown)] if dumps else []
-    records += [of_findings(LOGS, findings, [*fits_tables(given.fits), *tables(logs)])] if findings else []
-    return Gathered(records, () if dumps else tuple(c.id for c in given.fits), tuple(deciding(brought.words)))
+    ``against``: logs of a good run, to compare."""
+    from nccl_runbook.triage import read_profile
+
+    paths, words, limit = list(brought.logs), "\n".join(brought.words), Limit()
+    dumps, logs = dumps_of(collect(paths, words, stdin, limit), paths, limit)
+    both = ([*against], [p for p in paths if p != "-"])
+    compared = compare(*(read_profile.collect(those, limit=limit) for those in both)) if against else None
+    given = answer(logs, compared, "".join(against[:1]), "".join(paths[:1]), dumps.next if dumps else None)
+    records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
+    return Gathered([*records, of_findings(LOGS, given.findings, all_tables(given))], given, dumps, tuple(deciding(brought.words)))
 
 
 def _settings(scripts: Iterable[str], configurations: Iterable[str]) -> Iterator[Record]:

@@ -1,13 +1,13 @@
 """What somebody gave, each thing recognised by its content: paths, process ids, allocations, error texts."""
 
-import dataclasses
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator
 
+from nccl_runbook.case.facts import Brought
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.logs.sources import HEAD_BYTES, kind, sources
+from nccl_runbook.logs.sources import heads, kind
 from nccl_runbook.plan import frameworks
 from nccl_runbook.plan.areal.allocation import Refused, parse
 from nccl_runbook.plan.areal.tags import newest
@@ -18,22 +18,8 @@ _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".ya
 _PATH = re.compile(r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|sbatch|slurm|ya?ml)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Brought:
-    """Sorted by what reads it. ``logs``: also dumps, stacks, archives, answers of RAS; ``scripts``: launch scripts and lists of variables;
-    ``allocations``: also launch lines; ``words``: error texts and symptoms."""
-
-    logs: tuple[str, ...] = ()
-    scripts: tuple[str, ...] = ()
-    configurations: tuple[str, ...] = ()
-    records: tuple[str, ...] = ()
-    allocations: tuple[str, ...] = ()
-    pids: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-
-
 def sort(given: Iterable[str]) -> Brought:
-    """Everything under what it is. Raises ValueError for a path that leads nowhere."""
+    """Everything under what it is; a path that leads nowhere is left to the reader of logs, which says so."""
     return Brought(**{what: tuple(dict.fromkeys(names))
                       for what, names in grouped(pair for one in given for pair in _recognised(one)).items()})
 
@@ -44,7 +30,7 @@ def _recognised(given: str) -> Iterator[tuple[str, str]]:
     elif pid := re.fullmatch(r"(?:pid:)?(\d{1,8})", given):
         yield "pids", pid[1]
     elif _PATH.fullmatch(given):
-        raise ValueError(f"there is no file {given}")
+        yield "logs", given
     else:
         yield "allocations" if _is_allocation(given) else "words", given
 
@@ -60,16 +46,16 @@ def _is_allocation(text: str) -> bool:
 
 def _of_path(path: str) -> Iterator[tuple[str, str]]:
     """A file under what it is; a folder as a whole where it holds nothing but logs and dumps."""
-    if path == "-" or not os.path.isdir(os.path.expanduser(path)):
-        yield "logs" if path == "-" else _of_file(path, next((s.peek(HEAD_BYTES) for s in sources([path])), b"")), path
+    if path == "-":
+        yield "logs", path
         return
     until = time.monotonic() + SORT_S
-    inside = [(_of_file(s.name, s.peek(HEAD_BYTES) if s.plain else b""), s.name) for s in sources([path])
-              if os.path.isfile(s.name) and time.monotonic() < until]
-    if all(what == "logs" for what, _ in inside) or time.monotonic() > until:
+    inside = [(_of_file(name, head), name) for name, head in heads(path) if time.monotonic() < until]
+    is_folder = os.path.isdir(os.path.expanduser(path))
+    if is_folder and (all(what == "logs" for what, _ in inside) or time.monotonic() > until):
         yield "logs", path
     else:
-        yield from inside
+        yield from inside if is_folder else ((what, path) for what, _ in inside)
 
 
 def _of_file(name: str, head: bytes) -> str:

@@ -1,18 +1,20 @@
 """The answer for a terminal: one sentence, its proof, the fix, what weaker causes there are, and what comes next."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from nccl_runbook.case.judge import Test
+from nccl_runbook.case.answer import Case
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
-from nccl_runbook.core.findings import Finding, Severity
-from nccl_runbook.report.verdict import VerdictDocument
+from nccl_runbook.core.findings import Finding, Remedy, Severity
+from nccl_runbook.report.verdict import Cause
 
 SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
+NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run"])  # what a reader must know beside the causes
 
 
-def text(document: VerdictDocument, lead: Finding | None, fits: Iterable[str], test: Test | None) -> str:
+def text(case: Case) -> str:
     """The answer, strongest first; anything weaker is one line."""
+    document, lead, test = case.document, case.lead, case.test
     lines = [document.sentence, ""]
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     first = lead or (behind[0] if len(behind) == 1 else None)
@@ -20,22 +22,43 @@ def text(document: VerdictDocument, lead: Finding | None, fits: Iterable[str], t
         seen = [e for e in first.evidence if not e.text.startswith("decides: ") and (lead or e.text not in document.sentence)]
         lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
+        known = causes().get(first.cause if lead else first.id)
+        if known:
+            lines.append(f"   {'If so: ' * (first.status == 'possible')}{known.says}")
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
-        lines += [line for r in fix for line in (f"   {r.who}: {r.text}", *(f"       {x}" for x in r.lines))]
+        lines += [line for r in fix for line in remedy(r)]
         lines.append("")
-    lines += [f"{'also ' * bool(lead)}{c.status}: {causes()[c.id].title} [{c.id}]" for c in behind[:SHOWN]]
+    lines += [line for c in behind[:SHOWN] for line in _weaker(c, bool(first))]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
+    fits = [c.id for c in case.found.fits]
     lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
     lines += [f"ruled out: {c.title} [{c.id}]" for c in document.causes if c.status == "ruled-out"]
-    lines += [f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)][:SHOWN]
-    lines += [f"next: {test.line}", f"      {test.why}" + f" (about {test.about_s} s)" * bool(test.about_s)] if test else []
+    lines += [f.title if f.id in NOTED else f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)
+              if not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
+    if test:
+        line = test.line.replace("\n", "\n      ")
+        lines += [f"next: {line}", f"      {test.why}" + f" (about {test.about_s} s)" * bool(test.about_s)]
     return "\n".join([*lines, f"verdict: {document.verdict} (exit code {document.exit_code})"])
+
+
+def _weaker(cause: Cause, behind: bool) -> Iterator[str]:
+    """A cause in one line; where none stands before it, with what it would mean and what would then help."""
+    yield f"{'also ' * behind}{cause.status}: {causes()[cause.id].title} [{cause.id}]"
+    if not behind:
+        yield f"   If so: {causes()[cause.id].says}"
+        yield from (f"   {_cut(e.text)}" for e in cause.evidence if e.source.endswith("decoded"))
+        yield from (line for r in cause.remedy[1:2] for line in remedy(r))
+
+
+def remedy(r: Remedy) -> list[str]:
+    """Who can do it, what, and the lines to copy."""
+    return [f"   {r.who}: {r.text}", *(f"       {line}" for line in r.lines)]
 
 
 def _beside(findings: Iterable[Finding], lead: Finding | None) -> list[Finding]:
     """What is wrong and has no cause of its own, and what could not be read."""
-    return [f for f in findings if f.cause is None and f != lead and f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN)
-            and not f.id.startswith("no-cause") and f.id != "log-undecided"]
+    return [f for f in findings if f.cause is None and f != lead and f.id not in ("no-cause-in-log", "log-undecided")
+            and (f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN) or f.id in NOTED)]
 
 
 def _cut(text: str) -> str:

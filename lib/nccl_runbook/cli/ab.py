@@ -84,8 +84,8 @@ def ab(
 def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, until: float,
               allow_busy: bool, stopped: stop.Stop) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
-    arms = reader.read(a, b)
-    if somebody := busy.gpus_busy(nvml.users(), allow_busy):
+    arms = reader.read(a, b, within_s=until - time.monotonic())
+    if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests all the same")
     if not arms.named:
         raise ValueError("A and B are both the unchanged environment: name what to compare")

@@ -19,8 +19,9 @@ from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD
 from nccl_runbook.report.tables import Table
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
 # a line to run next
-_NEXT = re.compile(r"(?m)^( {7,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
+_NEXT = re.compile(r"(?m)^( {6,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
 
 
 def _known(word: str) -> str:
@@ -45,6 +46,13 @@ def _share(wanted: bool) -> bool:
     return wanted
 
 
+def _in_a_folder(path: Path | None) -> Path | None:
+    """Refused before anything is read; a typing error makes no folder."""
+    if path and not path.parent.is_dir():
+        leave(f"cannot write {path}: there is no folder {path.parent}")
+    return path
+
+
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and paths alone need no parser."""
     if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption", "ShareOption"):
@@ -58,9 +66,10 @@ def __getattr__(name: str) -> Any:
             "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
                                                         help="Also mask text that matches the expressions in this file.")],
             "ShareOption": Annotated[bool, typer.Option(
-                "--share", callback=_share, help="Replace names of hosts, users, teams and buckets, IP and MAC addresses, and GPU UUIDs. "
-                "Paths and names of jobs and models stay: read the page before you pass it on.")],
-            "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the answer as one page to pass on.")]}[name]
+                "--share", callback=_share, help="Replace names of hosts, users, teams, buckets and folders, IP and MAC addresses, and GPU "
+                "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.")],
+            "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", callback=_in_a_folder,
+                                                              help="Also write the answer as one page to pass on.")]}[name]
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
@@ -134,7 +143,7 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
         else:
             write_text(path, text, mode)
     except OSError as error:
-        leave(f"cannot write {path}: {error.strerror or error}", 1)
+        leave(f"cannot write {path}: {error.strerror or error}", 1 if error.errno in FULL else 2)
 
 
 def program() -> str:

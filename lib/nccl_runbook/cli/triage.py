@@ -6,19 +6,20 @@ import gc
 import sys
 from typing import Annotated, Any
 
-from nccl_runbook.case.dumps import dumps_of
+from nccl_runbook.case.answer import Case, case, logs_of
+from nccl_runbook.case.dumps import Dumps
+from nccl_runbook.case.facts import Brought
+from nccl_runbook.case.table import text as answer_text
+from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import answer
-from nccl_runbook.core.findings import exit_code
+from nccl_runbook.core.findings import Evidence
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.sources import piped
-from nccl_runbook.messages.read import collect
-from nccl_runbook.report.tables import Table
-from nccl_runbook.triage.judge import READ_BY_HANG, Answer, answer as judged, platform, where
-from nccl_runbook.triage.judge_against import Comparison, compare
-from nccl_runbook.triage.table import against_table, fits_tables, ranks_table, tables, there_tables
+from nccl_runbook.triage.judge import Decides, Hypothesis, platform
+from nccl_runbook.triage.table import against_table, ranks_table, there_tables, unknown_table
 
 EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
-LINE_CHARACTERS, EVIDENCE = 240, ("file", "line", "text", "rank")
-DUMPS = "Dumps and stacks among these files"
+EVIDENCE = ("file", "line", "text", "rank")
 
 
 def triage(
@@ -37,74 +38,40 @@ def triage(
     if not context or against:
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
-    logs = collect(paths, context, piped(sys.stdin.fileno()) if "-" in paths else None)
-    given = judged(logs, _compared(against, paths) if against else None, "".join(against[:1]), "".join(paths[:1]), dumps_of(logs, paths)[0])
-    code = exit_code(given.verdict, fail_on)
-    answer.end(document(given, code) if json else text(given), code, html, lambda: answer.page_of(
-        "07-logs", given.sentence, given.findings, _tables(given), code))
+    brought = Brought(logs=tuple(paths), words=(context,) * bool(context))
+    told = case(logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, against), "triage", answer.command(), fail_on)
+    answer.end(document(told) if json else text(told), told.document.exit_code, html, lambda: answer.index(
+        told.document, told.found.records, told.test))
 
 
-def _compared(against: list[str], paths: list[str]) -> Comparison:
-    """The good run beside the bad one."""
-    from nccl_runbook.triage import read_profile
-
-    return compare(read_profile.collect(against), read_profile.collect([p for p in paths if p != "-"]))
-
-
-def document(given: Answer, code: int) -> dict[str, Any]:
+def document(told: Case) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
-    logs = given.logs
-    return {"schema": "nccl-runbook/triage/1", "verdict": given.verdict, "exit_code": code, "sentence": given.sentence,
-            "undecided": given.verdict == "unknown",
+    given, dumps, found = told.found.logs, told.found.dumps, told.document
+    logs, lead = given.logs, [_of_dumps(dumps)] if dumps and told.lead == dumps.finding and dumps.finding.cause else []
+    behind = [h for h in given.hypotheses if h.cause not in [first.cause for first in lead]]
+    return {"schema": "nccl-runbook/triage/1", "verdict": found.verdict, "exit_code": found.exit_code, "sentence": found.sentence,
+            "undecided": found.verdict == "unknown",
             "hypotheses": [{**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
-                           for h in given.hypotheses],
+                           for h in [*lead, *behind]],
             "fits": [{"cause": c.id, "title": c.title, "decides": dict(zip(("probe", "why", "line"), c.decides))} for c in given.fits],
             "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "platform": platform(logs), "against": given.compared,
             "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
-            "dumps": given.dumps.sentence if given.dumps else ""}
+            "dumps": dumps.sentence if dumps else ""}
 
 
-def text(given: Answer) -> str:
-    """The answer for a terminal: the first sentence first."""
-    logs, dumps = given.logs, given.dumps
-    lines = [given.sentence, ""]
-    if dumps and given.led and not dumps.finding.cause:
-        lines += [f"   seen: {_cut(e.text)}  ({e.source})" for e in dumps.finding.evidence if e.source != "next"]
-        lines += [*_remedies(dumps.finding.remedy), ""]
-    for number, one in enumerate(given.hypotheses, 1):
-        if_so = "If so: " * (one.status == "possible" and one.cause != "benign")  # what it means is not seen there
-        lines += [f"{number}. {one.title} [{one.cause}, {one.status}]", f"   {if_so}{one.says}" if one.says else ""]
-        lines += [f"   seen: {_cut(e.text)}  ({where(e)})" for e in one.evidence[:4]]
-        lines += [f"   against: {a}" for a in one.against]
-        lines += _remedies(one.remedy)
-        lines += [f"   decides: {one.decides.why}: {one.decides.line}"] * bool(one.decides.line) + [""]
-    lines += [f"{table!r}\n" for table in fits_tables(given.fits)]
-    lines += [f"{table!r}\n" for table in there_tables(logs.here, given.hosts, given.there)]
-    if given.compared:
-        lines += [repr(against_table(given.compared)), ""]
-    if logs.ranks:
-        lines += [repr(ranks_table(logs)), ""]
-    if logs.unknown and all(one.status == "possible" for one in given.hypotheses):
-        quoted = {(e.file, e.line) for one in given.hypotheses for e in one.evidence[:4]}
-        rows = [f"   {t.times} x {_cut(t.first.text)}" for t in logs.unknown[:8] if (t.first.file, t.first.line) not in quoted]
-        lines += ["Lines that look like errors, but match no known message:"] * bool(rows) + rows
-    files = [f for f in logs.files if not (dumps and f.kind.startswith(READ_BY_HANG))]
-    lines += [f"{f.name} is {f.kind}" for f in files if f.kind and not f.problem]
-    lines += [f"not read: {f.name}: {f.problem or f.left_out}" for f in files if f.problem or f.left_out]
-    lines += [f"\n{DUMPS}: {dumps.sentence}"] if dumps and not given.led else []
-    return "\n".join(lines).rstrip()
+def _of_dumps(dumps: Dumps) -> Hypothesis:
+    """The cause that dumps name."""
+    finding, cause = dumps.finding, causes()[dumps.finding.cause]
+    seen = [e for e in finding.evidence if e.source != "next"] or [Evidence(finding.title, "dumps")]
+    lines = tuple(LogLine(e.source, 0, e.text) for e in seen)
+    return Hypothesis(cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, Decides(cause.decides[0], "", dumps.next))
 
 
-def _remedies(remedies: Any) -> list[str]:
-    return [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in remedies]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= LINE_CHARACTERS else text[:LINE_CHARACTERS] + " ..."
-
-
-def _tables(given: Answer) -> list[Any]:
-    """Every table of the page."""
-    beside = [against_table(given.compared)] if given.compared else []
-    dumps = [Table(DUMPS, ["`nccl-runbook hang` says"], [[given.dumps.sentence]])] if given.dumps else []
-    return [*dumps, *beside, *fits_tables(given.fits), *there_tables(given.logs.here, given.hosts, given.there), *tables(given.logs)]
+def text(told: Case) -> str:
+    """The answer for a terminal, and below it what was read."""
+    given = told.found.logs
+    logs, undecided = given.logs, told.document.verdict == "unknown"
+    shown = [*there_tables(logs.here, given.hosts, given.there), *([against_table(given.compared)] if given.compared else []),
+             *([ranks_table(logs)] if logs.ranks else []), *([unknown_table(logs)] if logs.unknown and undecided else [])]
+    other = [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
+    return "\n".join([answer_text(told), *other, *(f"\n{table!r}" for table in shown)])

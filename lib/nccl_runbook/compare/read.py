@@ -4,10 +4,13 @@ Nothing of a file is executed; only ``module:`` starts a child, the user's own l
 and go nowhere but into the environment of what is run: ``Arms.differences`` is what may be shown.
 """
 import dataclasses
+import functools
+import math
 import os
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -86,10 +89,11 @@ def _text(key: Key) -> str:
     return ":".join(filter(None, key))
 
 
-def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ) -> Arms:
-    """The two set-ups. Raises ValueError with one sentence that says what cannot be read."""
+def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ, within_s: float = math.inf) -> Arms:
+    """The two set-ups. ``within_s``: what the budget leaves. Raises ValueError with one sentence that says what cannot be read."""
+    until = time.monotonic() + within_s
     left_out: dict[str, str] = {}
-    one, two = (_effective(text, surroundings, left_out) for text in (a, b))
+    one, two = (_effective(text, surroundings, left_out, until) for text in (a, b))
     told = [v for (_, name), v in (*one.items(), *two.items()) if v and sounds_secret(name)]
     secrets = Redactor({**surroundings, **{f"SECRET_{i}": value for i, value in enumerate(told)}})
     around = {key: surroundings.get(key[1]) for key in (*one, *two)}
@@ -124,7 +128,7 @@ def _fits(name: str, values: tuple[str | None, str | None], left_out: dict[str, 
     return name not in left_out
 
 
-def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, str]) -> dict[Key, str | None]:
+def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, str], until: float) -> dict[Key, str | None]:
     """What one arm sets, by role and name."""
     found: dict[Key, str | None] = {}
     role = ""
@@ -133,18 +137,19 @@ def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, s
             role = word[1:]
         else:
             known = only_set({**surroundings, **{n: v for (r, n), v in found.items() if r in ("", role)}})
-            found.update({(role, n): v for n, v in _part(word, known, left_out).items()})
+            found.update({(role, n): v for n, v in _part(word, known, left_out, until).items()})
     return found
 
 
-def _part(word: str, known: Mapping[str, str], left_out: dict[str, str]) -> Env:
+def _part(word: str, known: Mapping[str, str], left_out: dict[str, str], until: float) -> Env:
     if word == ".":
         return {}
     if kind := _KIND.fullmatch(word):
-        return {"pid": _of_process, "log": _of_log, "module": _of_module, "preload": _preload}[kind[1]](kind[2], known)
+        of_module = functools.partial(_of_module, until=until)
+        return {"pid": _of_process, "log": _of_log, "module": of_module, "preload": _preload}[kind[1]](kind[2], known)
     setting = _WORD.fullmatch(word)
     if os.path.exists(os.path.expanduser(word)) or not setting:
-        return _of_file(word, known, left_out)
+        return _of_file(word, known, left_out, until)
     return {setting["name"]: setting["value"]}
 
 
@@ -152,14 +157,14 @@ def only_set(env: Env) -> dict[str, str]:
     return {n: v for n, v in env.items() if v is not None}
 
 
-def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str]) -> Env:
+def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str], until: float) -> Env:
     text = text_of(path, MOST_BYTES, "an environment")
     if isinstance(text, Gap):
         raise ValueError(f"{text.detail}; a set-up is {GRAMMAR}")
     loaded: Env = {}
     for line in _MODULE_LINE.findall(text):
         try:
-            loaded.update(_of_module(line.strip(), only_set({**known, **loaded})))
+            loaded.update(_of_module(line.strip(), only_set({**known, **loaded}), until))
         except ValueError as error:
             left_out[f"module load {line.strip()}"] = str(error)
     if is_dump(text):
@@ -203,14 +208,14 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
     return found
 
 
-def _of_module(names: str, known: Mapping[str, str]) -> Env:
+def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
     """What `module load` changes in a login shell of the user's."""
     words = re.split(r"[\s,]+", names.strip())
     if not all(_MODULE.fullmatch(w) for w in words):
         raise ValueError(f"{names!r} is not the name of a module")
     try:
-        done = subprocess.run(["bash", "-lc", _LOAD, "ab", *words], capture_output=True, env=dict(known), timeout=MODULE_TIMEOUT_S,
-                              stdin=subprocess.DEVNULL, text=True, errors="replace")
+        done = subprocess.run(["bash", "-lc", _LOAD, "ab", *words], capture_output=True, env=dict(known), stdin=subprocess.DEVNULL,
+                              text=True, errors="replace", timeout=max(0.0, min(MODULE_TIMEOUT_S, until - time.monotonic())))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"module load {names}: {type(error).__name__}") from None
     if done.returncode:

@@ -3,17 +3,15 @@
 A file holds one record, or an array of several, as nccl-look.pyz writes it.
 """
 import contextlib
+import dataclasses
 import functools
 import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field, JsonValue, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Finding, step_status, worst_first
@@ -30,8 +28,18 @@ class RecordError(ValueError):
     """A file that is not a record of ours; the message names the file and what is wrong, in one sentence."""
 
 
-# a shape that is written and read back: checked when it is made, and it refuses what it does not know
-strict = dataclass(config={"extra": "forbid"}, kw_only=True)
+Shape = TypeVar("Shape", bound=type)
+
+
+def strict(shape: Shape) -> Shape:
+    """A dataclass that is written and read back: what was written elsewhere is checked, and refused where nobody knows it."""
+    shape.__pydantic_config__ = {"extra": "forbid"}
+    return dataclasses.dataclass(kw_only=True)(shape)
+
+
+def some(kind: Callable[[], Any]) -> Any:
+    """A field that is empty unless it is given: an own list or dict for each value."""
+    return dataclasses.field(default_factory=kind)
 
 
 @strict
@@ -43,7 +51,7 @@ class Judged:
     cuda: str = ""
     nccl: str = ""
     nccl_path: str = ""
-    gpus: list[str] = Field([])
+    gpus: list[str] = some(list)
     host: str = ""
     own: bool = False
 
@@ -67,17 +75,22 @@ class Record:
     started: str
     ended: str | None = None
     wall_s: float = 0.0
-    parameters: dict[str, JsonValue] = Field({})
-    judged: Judged = Field(Judged())
-    facts: dict[str, JsonValue] = Field({})
-    findings: list[Finding] = Field([])
-    not_looked_at: list[str] = Field([])
-    commands: list[Command] = Field([])
-    tried_by_hand: list[dict[str, JsonValue]] = Field([])
-    tables: list[dict[str, JsonValue]] = Field([])
+    parameters: dict[str, Any] = some(dict)
+    judged: Judged = some(Judged)
+    facts: dict[str, Any] = some(dict)
+    findings: list[Finding] = some(list)
+    not_looked_at: list[str] = some(list)
+    commands: list[Command] = some(list)
+    tried_by_hand: list[dict[str, Any]] = some(list)
+    tables: list[dict[str, Any]] = some(list)
 
 
-_reader = functools.cache(TypeAdapter)
+@functools.cache
+def _reader(wanted: Any) -> Any:
+    """pydantic is loaded only to read: it takes 0.2 s."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(wanted)
 
 
 def read(wanted: Any, data: Any) -> Any:
@@ -85,6 +98,8 @@ def read(wanted: Any, data: Any) -> Any:
 
     Raises RecordError with the place and the reason for anything else.
     """
+    from pydantic import ValidationError
+
     try:
         return _reader(wanted).validate_json(data) if isinstance(data, bytes) else _reader(wanted).validate_python(data)
     except ValidationError as error:
@@ -134,7 +149,7 @@ def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object]
 
 def clean(record: Record, redactor: Redactor) -> Record:
     """The record without secrets."""
-    return read(Record, redactor.json(to_json(record)))
+    return redactor.json(record)
 
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:

@@ -6,6 +6,7 @@ line passes what is kept through a ``Redactor`` as raw text, before anything is 
 
 import collections
 import dataclasses
+import enum
 import html
 import io
 import json
@@ -201,7 +202,7 @@ class Redactor:
     def _json(self, value: Any, name: str) -> Any:
         if dataclasses.is_dataclass(value):
             return dataclasses.replace(value, **self._json(vars(value), ""))
-        if isinstance(value, str):
+        if isinstance(value, str) and not isinstance(value, enum.Enum):
             return _mask("named") if name and is_secret(name, value) else self.text(value)
         if isinstance(value, dict):
             return {self.text(k) if isinstance(k, str) and not _FIELD.fullmatch(k) else k: self._json(v, str(k)) for k, v in value.items()}

@@ -15,7 +15,7 @@ from typing import Any, Dict, Match, Set
 
 SHARE = "NCCL_RUNBOOK_SHARE"  # holds the key; set by --share, for notebooks and ranks, too
 KINDS = {"host": "host name", "user": "user or team name", "ip": "IP address", "mac": "MAC address or GUID", "GPU": "GPU UUID",
-         "MIG": "MIG UUID", "node": "Ray node ID", "bucket": "bucket name"}
+         "MIG": "MIG UUID", "node": "Ray node ID", "bucket": "bucket name", "path": "folder"}
 _OURS = re.compile(r"(%s)-x[0-9a-f]{6}(?:-\d+)?" % "|".join(KINDS))
 _NOBODYS = re.compile(
     r"root|git|localhost|auto|main|master|latest|.|\d+(?:\.\d+){0,2}|0\.0\.0\.0|(?:127|22\d|255)\.[\d.]+|"
@@ -30,6 +30,9 @@ _START = r"(?:(?<![\w.@+/\\-])|(?<=\\[nrt]))"  # of a word, also behind an escap
 _AT = "(?<!:)" + _START + r"%s@(?!v?\d|sha\d)%s(?!:\w+/)"
 _TOP = ("com|org|net|edu|gov|mil|io|ai|internal|lan|corp|intranet|hpc|svc|arpa|example|invalid|"
         "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|sg|tr|tw|ua|uk|us|za")
+# in an absolute path, the folders between the first one and the file's own name, or a package's; where systems and builds lie, none
+_SYSTEM = "usr|lib\\w*|opt|dev|proc|sys|etc|s?bin|run|var|boot|nix|pytorch|workspace|builds?|__w"
+_FOLDER = r"(?!lib/python3|(?:site|dist)-packages/)[\w.@+=-]{1,255}"
 _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     # a version of four numbers has no group, and stays
     ("ip", r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
@@ -50,7 +53,13 @@ _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     ("user", rf"logged in as:? ({_USER})"),
     ("user", rf"git@[\w.-]{{1,99}}:({_USER})"),
     ("user", rf"--(?:account|uid)[= ]({_USER})"),
+    ("path", rf"(?<![\w/\\.:*$}}~-])/(?!(?:{_SYSTEM})/)[\w.-]{{1,64}}/(?:user-x\w{{6}}/)?(?!user-x|path-x)"
+             rf"((?:{_FOLDER}/){{0,39}}{_FOLDER})(?=/[\w.@+=-])"),
     ("host", rf"{_START}(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
+    ("host", r"(?:mpirun|mpiexec|horovodrun)\b[^\n]{0,200}? --?(?:H|hosts?)[= ]([A-Za-z0-9][A-Za-z0-9.,:\[\]-]{0,2000})"),
+    ("host", rf"\b(?:srun|salloc|sbatch)\b[^\n]{{0,200}}? -[wx][= ]?({_HOSTS})"),
+    ("host", rf"(?m)(?:^|[$;&|] ?)ssh (?:-\S{{1,40}} (?:\d{{1,5}} |\S{{1,99}}=\S{{1,99}} )?){{0,9}}"
+             rf"(?=[^\s.\d-]{{0,60}}[.\d-])({_HOST})(?= |$)"),
     ("host", _AT % (_USER, f"({_HOST})")),
     ("host", rf"\"host\":\s?\"({_HOST})\""),  # in a document of ours
     ("host", r"(?:NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT)"
@@ -96,8 +105,9 @@ def _in_form(kind: str, found: Match[str]) -> str:
     """The form with other names, name by name in a list of hosts."""
     if not found[1]:
         return found[0]
-    others = [_other(kind, name) for name in re.split(r",(?![\d,-]{0,300}\])", found[1])]
-    return found.string[found.start() : found.start(1)] + ",".join(others) + found.string[found.end(1) : found.end()]
+    names = re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", found[1]) if kind == "host" else [found[1]]  # n1:8,n2:8 of mpirun
+    others = [name if not name or at % 2 else _other(kind, name) for at, name in enumerate(names)]
+    return found.string[found.start() : found.start(1)] + "".join(others) + found.string[found.end(1) : found.end()]
 
 
 def learn(value: Any) -> None:
@@ -131,7 +141,7 @@ def shared(text: str) -> str:
 def replaced(text: str) -> str:
     """The sentences of a page about its names: how many of which kind were replaced, or how to replace them."""
     if not os.environ.get(SHARE):
-        return "It contains host names, user names, addresses and paths: --share replaces the names and addresses."
+        return "It contains host names, user names, addresses and paths: --share replaces them."
     names = {found[0]: KINDS[found[1]] for found in _OURS.finditer(text)}
     counts = ", ".join(f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common())
-    return f"Replaced by --share: {counts or 'nothing'}. Paths and names in other forms are still in it: read it before you pass it on."
+    return f"Replaced by --share: {counts or 'nothing'}. Names in other forms are still in it: read it before you pass it on."

@@ -2,6 +2,7 @@
 import json
 import subprocess
 import sys
+import time
 from typing import Any, Optional
 
 from nccl_runbook.core.facts import Gap
@@ -13,12 +14,13 @@ from nccl_runbook.machine.facts import CudaView, Machine, Surroundings, from_jso
 RANK_DEADLINE_S = 60.0
 
 
-def collect(engine: Optional[Any]) -> Machine:
+def collect(engine: Optional[Any], within_s: float = RANK_DEADLINE_S) -> Machine:
     """The three views. ``engine``: a launch Engine; it runs ranks/view.py as one rank that keeps CUDA_VISIBLE_DEVICES as it is.
-    None where this interpreter cannot run ranks: then view.py tells what it can without."""
-    request = WorldRequest("what CUDA sees", "view.py", [None], deadline_s=RANK_DEADLINE_S)
+    None where this interpreter cannot run ranks: then view.py tells what it can without. ``within_s``: what the budget leaves."""
+    until = time.monotonic() + within_s
+    request = WorldRequest("what CUDA sees", "view.py", [None], deadline_s=min(RANK_DEADLINE_S, within_s))
     rank = engine.run(request).ranks[0] if engine else _alone(request)
-    return Machine(nvml.view(), fact_of(rank, "surroundings", Surroundings), fact_of(rank, "cuda", CudaView))
+    return Machine(nvml.view(until - time.monotonic()), fact_of(rank, "surroundings", Surroundings), fact_of(rank, "cuda", CudaView))
 
 
 def _alone(request: WorldRequest) -> RankResult:

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,7 +18,8 @@ from nccl_runbook.hang.facts import EARLIER, Channel, Count, Difference, Dump, G
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live.facts import Live, RasAnswer
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.logs.sources import SHORT_ENDS, Source, sources
+from nccl_runbook.logs.file import Limit
+from nccl_runbook.logs.sources import HEAD_BYTES, READ_BY_HANG, SHORT_ENDS, Source, kind, sources
 from nccl_runbook.logs.text import attempt_of_name, rank_of_name, said
 from nccl_runbook.messages import read as logs
 from nccl_runbook.messages.facts import Logs, RankLog
@@ -33,13 +33,14 @@ _Key = tuple[str, str, tuple[int, ...]]  # a group's name, description and membe
 _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
 
 
-def collect(paths: list[str] | str) -> Hang:
+def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
     """The facts in these files and folders. Never raises for what is in them: a file that cannot be used says why in ``files``."""
-    inputs = _Inputs(paths)
+    limit = limit or Limit()
+    inputs = _Inputs(paths, limit)
     readings = _one_a_rank(inputs)
     before = _earlier_logs(inputs.logs)
     inputs.files += [HangFile(name, "log", None, why) for name, why in before.items()]
-    logged = logs.collect(paths, skip=frozenset(f.name for f in inputs.files), newest=True) if inputs.logs else Logs(
+    logged = logs.collect(paths, "", None, limit, frozenset(f.name for f in inputs.files), newest=True) if inputs.logs else Logs(
         [], "", {}, [])  # its tables take 0.1 s
     inputs.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in logged.files]
     times, members = Times(readings, inputs.stamps()), _members(readings, {r.rank for r in logged.ranks})
@@ -52,7 +53,13 @@ def collect(paths: list[str] | str) -> Hang:
          for rank, reading in sorted(readings.items())],
         _with_logs(groups, [r for r in logged.ranks if r.rank not in readings], logged.ranks),
         _channels(readings, members, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
-        _counts(paths, {n for n in inputs.logs if n not in before}), times.clocks, inputs.looks, inputs.ras))
+        _counts(paths, {n for n in inputs.logs if n not in before}, limit), times.clocks, inputs.looks, inputs.ras))
+
+
+def among(paths: list[str] | str) -> list[str] | str:
+    """The same paths if dumps, stacks or answers of RAS are among these files, else ""."""
+    heads = (source.peek(HEAD_BYTES) for source in sources(paths))
+    return paths if any(b"pg_config" in head or b"nccl_version" in head or READ_BY_HANG in kind(head)[0] for head in heads) else ""
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
@@ -63,7 +70,8 @@ def of_record(hang: Hang | Gap, record_path: str) -> Hang:
 class _Inputs:
     """Every file once: dumps read, stacks and live looks taken in, the rest left to the log reader."""
 
-    def __init__(self, paths: list[str] | str) -> None:
+    def __init__(self, paths: list[str] | str, limit: Limit) -> None:
+        self._limit = limit
         self.files: list[HangFile] = []
         self.stacks: list[Stack] = []
         self.looks: list[Live] = []
@@ -73,12 +81,13 @@ class _Inputs:
         self.logs: list[str] = []
         self.read: list[tuple[str, Reading]] = []
         plain: set[str] = set()
-        for source in sources(paths):
+        for source in sources(paths, limit=limit):
             if source.problem:
                 self.logs.append(source.name)  # the log reader says what is wrong with it
             else:
                 self._take(source, plain)
-        self._read_plain(sorted(plain))
+        with limit.paused():
+            self._read_plain(sorted(plain))
 
     def stamps(self) -> dict[int, float]:
         """The time of the file of each rank."""
@@ -86,7 +95,7 @@ class _Inputs:
 
     def _take(self, source: Source, plain: set[str]) -> None:
         if not (head := source.peek(4096)):
-            self.files.append(HangFile(source.name, "", rank_of(source.name), "is empty"))
+            self.files.append(HangFile(source.name, "", rank_of(source.name), source.problem or "is empty"))
         elif source.plain and head.startswith(b"\x80"):
             plain.add(source.name)
         elif live_answers.looks_like_ras(head.decode("utf-8", "replace")):
@@ -94,7 +103,9 @@ class _Inputs:
             self.files.append(HangFile(source.name, "ras", None, answers.detail if isinstance(answers, Gap) else ""))
             self.ras += [] if isinstance(answers, Gap) else answers
         elif dump_file.looks_like_dump(head):
-            self._keep(source.name, *dump_file.outcome(source.peek(dump_file.MAX_BYTES + 1)))
+            data = source.peek(dump_file.MAX_BYTES + 1)
+            with self._limit.paused():
+                self._keep(source.name, *dump_file.outcome(data))
         elif stacks.looks_like_stacks(head.decode("utf-8", "replace")):
             stack = stacks.read(source.name, source.peek(STACK_BYTES).decode("utf-8", "replace"))
             self.files.append(HangFile(source.name, "stack", stack and stack.rank, "" if stack else "the rank is unknown: name the "
@@ -308,12 +319,11 @@ def _next(column: Column, call: int) -> int | None:
     return next((other for other, _ in collections.Counter(b for a, b in zip(recent, recent[1:]) if a == call).most_common(1)), None)
 
 
-def _counts(paths: list[str] | str, names: set[str]) -> list[Count]:
+def _counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count]:
     """What each rank said last about its number of minibatches."""
     last: dict[int, Count] = {}
-    until = time.monotonic() + logs.LIMIT_S
-    for source in (s for s in sources(paths) if s.name in names):
-        numbered = (row for rows in source.rows(until, ends=SHORT_ENDS) for row in enumerate(rows, source.lines + 1))
+    for source in (s for s in sources(paths, limit=limit) if s.name in names):
+        numbered = (row for rows in source.rows(ends=SHORT_ENDS) for row in enumerate(rows, source.lines + 1))
         for number, text in ((number, raw.decode("utf-8", "replace")) for number, raw in numbered):
             if not (match := _MINIBATCHES.search(text)) or not (who := said(text)):
                 continue

@@ -1,15 +1,66 @@
-"""Open or read a file that somebody handed over, if it is one."""
+"""Open or read a file that somebody handed over, if it is one, and how much of everything is read for one answer."""
 
+import collections
+import contextlib
 import os
 import select
 import stat
 import time
-from typing import BinaryIO
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from nccl_runbook.core.facts import Gap
 
 PIPE_S = 10.0  # until whoever writes to a pipe has to be done
+READ_S = 60.0  # what is made to be slow must not hold up the reader
+# logs unpack to 10 to 40 times their size (gzip -9, xz), a bomb to 1,000 times (gzip) or more: of that so much is read at most, and
+# for so many seconds of computing
+UNPACKED_BYTES, UNPACKED_TIMES, UNPACKED_S = 16 << 20, 100, 1.0
+DIRECTORY_BYTES = 4 << 20  # of a zip: 40,000 files
 HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives
+
+
+class Spent(Exception):
+    """No more may be read for this answer; the message says why."""
+
+
+class Limit:
+    """What is read for one answer. All passes over its files share the time, and all files of a pass share ``read``, the bytes by kind."""
+
+    def __init__(self, within_s: float = READ_S) -> None:
+        self.until = time.monotonic() + min(within_s, READ_S)
+        self.patient_until = time.process_time() + UNPACKED_S
+        self.read = collections.Counter[str]()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """For what has bounds of its own, as dumps have: it takes no time from what is read after it."""
+        began = time.monotonic()
+        yield
+        self.until += time.monotonic() - began
+
+
+class Metered:
+    """A file that is read within a limit. ``kind``: whether its bytes are "packed", "unpacked", or "plain" for neither."""
+
+    def __init__(self, file: Any, limit: Limit, kind: str) -> None:
+        self._file, self._limit, self._kind = file, limit, kind
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        """Raises Spent where no more may be read."""
+        read = self._limit.read
+        beyond = UNPACKED_BYTES if time.process_time() < self._limit.patient_until else 0
+        for is_spent, why in (
+                (size > DIRECTORY_BYTES, f"its list of files, or the name of one, is larger than {mib(DIRECTORY_BYTES)}"),
+                (time.monotonic() > self._limit.until, "the time limit was reached"),
+                (read["unpacked"] > beyond + UNPACKED_TIMES * read["packed"],
+                 f"what is packed here unpacks to more than {UNPACKED_TIMES} times its size")):
+            if is_spent:
+                raise Spent(why)
+        data = self._file.read(size)
+        read[self._kind] += len(data)
+        return data
 
 
 def named(log: str) -> list[str]:

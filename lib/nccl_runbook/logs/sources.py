@@ -12,7 +12,6 @@ import os
 import re
 import select
 import stat
-import sys
 import tarfile
 import time
 import zipfile
@@ -20,9 +19,10 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.share import learn
 from nccl_runbook.logs.facts import FileRead
-from nccl_runbook.logs.file import HELD, mib, named
+from nccl_runbook.logs.file import HELD, Limit, Metered, Spent, mib, named, opened
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
@@ -37,18 +37,20 @@ SAMPLED = 16
 END_BYTES = 4096  # looked at of each of too many files
 _LIKE_AN_ERROR = (b"error", b"traceback", b"fatal", b"abort", b"segmentation", b"killed", b"nccl warn", b"timeout", b"timed out", b"xid")
 BLANK_BYTES = 16 << 20  # without a line end: no log
-UNPACKED_BYTES, UNPACKED_TIMES = 32 << 20, 200  # a file that unpacks to more, and to more times its size, is made to be endless
+MAX_MEMBERS = 4 * MAX_FILES  # of a tar, with folders and links
 _ZIP = b"PK\x03\x04"
 _PACKED: dict[bytes, Callable[..., Any]] = {b"BZh%d%b" % (n, magic): bz2.BZ2File for n in range(1, 10) for magic in (b"1AY&", b"\x17rE8")}
 _PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile}
 # \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
 _BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
+_CONTROLS = bytes({*range(1, 32)} - {*b"\a\b\t\n\v\f\r\x1b"})  # of random bytes 9 in 100 are such
 _BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 HEAD_BYTES = 8192
 _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
 _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
-DUMP = "a flight-recorder dump: `nccl-runbook hang` reads it"
-_ASIDE = "read as text here; `nccl-runbook hang` compares the stacks of all ranks"
+READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
+DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
+_ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the first that matches names it
 _KINDS = ((_DUMP, DUMP, False),
     (r'"schema"\s*:\s*"nccl-runbook/record', "a record of this runbook: `nccl-runbook run --record` judges it again", False),
@@ -78,20 +80,22 @@ class Source:
 
     kind = ""  # what it is, where it is no log
 
-    def __init__(self, name: str, size: int, file: BinaryIO | None, problem: str = "", budget: list[int] | None = None) -> None:
-        """``budget``: how many bytes may be read of it, and of what it shares that list with."""
+    def __init__(self, name: str, size: int, file: Any, problem: str = "", limit: Limit | None = None) -> None:
         self.name, self.size, self.problem = name, size, problem
         self.left_out, self.lines, self._of_key = "", 0, 0
-        self._file, self._head, self._budget = file, b"", budget or [sys.maxsize]
+        self._file, self._head, self._limit = file, b"", limit or Limit()
         self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
         """The first bytes as they lie there, also of binary files; b"" if nothing can be read. ``chunks`` begins with them again."""
+        pieces, wanted = [self._head], size - len(self._head)
         try:
-            if self._file is not None and len(self._head) < size:
-                self._head += self._file.read(size - len(self._head))
-        except _BROKEN as error:
+            while self._file is not None and wanted > 0:
+                pieces.append(self._file.read(min(wanted, CHUNK_BYTES)))
+                wanted = wanted - len(pieces[-1]) if pieces[-1] else 0
+        except (Spent, *_BROKEN) as error:
             self.problem = f"cannot be read: {_why(error)}"
+        self._head = b"".join(pieces)
         return self._head[:size]
 
     def chunks(self) -> Iterator[bytes]:
@@ -101,19 +105,17 @@ class Source:
             for piece in () if self._file is None else self._text():
                 total += len(piece)
                 blank = 0 if b"\n" in piece else blank + len(piece)
-                self._budget[0] -= len(piece)
                 yield piece
-                if blank > BLANK_BYTES or self._budget[0] < 0:
-                    self.left_out = f"read up to {mib(total)} and no further: it " + (
-                        f"has no line end in {mib(blank)}" if blank > BLANK_BYTES else "unpacks to far more than its size")
-                    return
-        except _BROKEN as error:
-            self.left_out = f"damaged after {mib(total)}: {_why(error)}" if total else ""
+                if blank > BLANK_BYTES:
+                    raise Spent(f"it has no line end in {mib(blank)}")
+        except (Spent, *_BROKEN) as error:
+            how = f"read up to {mib(total)} and no further" if isinstance(error, Spent) else f"damaged after {mib(total)}"
+            self.left_out = f"{how}: {_why(error)}" if total else ""
             self.problem = "" if total else f"cannot be read: {_why(error)}"
         finally:
             self.size = max(self.size, total)
 
-    def rows(self, until: float, logs_only: bool = False, ends: tuple[int, int] = BOTH_ENDS) -> Iterator[list[bytes]]:
+    def rows(self, logs_only: bool = False, ends: tuple[int, int] = BOTH_ENDS) -> Iterator[list[bytes]]:
         """Its lines, many at a time: of a long text those of both ``ends``, and samples between. Ends early, with a sentence in
         ``left_out`` or ``problem``, when the time is up, and at what is no log where only those are wanted. ``lines`` counts every
         line up to there."""
@@ -138,7 +140,7 @@ class Source:
                 rows = list(map(self._without_key, rows))
             yield rows
             self.lines += len(rows)
-            if time.monotonic() > until:
+            if time.monotonic() > self._limit.until:
                 self.left_out = f"reading stopped after {self.lines} lines, at the time limit"
                 break
         if rest:
@@ -158,10 +160,10 @@ class Source:
 
     def _text(self) -> Iterator[bytes]:
         head = self._head + self._file.read(CHUNK_BYTES)
-        if head.startswith(_BINARY):
+        name = _wide(head)
+        if head.startswith(_BINARY) or not name and len(head.translate(None, _CONTROLS)) < 0.95 * len(head):
             self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is a binary file (program, pickle or zip)"
             return
-        name = _wide(head)
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
         while head:
             yield decoder.decode(head).encode("utf-8", "replace") if decoder else head
@@ -221,8 +223,18 @@ def kind(head: bytes) -> tuple[str, bool]:
     return ("variables: `nccl-runbook env` judges them" if len(lines) > 2 and sets * 5 > len(lines) * 4 else ""), True
 
 
-def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[Source]:
+def heads(path: str) -> Iterator[tuple[str, bytes]]:
+    """Each file at or below a path with the bytes that it begins with, none for what cannot be read; an archive is one file."""
+    for name, _ in _listed(os.path.expanduser(path), 0):
+        opening = opened(name)
+        with contextlib.nullcontext(io.BytesIO()) if isinstance(opening, Gap) else opening as file:
+            yield name, file.read(HEAD_BYTES)
+
+
+def sources(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> Iterator[Source]:
     """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
+    limit = limit or Limit()
+    limit.read.clear()
     nothing = "contains no readable file (hidden files and links are skipped)"
     given = dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
     listed = [one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]]
@@ -232,11 +244,11 @@ def sources(paths: list[str] | str, stdin: BinaryIO | None = None) -> Iterator[S
         if problem:
             yield Source(path, 0, None, problem)
         elif path == "-":
-            yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input")
+            yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input", limit)
         else:
             try:
                 with piped(path) if stat.S_ISFIFO(os.stat(path).st_mode) else open(path, "rb") as file:
-                    yield from _unpacked(path, file)
+                    yield from _unpacked(path, file, limit)
             except OSError as error:
                 yield Source(path, 0, None, f"cannot be read: {_why(error)}")
 
@@ -287,46 +299,57 @@ def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [one for one in listed if one in best]
 
 
-def _unpacked(path: str, file: BinaryIO) -> Iterator[Source]:
+def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
     """The text of a file, or those of an archive."""
     if not file.seekable():
-        yield Source(path, 0, file)
+        yield Source(path, 0, file, limit=limit)
         return
     size = os.fstat(file.fileno()).st_size
     head = file.read(8)
     file.seek(0)
-    packed = next((unpack(file) for magic, unpack in _PACKED.items() if head.startswith(magic)), file)
+    unpack = next((unpack for magic, unpack in _PACKED.items() if head.startswith(magic)), None)
+    text = Metered(unpack(Metered(file, limit, "packed")), limit, "unpacked") if unpack else file
     try:
-        tar = packed.read(512)[257:262] == b"ustar"
-        packed.seek(0)
-    except _BROKEN:
+        tar = text.read(512)[257:262] == b"ustar"
+        text.seek(0)
+    except (Spent, *_BROKEN):
         tar = False
-    budget = None if packed is file and not head.startswith(_ZIP) else [max(UNPACKED_BYTES, UNPACKED_TIMES * size)]
     if not (tar or head.startswith(_ZIP) and path.lower().endswith(".zip")):  # checkpoints and wheels are zips, too
-        yield Source(path, size, packed, budget=budget)  # type: ignore[arg-type]
+        yield Source(path, size, text, limit=limit)
         return
     try:
-        with tarfile.open(fileobj=packed, mode="r|") if tar else zipfile.ZipFile(file) as archive:
-            yield from _members(path, _files(archive), budget)
+        archived = text if unpack else Metered(file, limit, "plain" if tar else "packed")
+        # a tar that is not packed is not read where nobody asks for it
+        with tarfile.open(fileobj=archived, mode="r|" if unpack else "r:") if tar else zipfile.ZipFile(archived) as archive:
+            yield from _members(path, _files(archive), limit)
+    except Spent as error:
+        yield Source(path, size, None, f"not read to its end: {error}")
     except (*_BROKEN, NotImplementedError) as error:
         yield Source(path, size, None, f"the archive is damaged: {_why(error)}")
 
 
-def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, Callable[[], Any]]]:
-    """Name and size of each plain file of an archive, and what opens it."""
-    if isinstance(archive, tarfile.TarFile):
-        return ((m.name, m.size, functools.partial(archive.extractfile, m)) for m in archive if m.isreg())
-    return ((m.filename, m.file_size, functools.partial(archive.open, m)) for m in archive.infolist() if m.filename[-1:] not in "/")
+def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, str, Callable[[], Any]]]:
+    """Name and size of each plain file of an archive, how its bytes count, and what opens it."""
+    if isinstance(archive, zipfile.ZipFile):
+        yield from ((m.filename, m.file_size, "unpacked", functools.partial(archive.open, m)) for m in archive.infolist()
+                    if m.filename[-1:] not in "/")
+        return
+    for number, m in enumerate(iter(archive.next, None)):
+        archive.members.clear()  # a million would fill the memory
+        if number >= MAX_MEMBERS:
+            raise Spent(f"it holds more than {MAX_MEMBERS} files, folders and links")
+        if m.isreg():
+            yield m.name, m.size, "unpacked" if m.issparse() else "plain", functools.partial(archive.extractfile, m)
 
 
-def _members(path: str, files: Iterable[tuple[str, int, Callable[[], Any]]], budget: list[int] | None) -> Iterator[Source]:
+def _members(path: str, files: Iterable[tuple[str, int, str, Callable[[], Any]]], limit: Limit) -> Iterator[Source]:
     """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
     # what macOS puts beside the files is left out
-    for number, (name, size, get) in enumerate(one for one in files if not os.path.basename(one[0]).startswith(("._", ".DS_Store"))):
+    shown = (one for one in files if not os.path.basename(one[0]).startswith(("._", ".DS_Store")))
+    for number, (name, size, kind, get) in enumerate(shown):
         if number >= MAX_FILES:
-            yield Source(path, 0, None, f"holds more than {MAX_FILES} files: the rest was not read")
-            return
+            raise Spent(f"it holds more than {MAX_FILES} files")
         try:
-            yield Source(f"{path}:{name}", size, get(), budget=budget)
+            yield Source(f"{path}:{name}", size, Metered(get(), limit, kind), limit=limit)
         except (RuntimeError, ValueError, *_BROKEN) as error:  # a password, a strange packing, damage
             yield Source(f"{path}:{name}", size, None, f"cannot be read: {_why(error)}")

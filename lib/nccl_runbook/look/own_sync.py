@@ -29,7 +29,7 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
     left, rounds = list(seen), []
     while left and time.monotonic() < began + seconds and not stopped():
         for pid in list(left):
-            found = live_answers.stacks(py_spy, pid)
+            found = live_answers.stacks(py_spy, pid, began + seconds - time.monotonic())
             if not isinstance(found, Gap):
                 _add(seen[pid], time.monotonic() - began, found, phase_of)
             elif seen[pid] and not os.path.exists(f"/proc/{pid}/root"):  # a zombie has none either

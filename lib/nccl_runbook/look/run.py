@@ -68,7 +68,7 @@ class Step:
 
     def ask_who_works(self) -> None:
         """Nothing runs on GPUs that somebody uses."""
-        self.facts["users"] = nvml.users()
+        self.facts["users"] = nvml.users(self.left_s)
         busy = guard.in_the_way(self.facts["users"], self.parameters["allow_busy"])
         self.forbid(Gap("not-run", busy.reason) if busy else None)
 
@@ -85,7 +85,7 @@ class Step:
 
 
 def visibility(step: Step) -> None:
-    step.facts["gpus"] = gpus.collect(step.engine)
+    step.facts["gpus"] = gpus.collect(step.engine, step.left_s)
 
 
 def fewer_gpus(step: Step) -> None:
@@ -98,7 +98,7 @@ def fewer_gpus(step: Step) -> None:
 
 def transports(step: Step) -> None:
     step.ask_who_works()
-    step.ask("links", nvml.links)
+    step.ask("links", lambda: nvml.links(step.left_s))
     made = step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
     step.ask("pairs", lambda: arms.pairs(step.engine, made, step.left_s))
 

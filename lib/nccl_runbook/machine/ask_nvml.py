@@ -43,10 +43,11 @@ def _silence(ended: str) -> Gap:
     return Gap("timed-out" if "did not answer" in ended else "failed", ended or "the process that queried NVML printed nothing")
 
 
-def ask(what: str, deadline_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[str, Any]], Gap], Gap]:
-    """The system line, the other lines, and the Gap that stands for whatever is missing; or a Gap where NVML as a whole refused."""
+def ask(what: str, within_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[str, Any]], Gap], Gap]:
+    """The system line, the other lines, and the Gap that stands for whatever is missing; or a Gap where NVML as a whole refused.
+    ``within_s``: what the budget leaves; a second at least."""
     try:
-        lines, ended = run_child(what, deadline_s)
+        lines, ended = run_child(what, max(1.0, min(DEADLINE_S, within_s)))
     except OSError as error:
         return Gap("failed", f"cannot start a process to query NVML: {error}")
     system = next((line for line in lines if line["part"] == "system"), None)
@@ -64,9 +65,9 @@ def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, k
     return [entries.get(index, missing) for index in range(count)]
 
 
-def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
+def view(within_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     """Everything NVML says of this machine. A hang leaves Gaps (timed-out) for what was not known by then."""
-    answer = ask("all", deadline_s)
+    answer = ask("all", within_s)
     if isinstance(answer, Gap):
         return answer
     system, lines, missing = answer
@@ -77,19 +78,19 @@ def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     return m.NvmlView(*versions, gpus, pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
 
 
-def users(deadline_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
+def users(within_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
     """Memory, utilisation and processes of every GPU over two samples 0.3 s apart: asked before any test that would
     disturb somebody. A Gap where NVML cannot be asked."""
-    answer = ask("use", deadline_s)
+    answer = ask("use", within_s)
     if isinstance(answer, Gap):
         return answer
     system, lines, missing = answer
     return m.GpuUsers(by_index(lines, system["count"], "use", missing, m.GpuUse), os.path.exists("/dev/dxg"))
 
 
-def links(deadline_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:
+def links(within_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:
     """What bounds each GPU's bandwidth, by nvml_index; a Gap where NVML cannot be asked."""
-    seen = view(deadline_s)
+    seen = view(within_s)
     return seen if isinstance(seen, Gap) else [gpu if isinstance(gpu, Gap) else _links(gpu) for gpu in seen.gpus]
 
 

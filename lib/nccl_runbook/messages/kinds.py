@@ -17,6 +17,7 @@ from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS, MUCH
 
 MAX_KINDS = 200_000
 CHEAP_LINES = 8000  # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
+PROGRESS_LINES = 10  # of a job that trains; a page of documentation may quote a few
 LATE_LINES = 256  # of these are read all the same in each part of a log, so that it is known what went on after a message, and how far
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
@@ -118,6 +119,13 @@ class Kinds:
     def all(self) -> Iterator[tuple[At, Kind | None]]:
         """Every kind, None for lines without information."""
         return zip(self.first.values(), map(self._telling.get, self.first))
+
+    def is_training(self) -> bool:
+        """Whether many lines say in two ways how far a job is: step and loss, or a bar and its rate."""
+        progress = matcher().pattern("rank-progress")
+        lines = (k.times * sum(len(progress.findall(text)) > 1 for text in k.texts())
+                 for _, k in self.all() if k and "rank-progress" in k.about_rank)
+        return sum(lines) >= PROGRESS_LINES
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What lines of one kind share; most are known, or short and without a number."""

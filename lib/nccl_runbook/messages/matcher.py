@@ -27,8 +27,8 @@ SHORT = 3  # bytes: shorter literals are in most lines
 compiled = functools.cache(re.compile)
 Needs = tuple[frozenset[bytes], ...]
 Part = str | list | None  # a letter; alternatives, each a list of parts; any text
-# Bytes asked before hyperscan is used. It takes 40 ms to load and to compile, and then finds 1,600 literals in 0.5 MB
-# within 10 ms; bytes.find takes 240 ms for that (CPU time on a busy machine).
+# Bytes asked before hyperscan is used; each call counts as one more byte for each literal. Hyperscan takes 40 ms to load and
+# to compile, and then finds 1,600 literals in 0.5 MB within 10 ms; bytes.find takes 240 ms for that (CPU time on a busy machine).
 HYPERSCAN_FROM = 100_000
 _LETTERS = bytes(byte if chr(byte) in "abcdefghijklmnopqrstuvwxyz" else 32 for byte in range(256))
 
@@ -157,9 +157,10 @@ class Matcher:
 
     def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:
         """Each literal, and where it begins; of those that overlap themselves at least one a line."""
-        if self._literals and self._asked < HYPERSCAN_FROM <= self._asked + len(text):
+        before = self._asked
+        self._asked += len(text) + len(self._literals)
+        if self._literals and before < HYPERSCAN_FROM <= self._asked:
             self._database = _compiled(self._literals)
-        self._asked += len(text)
         if self._database is None:
             words = b" ".join({*text.translate(_LETTERS).split()})
             return ((literal, at) for literal, word in zip(self._literals, self._words) if word in words for at in _places(literal, text))

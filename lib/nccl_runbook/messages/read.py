@@ -9,12 +9,12 @@ import dataclasses
 import itertools
 import os
 import re
-import time
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.sources import Source, read_each, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.messages import clues, read_ranks
@@ -22,7 +22,6 @@ from nccl_runbook.messages.facts import CONTEXT, Logs, Seen, Template
 from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, shows, visible
 from nccl_runbook.messages.matcher import Matcher
 
-LIMIT_S = 60.0  # a log made to be slow must not hold up the reader
 MAX_LINES = 8  # kept of one message
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
@@ -44,20 +43,19 @@ class _Found:
     last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
 
 
-def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = None, limit_s: float = LIMIT_S,
+def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = None, limit: Limit | None = None,
             skip: frozenset[str] = frozenset(), newest: bool = False) -> Logs:
     """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
     for what is in them: a file that cannot be read says so in ``files``."""
-    reader = _Reader(time.monotonic() + limit_s, newest)
-    files = read_each((s for s in sources(paths, stdin) if s.name not in skip), reader.read)
+    reader = _Reader(newest)
+    files = read_each((s for s in sources(paths, stdin, limit) if s.name not in skip), reader.read)
     return Redactor(os.environ).json(reader.facts(files, "\n".join(clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000])))
 
 
 class _Reader:
     """One pass over all texts."""
 
-    def __init__(self, until: float, newest: bool) -> None:
-        self._until = until
+    def __init__(self, newest: bool) -> None:
         self._kinds = Kinds()
         self._found: dict[str, _Found] = collections.defaultdict(_Found)
         self._table = read_ranks.Ranks(newest)
@@ -70,7 +68,7 @@ class _Reader:
         tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
         self._kinds.above = b""
         self._began[source.name] = self._read
-        for rows in source.rows(self._until, logs_only=True):
+        for rows in source.rows(logs_only=True):
             self._words += written(rows) if not source.lines else []
             self._rows(source, rows, tail)
         self._last_words(source.name, tail, source.lines)
@@ -143,7 +141,8 @@ class _Reader:
         self._ask(list(self._kinds.all()), context, {i: clues.catalogue()["beside"][i] for c in fired for i in (*c.also, *c.without)})
         seen = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
-        foreign = bool(self._kinds.first or context) and not self._kinds.ours and not seen.keys() - clues.catalogue()["fits"].keys()
+        ours = self._kinds.ours or self._kinds.is_training()
+        foreign = bool(self._kinds.first or context) and not ours and not seen.keys() - clues.catalogue()["fits"].keys()
         begun = (name for name in read_ranks.LAUNCHERS if name in self._kinds.launchers or matcher().pattern(name).search(plain(context)))
         table = self._table
         numbers = {attempt_of_name(f.name)[1] for f in files}

@@ -3,8 +3,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Literal
 
-from pydantic import Field
-
+from nccl_runbook.causes.causes import causes as known
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import (
     NOTHING_KNOWN,
@@ -18,7 +17,7 @@ from nccl_runbook.core.findings import (
     verdict,
     worst_first,
 )
-from nccl_runbook.core.records import Judged, Record, strict
+from nccl_runbook.core.records import Judged, Record, some, strict
 
 SCHEMA = "nccl-runbook/verdict/1"
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
@@ -41,9 +40,9 @@ class RunInfo:
     id: str
     started: str
     command: str = ""
-    planned: list[str] = Field([])
-    asked: list[str] = Field([])
-    not_run: dict[str, str] = Field({})
+    planned: list[str] = some(list)
+    asked: list[str] = some(list)
+    not_run: dict[str, str] = some(dict)
     fail_on: Literal["broken", "degraded", "unknown", "never"] = "unknown"
     interrupted: bool = False
     signal: int = 0
@@ -56,9 +55,9 @@ class Cause:
     id: str
     status: Literal["established", "likely", "possible", "ruled-out"]
     title: str
-    evidence: list[Evidence] = Field([])
-    against: list[Evidence] = Field([])
-    remedy: list[Remedy] = Field([])
+    evidence: list[Evidence] = some(list)
+    against: list[Evidence] = some(list)
+    remedy: list[Remedy] = some(list)
 
 
 @strict
@@ -69,7 +68,7 @@ class StepEntry:
     status: Literal["ok", "note", "warn", "broken", "unknown", "skipped"]
     reason: str = ""
     wall_s: float = 0.0
-    findings: list[Finding] = Field([])
+    findings: list[Finding] = some(list)
     record: str = ""
 
 
@@ -85,10 +84,10 @@ class VerdictDocument:
     verdict: Literal["healthy", "degraded", "broken", "unknown"]
     sentence: str
     exit_code: int
-    judged: Judged = Field(Judged())
-    causes: list[Cause] = Field([])
-    steps: list[StepEntry] = Field([])
-    not_looked_at: list[str] = Field([])
+    judged: Judged = some(Judged)
+    causes: list[Cause] = some(list)
+    steps: list[StepEntry] = some(list)
+    not_looked_at: list[str] = some(list)
 
     @property
     def running(self) -> bool:
@@ -145,7 +144,8 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
     opposed = {"ruled-out"} - {best.status}  # what such a finding saw speaks against the cause
     pro = [e for step, f in found if f.status not in opposed for e in _sourced(step, f.evidence)]
     contra = [e for step, f in found for e in _sourced(step, (*f.evidence, *f.against) if f.status in opposed else f.against)]
-    told = [] if best.status == "ruled-out" else [r for _, f in found if f.status != "ruled-out" for r in f.remedy]
+    named = [f for _, f in found if f.id == "hang-told"] or [f for _, f in found]  # who named the rank knows more than a message
+    told = [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
     return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
                  remedy=list(dict.fromkeys(r for r in told if (r.text, r.lines) not in plainly)))
@@ -201,14 +201,14 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
 
 
 def _sentence(word: str, run: RunInfo, steps: list[StepEntry], causes: list[Cause], judged: Judged, done: int) -> str:
-    trouble = _trouble(steps, causes) if word in ("broken", "degraded") else ""
+    trouble = _trouble(word, steps, causes) if word in ("broken", "degraded") else ""
     if _running(run, steps):
         known = [_bare(s.reason) for s in steps if s.status in DONE and s.reason]
-        so_far = f"; {word} so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
+        so_far = f"; so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
         return f"Running: {done} of {counted(len(steps), 'step')} done{so_far}."
     tail = f"; interrupted after {done} of {counted(len(steps), 'step')}" if run.interrupted else ""
     if trouble:
-        return f"{word.capitalize()}: {trouble}{tail}."
+        return f"{trouble}{tail}."
     if word == "healthy":
         return f"Healthy: {_what_passed(steps, judged)}{tail}."
     return f"Unknown: {tail.removeprefix('; ') or _what_is_open(run, steps)}."
@@ -236,12 +236,16 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
     return min(bad, key=order)[1] if bad else None
 
 
-def _trouble(steps: Sequence[StepEntry], causes: list[Cause]) -> str:
+def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
+    """What leads, behind the verdict."""
     lead = leading(steps, causes)
     if lead is None:
-        return next((f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn")), "")
+        return f"{word.capitalize()}: " + next((f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn")), "")
     status = next((c.status for c in causes if c.id == lead.cause), "")
-    return (_bare(lead.title) or lead.id) + (f" ({status.replace('-', ' ')})" if status else "")
+    said = _bare(lead.title) or lead.id
+    if lead.id == "hang-told" and lead.cause:  # what a rank did is seen; how sure is why
+        return f"{word.capitalize()}: {said} ({status}: {known()[lead.cause].title})"
+    return f"{word.capitalize()}: {said}" + (f" ({status.replace('-', ' ')})" if status else "")
 
 
 def _what_passed(steps: list[StepEntry], judged: Judged) -> str:

@@ -10,7 +10,7 @@ from nccl_runbook.causes.failures import usual
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message
-from nccl_runbook.logs.facts import FileRead, LogLine
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, says, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import current, surely_after
@@ -28,8 +28,6 @@ PLATFORMS = {"platform-rocm": "AMD GPUs (ROCm, RCCL)", "platform-ascend": "Ascen
 _NVIDIA = re.compile(r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so")
 _NVIDIA_ONLY = frozenset(["fabric-manager-down", "nvls-fabric-fault", "nvml-call-failed", "driver-library-mismatch", "nccl-older-than-gpu"])
 HANG = "nccl-runbook hang "
-READ_BY_HANG = ("a flight-recorder dump", "stacks of ", "an answer of NCCL's RAS")
-HANG_READS = "`nccl-runbook hang`"  # how the reader of files names what it leaves to hang
 _SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
 
 
@@ -57,47 +55,16 @@ class Hypothesis:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dumps:
-    """What recorder dumps and stacks among the files say, as `hang` judges them. ``next``: what to collect next, or ""."""
-
-    sentence: str
-    finding: Finding
-    next: str = ""
-
-    def leads(self, hypotheses: list[Hypothesis]) -> bool:
-        """Whether they show that the job is broken, and the log does not show it more surely."""
-        surer = self.finding.status == "possible" and any(h.status == "established" for h in hypotheses)
-        return self.finding.severity in (Severity.BROKEN, Severity.WARN) and not surer
-
-    @property
-    def verdict(self) -> str:
-        """As of a log: what is complete in the dumps proves no health."""
-        return {Severity.BROKEN: "broken", Severity.WARN: "degraded"}.get(self.finding.severity, "unknown")
-
-    def headline(self, logs: Logs) -> str:
-        """One true line at the top."""
-        word = {"broken": "Broken", "degraded": "Likely"}.get(self.verdict, "Unknown")
-        sure = f" ({self.finding.status})" if word == "Broken" and self.finding.status in ("possible", "likely") else ""
-        unread = "; no log was read" if word == "Unknown" and not _were_read(logs) else ""
-        return f"{word}: {self.finding.title.rstrip('.')}{unread}{sure}."
-
-
-@dataclasses.dataclass(frozen=True)
 class Answer:
-    """``verdict``: "broken", "degraded" or "unknown"; ``hypotheses``: best first; ``findings``: the same as findings of a
-    step; ``hosts`` and ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds);
-    ``led``: whether the dumps lead; ``fits``: what fits the symptom, and no line shows."""
+    """``hypotheses``: best first; ``findings``: the same as findings of a step; ``hosts`` and ``there``: other hosts, and lines to run on
+    them as (line, what it tells apart, seconds); ``fits``: what fits the symptom, and no line shows."""
 
     logs: Logs
-    verdict: str
-    sentence: str
     hypotheses: list[Hypothesis]
     findings: list[Finding]
     hosts: list[str]
     there: list[tuple[str, str, str]]
     compared: Comparison | None = None
-    dumps: Dumps | None = None
-    led: bool = False
     fits: tuple[Cause, ...] = ()
 
 
@@ -249,41 +216,26 @@ def failed_line(logs: Logs) -> LogLine | None:
     return next((row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts), ended)
 
 
-def verdict(hypotheses: list[Hypothesis]) -> str:
-    """ "broken" where a cause is established, "degraded" where one is likely, else "unknown": a log that is silent proves nothing."""
-    seen = {h.status for h in hypotheses if h.cause != "benign"}
-    return "broken" if "established" in seen else "degraded" if "likely" in seen else "unknown"
-
-
 def where(line: LogLine) -> str:
     """In words: "train.log line 812, rank 3"."""
     printed = "/".join(line.file.split("/")[-2:]) + (f" line {line.line}" if line.line else "")
     return ("your description" if line.file == CONTEXT else printed) + (f", rank {line.rank}" if line.rank is not None else "")
 
 
-def sentence(logs: Logs, hypotheses: list[Hypothesis]) -> str:
-    """One true line at the top."""
-    there = platform(logs)
-    return _headline(logs, hypotheses) + f" The job ran on {there}: advice that holds only for NVIDIA is left out." * bool(there)
-
-
-def _headline(logs: Logs, hypotheses: list[Hypothesis]) -> str:
+def _nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
+    """Why no cause is named."""
     read = [f for f in logs.files if not f.problem and f.lines]
     if not logs.files:
-        return "Unknown: no log was named."
+        return "these words alone do not show a cause. Add what the job printed" if logs.context else "no log was named"
     if not read:
-        return "Unknown: nothing could be read (" + "; ".join(f"{f.name} {f.problem or 'is empty'}" for f in logs.files[:3]) + ")."
-    if not hypotheses:
-        fit = " The description fits several causes. The tests below separate them." if fits(logs, hypotheses) else ""
-        foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message was found"
-        lines = sum(f.lines for f in read)
-        return f"Unknown: {lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}.{fit}"
-    lead = hypotheses[0]
-    if lead.cause == "benign":
-        return "Unknown: only known harmless messages. A log cannot show that a job is healthy."
-    again = f" The ranks were started {logs.attempts} times. This broke first; nccl-runbook hang judges the last attempt."
-    answer = {"established": f"Broken: {lead.title} (established).", "likely": f"Likely: {lead.title}."}
-    return answer.get(lead.status, f"Unknown: {_undecided(hypotheses)}.") + again * (logs.attempts > 1)
+        why = [f"{f.name} {f.problem or 'is empty'}" for f in logs.files if f.problem or not f.size_bytes]
+        return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
+    if hypotheses:
+        return "only known harmless messages. A log cannot show that a job is healthy"
+    fit = ". The description fits several causes. The tests below separate them" if fits(logs, hypotheses) else ""
+    foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message was found"
+    lines = sum(f.lines for f in read)
+    return f"{lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}{fit}"
 
 
 def _undecided(hypotheses: list[Hypothesis]) -> str:
@@ -314,11 +266,22 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     missed = {f.name: f.problem or f.left_out for f in logs.files}
     unread = [Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),)) for name, why in missed.items() if why]
     if not hypotheses or hypotheses[0].cause == "benign":
-        unread.append(Finding("no-cause-in-log", Severity.UNKNOWN, sentence(logs, hypotheses).removeprefix("Unknown: ")))
+        unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, _nothing_shown(logs, hypotheses)))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health
         unread.insert(0, Finding("log-undecided", Severity.UNKNOWN, _undecided(hypotheses)))
-    return [*map(log_points_to_cause, hypotheses), *unread]
+    return [*map(log_points_to_cause, hypotheses), *unread, *_beside(logs, hypotheses)]
+
+
+def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
+    """What a reader must know to take the causes for what they are."""
+    vendor, again = platform(logs), logs.attempts > 1 and hypotheses and hypotheses[0].cause != "benign"
+    return [Finding(name, Severity.NOTE, says) for name, holds, says in (
+        ("other-vendor", vendor, f"The job ran on {vendor}: advice that holds only for NVIDIA is left out."),
+        ("started-again", again, f"The ranks were started {logs.attempts} times. This broke first; nccl-runbook hang judges the last "
+         "attempt."),
+        ("catalogue-differs", logs.catalogue != version(),
+         "the record was made with another catalogue of messages: only its quoted lines were read again")) if holds]
 
 
 def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
@@ -335,66 +298,22 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
                    tuple(Evidence(text, "logs") for text in hypothesis.against))
 
 
-def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", dumps: Dumps | None = None) -> Answer:
-    """Judge the logs alone, then beside a good run and beside dumps. ``good`` and ``bad``: names of the compared logs."""
-    recorded, logs = logs, current(logs)
-    if dumps:
-        logs = dataclasses.replace(logs, files=[*map(_given_to_hang, logs.files)])
-    found = [_after_hang(h, dumps) if dumps else h for h in judge(logs)]
+def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", hang_asks: str | None = None) -> Answer:
+    """Judge the logs alone and beside a good run. ``good`` and ``bad``: names of the compared logs; ``hang_asks``: what `hang`, which has
+    read dumps among these files, asks for next."""
+    read, found = current(logs), judge(current(logs))
+    if hang_asks is not None:
+        found = [_after_hang(h, hang_asks) for h in found]
     slower = bool(compared and compared.slower)
     kept = [h for h in found if h.cause != "benign" or not slower]
-    word = "degraded" if slower and verdict(kept) == "unknown" else verdict(kept)
-    told = compared.sentence if compared and (not kept or slower and all(h.status == "possible" for h in kept)) else sentence(logs, kept)
-    again = Finding("catalogue-differs", Severity.NOTE,
-                    "the record was made with another catalogue of messages: only its quoted lines were read again")
-    shown = judge_against.beside([*findings(logs, found), *[again] * (recorded.catalogue != version())], compared, good, bad)
-    led = dumps is not None and (dumps.leads(kept) or not _were_read(logs))
-    if dumps and led:
-        word, told = dumps.verdict, dumps.headline(logs)
-        kept, shown = _behind_dumps(kept, shown, dumps)
-    return Answer(logs, word, told, kept, shown, *there(logs, kept), compared, dumps, led, () if led or slower else tuple(fits(logs, kept)))
+    shown = judge_against.beside(findings(dataclasses.replace(read, catalogue=logs.catalogue), found), compared, good, bad)
+    return Answer(read, kept, shown, *there(read, kept), compared, () if slower else tuple(fits(read, kept)))
 
 
-def _were_read(logs: Logs) -> bool:
-    """Whether any log says anything."""
-    return any(f.lines and not f.problem for f in logs.files)
-
-
-def _given_to_hang(file: FileRead) -> FileRead:
-    """What `hang` has read is not unread."""
-    if HANG_READS not in file.kind + file.problem:
-        return file
-    return dataclasses.replace(file, kind=(file.problem or file.kind).partition(":")[0], problem="")
-
-
-def _behind_dumps(kept: list[Hypothesis], findings: list[Finding], dumps: Dumps) -> tuple[list[Hypothesis], list[Finding]]:
-    """What dumps show, before what the log alone shows."""
-    lead = dumps.finding.cause
-    kept = [h for h in kept if h.cause not in (lead, "benign")]
-    findings = [f for f in findings if f.cause not in (lead or "", "benign") and f.id not in ("no-cause-in-log", "log-undecided")]
-    return [*_named_by(dumps), *kept], [dumps.finding, *findings]
-
-
-def _after_hang(hypothesis: Hypothesis, dumps: Dumps) -> Hypothesis:
+def _after_hang(hypothesis: Hypothesis, asks: str) -> Hypothesis:
     """Nobody is sent to `hang`, which has read what is there."""
     decides = hypothesis.decides
     if decides.line.startswith(HANG):
-        decides = dataclasses.replace(decides, line=dumps.next, why="what the dumps do not show")
+        decides = dataclasses.replace(decides, line=asks, why="what the dumps do not show")
     remedy = (dataclasses.replace(r, lines=tuple(line for line in r.lines if not line.startswith(HANG))) for r in hypothesis.remedy)
     return dataclasses.replace(hypothesis, decides=decides, remedy=tuple(remedy))
-
-
-def _named_by(dumps: Dumps) -> list[Hypothesis]:
-    """The cause that dumps name; none if they name none."""
-    finding = dumps.finding
-    if not finding.cause or not finding.status:
-        return []
-    cause, seen = causes()[finding.cause], [e for e in finding.evidence if e.source != "next"]
-    lines = tuple(_line(e) for e in seen or [Evidence(finding.title, "dumps")])
-    return [_after_hang(Hypothesis(
-        cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, Decides(*cause.decides)), dumps)]
-
-
-def _line(evidence: Evidence) -> LogLine:
-    name, _, number = evidence.source.rpartition(" line ")
-    return LogLine(name, int(number), evidence.text) if name and number.isdecimal() else LogLine(evidence.source, 0, evidence.text)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import variables
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.triage.facts import RunProfile
 
@@ -144,7 +144,7 @@ def _sentence(good: RunProfile, bad: RunProfile, times: tuple[TimeChange, ...], 
     if not differences:
         return head + "Nothing that both logs print is different."
     tail = " They changed at the same time, so this comparison proves none of them." if could > 1 else ""
-    return f"{head}{len(differences)} things differ, {could} of them could explain a change.{tail}"
+    return f"{head}{counted(len(differences), 'difference')}, of which {could} could explain a change.{tail}"
 
 
 def span(spread: tuple[int, float, float, float]) -> str:

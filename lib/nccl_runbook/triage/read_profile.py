@@ -2,17 +2,16 @@
 
 import os
 import re
-import time
 from collections import Counter, defaultdict
 from typing import BinaryIO
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.sources import Source, read_each, sources
 from nccl_runbook.logs.text import Said, pieces, said
 from nccl_runbook.triage.facts import RunProfile
 
-LIMIT_S = 60.0
 MAX_VALUES = 16  # of one setting
 MAX_TIMES = 100_000  # of one kind
 MAX_KINDS = 200_000  # of templates that tell nothing and are passed over at once
@@ -31,17 +30,16 @@ _TIMES = (("init", re.compile(rf"Init timings - [^\n]*? total {_NUMBER}")),
 _HINT = re.compile(rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export ")
 
 
-def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit_s: float = LIMIT_S) -> RunProfile:
+def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> RunProfile:
     """The profile of these logs. Never raises for what is in them: what could not be read says so in ``files``."""
-    reader = _Reader(time.monotonic() + limit_s)
-    return Redactor(os.environ).json(reader.profile(read_each(sources(paths, stdin), reader.read)))
+    reader = _Reader()
+    return Redactor(os.environ).json(reader.profile(read_each(sources(paths, stdin, limit), reader.read)))
 
 
 class _Reader:
     """One pass over the texts of a run."""
 
-    def __init__(self, until: float) -> None:
-        self._until = until
+    def __init__(self) -> None:
         self._silent: set[bytes] = set()
         self._settings: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         self._via: Counter[str] = Counter()
@@ -52,7 +50,7 @@ class _Reader:
 
     def read(self, source: Source) -> None:
         self._source = source.name
-        for raw in (raw for rows in source.rows(self._until) for raw in rows if _HINT.search(raw)):
+        for raw in (raw for rows in source.rows() for raw in rows if _HINT.search(raw)):
             key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
             if key not in self._silent and not any([self._line(said(text)) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
                 self._silent.add(key)

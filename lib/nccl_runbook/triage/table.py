@@ -10,9 +10,16 @@ from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.messages.judge import when
 from nccl_runbook.report.curve import Lanes
 from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.triage.judge import Answer
 from nccl_runbook.triage.judge_against import Comparison, span
 
 _TONES = {"last progress": "ok", "first error": "broken", "waited": "warn"}
+
+
+def all_tables(given: Answer) -> list[Table]:
+    """Of a whole answer: what separates what is left, then what was printed."""
+    beside = [against_table(given.compared)] if given.compared else []
+    return [*beside, *fits_tables(given.fits), *there_tables(given.logs.here, given.hosts, given.there), *tables(given.logs)]
 
 
 def tables(logs: Logs) -> list[Table]:

@@ -55,15 +55,15 @@ def _may_run(path: Path) -> bool:
     return status is not None and status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022 and os.access(path, os.X_OK)
 
 
-def stacks(py_spy: Union[str, Gap], pid: int) -> Union[List[Stack], Gap]:
-    """Every Python thread of a process, the main one first."""
+def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S) -> Union[List[Stack], Gap]:
+    """Every Python thread of a process, the main one first. ``within_s``: what the caller's own time leaves."""
     if isinstance(py_spy, Gap):
         return py_spy
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=STACK_DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        return Gap("timed-out", f"py-spy did not answer within {STACK_DEADLINE_S:g} s")
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=max(0.1, min(STACK_DEADLINE_S, within_s)))
+    except subprocess.TimeoutExpired as error:
+        return Gap("timed-out", f"py-spy did not answer within {error.timeout:.3g} s")
     except OSError as error:
         return Gap("failed", f"{py_spy}: {error.strerror}")
     if done.returncode:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.logs.file import Limit
 from nccl_runbook.messages import read
 from nccl_runbook.triage.facts import Start
 
@@ -18,7 +19,7 @@ def collect(symptom: str, log: str) -> Start:
     ``log``: a file, folder or archive, or several separated by a colon.
     """
     symptom, log = symptom.strip(), log.strip()
-    logs = read.collect(log, symptom, limit_s=LIMIT_S) if symptom or log else None
+    logs = read.collect(log, symptom, limit=Limit(LIMIT_S)) if symptom or log else None
     secrets = Redactor(os.environ)  # the logs are without secrets already
     return Start(secrets.text(symptom), secrets.text(log), logs, devices(), driver())
 
