@@ -3,9 +3,8 @@ import dataclasses
 
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.logs.file import Limit
+from nccl_runbook.logs.sources import READ_BY_HANG
 from nccl_runbook.messages.facts import Logs
-
-READ_BY_HANG = "`nccl-runbook hang`"  # how the reader of files names what it leaves to hang
 
 
 @dataclasses.dataclass(frozen=True)

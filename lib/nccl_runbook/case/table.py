@@ -23,7 +23,7 @@ def text(case: Case) -> str:
         lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
         known = causes().get(first.cause if lead else first.id)
-        if known:
+        if known and not any(e.source.endswith("decoded") for e in seen[:SHOWN]):
             lines.append(f"   {'If so: ' * (first.status == 'possible')}{known.says}")
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
         lines += [line for r in fix for line in remedy(r)]
@@ -34,7 +34,7 @@ def text(case: Case) -> str:
     lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
     lines += [f"ruled out: {c.title} [{c.id}]" for c in document.causes if c.status == "ruled-out"]
     lines += [f.title if f.id in NOTED else f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)
-              if not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
+              if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
     if test:
         line = test.line.replace("\n", "\n      ")
         lines += [f"next: {line}", f"      {test.why}" + f" (about {test.about_s} s)" * bool(test.about_s)]

@@ -9,7 +9,7 @@ from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy,
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
 from nccl_runbook.core.world import WRONG_VALUES, RankResult, World
 
-NOT_SEEN = Evidence("not yet seen on hardware: the tests of this conclusion plant the fault in ranks without GPUs", "the rule")
+NOT_SEEN = Evidence("not yet seen on hardware; the tests of this rule simulate the fault in ranks without GPUs", "the rule")
 
 
 def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "",
@@ -113,7 +113,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     if world.ended == "lost":
         is_stopped = any(r.state.startswith("T") for r in world.ranks)
         is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)
-        ended = f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} under the ranks"
+        ended = f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} while the ranks ran"
         why = ended if is_gone else "the ranks had not ended at the deadline"
         return Finding(rule, Severity.UNKNOWN, f"{what}: {why}", (
             *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")), Evidence(world.log)))

@@ -35,8 +35,9 @@ def hang(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     shown = tables(seen, told.culprits)
-    answer.end(document(seen, told, verdict, code) if json else text(seen, told, findings[0], shown), code, html, lambda: answer.page_of(
-        "06-timeouts", f"{verdict.capitalize()}: {told.sentence.rstrip('.')}{_how_sure(told)}", findings, shown, code))
+    sentence = told.sentence.rstrip(".") + f" ({told.status})" * (told.status in ("possible", "likely"))
+    answer.end(document(seen, told, verdict, code) if json else text(seen, told, sentence, findings[0], shown), code, html,
+               lambda: answer.page_of("06-timeouts", f"{verdict.capitalize()}: {sentence}", findings, shown, code))
 
 
 def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str, Any]:
@@ -45,13 +46,9 @@ def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str,
             "frame": told.frame or None, "files": seen.files}
 
 
-def _how_sure(told: rules.Told) -> str:
-    return f" ({told.status})" * (told.status in ("possible", "likely"))
-
-
-def text(seen: Hang, told: rules.Told, first: Finding, tables: list[Table]) -> str:
+def text(seen: Hang, told: rules.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
-    lines = [f"{told.kind}: {told.sentence.rstrip('.')}{_how_sure(told)}", ""]
+    lines = [f"{told.kind}: {sentence}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
     lines += [f"   {r.who}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]

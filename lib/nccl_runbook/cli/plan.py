@@ -106,7 +106,7 @@ def _page(plans: list[Plan], left_out: list[str], code: int) -> str:
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f
                 for p in worst for f in [p.finding, *(p.devices or [])]]
-    one = f"{verdict_of(findings).capitalize()}: {findings[0].title}"
-    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else one
+    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else \
+        f"{verdict_of(findings).capitalize()}: {findings[0].title}"
     return answer.page_of("plan", sentence, findings,
                           [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code)

@@ -37,12 +37,11 @@ def _about(name: str) -> tuple[Cell, str]:
 @titled("Which libnccl", "host", "libraries")
 def libraries_table(env: Environment) -> Table:
     """Every libnccl and plugin: who has it mapped, what it is, and what the wheels say."""
-    rows = []
-    for lib in env.host.libraries:
-        who = [r.name for r in env.roles if not isinstance(r.mapped, Gap) and lib.path in r.mapped]
-        wheels = "; ".join(f"{name} (hash {same})" for name, same in lib.wheels.items())
-        rows.append([lib.path, Cell(", ".join(who), "ok") if who else Cell("nobody", "muted"), str(lib.version), str(lib.cuda),
-                     str(lib.sha256)[:16], wheels or "no wheel"])
+    users = {lib.path: ", ".join(r.name for r in env.roles if not isinstance(r.mapped, Gap) and lib.path in r.mapped)
+             for lib in env.host.libraries}
+    rows = [[lib.path, Cell(users[lib.path], "ok") if users[lib.path] else Cell("nobody", "muted"), str(lib.version), str(lib.cuda),
+             str(lib.sha256)[:16], "; ".join(f"{name} (hash {same})" for name, same in lib.wheels.items()) or "no wheel"]
+            for lib in env.host.libraries]
     return Table(
         "", ["library", "mapped by", "version", "built for CUDA", "sha256", "installed as"],
         rows or [[Cell("none found", "muted"), "", "", "", "", ""]])

@@ -167,8 +167,8 @@ def _apart(hang: Hang) -> list[Evidence]:
     ahead = grouped((round(c.offset_s), int(c.clock)) for c in hang.clocks)
     words = "; ".join(f"{rank_names(sorted(ranks))} {seconds:+d} s" for seconds, ranks in sorted(ahead.items()) if seconds)
     error = max((c.error_s for c in hang.clocks), default=0.0)
-    return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, by operations that end everywhere at once); times are "
-                     "shifted to one clock, and within that error nothing is called first", "dumps")] if words else []
+    return [Evidence(f"the clocks of hosts differ: {words} (+- {error:.2f} s, measured by operations that end everywhere at "
+                     "once). Times are shifted to one clock. Events closer than that error have no known order", "dumps")] if words else []
 
 
 def _nothing_open(hang: Hang) -> Told:

@@ -113,8 +113,8 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
     if there and (track := track_of(hang, wait.group, rank)):
-        seen.insert(0, Evidence(f"rank {rank} issued {counted(track.enqueued, 'call')} in {group_name(hang, wait.group)}, "
-                                f"each waiting rank at least {min(there)}", track.source))
+        seen.insert(0, Evidence(f"rank {rank} issued {counted(track.enqueued, 'call')} in this group; "
+                                f"{counted(len(there), 'waiting rank')} issued at least {min(there)}", track.source))
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
 
 

@@ -19,7 +19,7 @@ from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live.facts import Live, RasAnswer
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.file import Limit
-from nccl_runbook.logs.sources import SHORT_ENDS, Source, sources
+from nccl_runbook.logs.sources import HEAD_BYTES, READ_BY_HANG, SHORT_ENDS, Source, kind, sources
 from nccl_runbook.logs.text import attempt_of_name, rank_of_name, said
 from nccl_runbook.messages import read as logs
 from nccl_runbook.messages.facts import Logs, RankLog
@@ -54,6 +54,12 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
         _with_logs(groups, [r for r in logged.ranks if r.rank not in readings], logged.ranks),
         _channels(readings, members, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
         _counts(paths, {n for n in inputs.logs if n not in before}, limit), times.clocks, inputs.looks, inputs.ras))
+
+
+def among(paths: list[str] | str) -> list[str] | str:
+    """The same paths if dumps, stacks or answers of RAS are among these files, else ""."""
+    heads = (source.peek(HEAD_BYTES) for source in sources(paths))
+    return paths if any(b"pg_config" in head or b"nccl_version" in head or READ_BY_HANG in kind(head)[0] for head in heads) else ""
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
@@ -154,7 +160,7 @@ def _one_a_rank(inputs: _Inputs) -> dict[int, Reading]:
             claims[rank].append((name, reading))
     chosen = {rank: newest for rank, rows in claims.items() if (newest := _newest(rank, rows, inputs))}
     for rank, seconds in earlier(chosen, inputs.stamps()).items():
-        why = f"{EARLIER} (or its clock is off): it ends {seconds:.0f} s before that of another rank begins"
+        why = f"{EARLIER} (or its clock is wrong): its log ends {seconds:.0f} s before that of another rank begins"
         inputs.files = [dataclasses.replace(f, problem=why) if f.name == inputs.names[rank] else f for f in inputs.files]
         del chosen[rank], inputs.names[rank]
     return chosen

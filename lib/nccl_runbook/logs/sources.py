@@ -48,8 +48,9 @@ _BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.T
 HEAD_BYTES = 8192
 _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
 _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
-DUMP = "a flight-recorder dump: `nccl-runbook hang` reads it"
-_ASIDE = "read as text here; `nccl-runbook hang` compares the stacks of all ranks"
+READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
+DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
+_ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the first that matches names it
 _KINDS = ((_DUMP, DUMP, False),
     (r'"schema"\s*:\s*"nccl-runbook/record', "a record of this runbook: `nccl-runbook run --record` judges it again", False),

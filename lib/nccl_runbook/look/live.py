@@ -94,11 +94,10 @@ def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
     head, rows = table(picture, looks)
     shown = [[*((c, "") for c in row[:-1]), (row[-1], TONES[TONE[view.does]])] for row, view in zip(rows, ordered(picture))]
     known = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else ""]
-    caption = "Ranks, late ranks first"
     sentence = f"<p>{escape(picture.sentence[:1].upper() + picture.sentence[1:])}</p>" if number else ""  # the first one is the banner's
     return (f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
             f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>{_strip(picture.ranks)}'
-            + table_html(caption, head, shown)
+            + table_html("Ranks, late ranks first", head, shown)
             + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence]) + _list("Not seen", picture.not_seen)
             + (f'<h3>Run next</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "") + "</section>")
 

@@ -2,11 +2,10 @@
 import collections
 import dataclasses
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.core.findings import Evidence, Finding, Remedy
+from nccl_runbook.core.findings import Finding, Remedy
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import badge
 from nccl_runbook.report.render import macros
@@ -103,13 +102,10 @@ def _badged(status: str) -> Cell:
     return Cell(f"{look.symbol} {look.word}", look.tone)
 
 
-def _joined(evidence: Iterable[Evidence]) -> str:
-    return "; ".join(e.text for e in evidence)
-
-
 def causes_table(document: VerdictDocument) -> Table:
     """Every cause that was considered, surest first."""
-    rows = [[c.title, _badged(c.status), _joined(c.evidence), _joined(c.against), c.id] for c in document.causes]
+    rows = [[c.title, _badged(c.status), *("; ".join(e.text for e in part) for part in (c.evidence, c.against)), c.id]
+            for c in document.causes]
     columns = ["cause", "how sure", "evidence", "against", "id"]
     return Table("Causes", columns, rows) if rows else Table("Causes", ["cause"], [["No step named a cause."]])
 

@@ -28,8 +28,7 @@ class Curve:
             return ""
         limits = {name: y for name, y in self.limits.items() if 1e-9 < y < 1e12}
         plot = Plot([x for x, _ in every], [*(y for _, y in every), *limits.values()])
-        ends = sorted((plot.y(line[-1][1]), at, name) for at, (name, line) in enumerate(points.items()))
-        return str(macros("pictures.svg.j2").curve(self, plot, points, limits, ends, size_words))
+        return str(macros("pictures.svg.j2").curve(self, plot, points, limits, size_words))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +41,7 @@ class Lanes:
         """The picture; "" where there is no time between the marks."""
         clean = {name: [mark for mark in marks[:MOST_POINTS] if 0 <= mark[0] < 1e9] for name, marks in self.lanes.items()}
         shown = dict([(name, marks) for name, marks in clean.items() if marks][:MOST_LANES])
-        last = max((at for marks in shown.values() for at, _, _ in marks), default=0)
-        return str(macros("pictures.svg.j2").lanes(shown, last, len(clean) - len(shown))) if last else ""
+        return str(macros("pictures.svg.j2").lanes(shown, len(clean) - len(shown))) if shown else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -188,7 +188,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     if not silent or len(silent) > max(1, len(logs.ranks) // 2):
         return []
     last = [r.last for r in silent if r.last]
-    against = ("a killed or stopped process prints nothing: only its state shows which",)
+    against = ("a killed process and a stopped one both print nothing; only the process state shows which it is",)
     busy = [line for line in last if _AT_WORK.search(line.text)]
     told = enumerate(("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy) + ("peer-crashed", "peer-stopped"))
     doing = [Advice(f"Rank {line.rank} printed last: {line.text[:120]}") for line in busy[:1]]

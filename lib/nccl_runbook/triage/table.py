@@ -13,7 +13,6 @@ from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.triage.judge import Answer
 from nccl_runbook.triage.judge_against import Comparison, span
 
-_SHORT = 90
 _TONES = {"last progress": "ok", "first error": "broken", "waited": "warn"}
 
 
@@ -46,7 +45,7 @@ def _row(rank: RankLog) -> list[object]:
 
 
 def _short(line: LogLine | None) -> str:
-    return shorten(line.text, _SHORT, placeholder=" ...") if line else ""
+    return shorten(line.text, 90, placeholder=" ...") if line else ""
 
 
 def order_table(logs: Logs) -> Table:

@@ -144,7 +144,7 @@ def _why_not_later(session: _Session, arms: Arms, before: str,
     passed = arms.control.passed
     fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(wider, "reason", "") != "not-run"
     return next((Gap("not-run", why) for applies, why in (
-        (passed and not session.deep, f"only if the control fails, or with budget_s from {DEEP_S:g} on"),
+        (passed and not session.deep, f"runs only if the unchanged test fails, or with budget_s from {DEEP_S:g} on"),
         (not passed and _clean_passes(arms), "a variable of your environment makes the difference"),
         (not passed and before and not fits, f"only where {before}")) if applies), None)
 
@@ -210,7 +210,7 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
     """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at
     once, for then it is no single GPU or link, and each that hangs costs seconds."""
     if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
-        return Gap("not-run", "only if the control fails every time, on three GPUs or more, and also without its variables")
+        return Gap("not-run", "runs only if the unchanged test always fails on three or more GPUs, with and without its variables")
     gpus = sorted(arms.control.world.request.devices)
     make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False,
                              stall_s=STALL_S, sizes=GPU_SIZES)

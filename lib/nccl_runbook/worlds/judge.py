@@ -153,7 +153,7 @@ def culprits(diagnosed: Diagnosis) -> str:
     """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; ""
     where nothing is named."""
     if diagnosed.sides:
-        return f"{' and '.join(map(gpus, diagnosed.sides))} work alone, and nothing works across"
+        return f"{' and '.join(map(gpus, diagnosed.sides))} each work, but no pair across them does"
     bad = [*[f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus),
            *(f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs)]
     return f"at fault: {', and '.join(bad)}" if bad else ""

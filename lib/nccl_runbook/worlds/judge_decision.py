@@ -56,7 +56,7 @@ def decide(outcomes: Outcomes) -> Decision:
     return next(decision for fits, decision in (
         (outcomes.control == "pass" and not unsteady, Decision("healthy", "the unchanged environment passes")),
         (outcomes.control == "lost",
-         Decision("inconclusive", "the runbook's own process was killed under the ranks")),
+         Decision("inconclusive", "the runbook's own process was killed while the ranks ran")),
         (outcomes.message and outcomes.control in FAILING,
          Decision("explained", "the messages of the ranks, or how they ended, show the cause",
                   "" if unsteady else next(iter(cures(outcomes)), ""))),
@@ -81,7 +81,7 @@ def _unsteady(outcomes: Outcomes) -> str:
         (outcomes.control == "once of twice", "intermittent: the control failed and then passed"),
         (outcomes.control == "once of once", "the control failed and was not repeated"),
         (passes and outcomes.after == "fail",
-         "the control passed before the variants and failed after them: seen 1 of 2"),
+         "the unchanged test passed before the variants and failed after them: seen 1 of 2"),
         (passes and apart,
          f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times"),
         (same and not passes, f"intermittent, so no switch decides; these passed: {', '.join(same)}"),

@@ -11,11 +11,12 @@ OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")
 
 
 def _outcome(trial: Trial) -> Cell:
-    if trial.passed:
-        return Cell("passed", "ok")
-    if trial.again is not None and trial.again.passed:
-        return Cell(f"{trial.world.ended}, seen 1 of 2", "warn")
-    return Cell(trial.world.ended, "unknown" if trial.world.ended == "lost" else "broken")
+    ended = trial.world.ended
+    return next(cell for holds, cell in (
+        (trial.passed, Cell("passed", "ok")),
+        (trial.again is not None and trial.again.passed, Cell(f"{ended}, seen 1 of 2", "warn")),
+        (ended == "lost", Cell(ended, "unknown")),
+        (True, Cell(ended, "broken"))) if holds)
 
 
 def _figure(value: float | None) -> str:
@@ -149,9 +150,7 @@ def _clean_rows(arms: Arms) -> list[list]:
     """The environment without what steers NCCL, and the variables that the difference hangs on."""
     if isinstance(arms.clean, Gap):
         return [_arm_row("clean", "", arms.clean)]
-    rows = [_arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial)]
-    if not isinstance(arms.guilty, Gap):
-        settings = ", ".join(f"{k}={v}" for k, v in arms.guilty.variables.items())
-        rows.append(["halving", settings, Cell(arms.guilty.why_not or "settled", "warn"),
-                     f"{arms.guilty.asked} tests among {arms.guilty.among} variables", *[""] * len(OPS)])
-    return rows
+    halvings = [] if isinstance(arms.guilty, Gap) else [arms.guilty]
+    return [_arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial),
+            *(["halving", ", ".join(f"{k}={v}" for k, v in h.variables.items()), Cell(h.why_not or "settled", "warn"),
+               f"{h.asked} tests among {h.among} variables", *[""] * len(OPS)] for h in halvings)]

@@ -368,6 +368,6 @@ def _moving(base: Picture, members: Members) -> Picture:
     if busy := [v for v in base.ranks if v.does == "busy"]:
         said = (f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
                 f"{busy[0].frame or 'its own code'}")
-    if unseen(members):
-        return dataclasses.replace(base, sentence=f"{said}; nothing is known of {unseen(members)}")
-    return dataclasses.replace(base, kind="healthy", sentence=said)
+    others = unseen(members)
+    return dataclasses.replace(base, kind="unknown" if others else "healthy",
+                               sentence=said + f"; nothing is known of {others}" * bool(others))
