@@ -93,7 +93,7 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     says = (f"called {call} while the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
             + ": it skipped that call, this is the next" * left_out)
     return Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
-                   op.frame if op else frame_of(hang, rank), (Evidence(says, track.source),), op, group.name)
+                   op.frame if op else frame_of(hang, rank), (Evidence(f"rank {rank} {says}", track.source),), op, group.name)
 
 
 def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
@@ -128,10 +128,10 @@ def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
-    says = (f"{'came late to' if issued else 'left out, or put off,'} {called(hang, wait)}, which earlier steps had at this place: "
+    says = (f"{'came late to' if issued else 'has not called'} {called(hang, wait)}, which came at this place in earlier steps: "
             f"it is in {called(hang, own)}")
     return Accused(rank, "order" if issued else "skipped", says, own.op.frame,
-                   (Evidence(says, source_of(hang, own)), *_waiting(hang, waits)), own.op, own.group)
+                   (Evidence(f"rank {rank} {says}", source_of(hang, own)), *_waiting(hang, waits)), own.op, own.group)
 
 
 def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
@@ -139,7 +139,7 @@ def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
 
 
 def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
-    return Accused(wait.rank, kind, says, wait.op.frame, (Evidence(says, source),), wait.op, wait.group)
+    return Accused(wait.rank, kind, says, wait.op.frame, (Evidence(f"rank {wait.rank} {says}", source),), wait.op, wait.group)
 
 
 def silent(hang: Hang, found: Graph) -> list[Accused]:

@@ -65,13 +65,14 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead = leading(document.steps, document.causes)
     ahead = next((s.notebook for s in document.steps if lead in s.findings or len(document.steps) == 1), "")
-    answer = fixes(document)
+    # beside what leads, a cause that is only possible stands with its remedies among the other causes
+    answer = [one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith("Only possible: "))]
     context = {
         "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "counts": _counts(document),
         "lead": lead, "ahead": ahead,
         "picture": max((t for t in tables.get(ahead, ()) if any(_first_shown(t))), key=_first_shown, default=None),
         "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
-        "weaker": [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause)],
+        "weaker": [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
         "fixes": answer, "fixed": [remedy for _, remedies in answer for remedy in remedies],
         "says": {c.id: c.says for c in causes().values()}, "leading": LEADING, "open_tables": OPEN_TABLES, "open_rows": OPEN_ROWS,
