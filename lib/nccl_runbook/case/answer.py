@@ -54,7 +54,8 @@ def _logs(brought: Brought, stdin: BinaryIO | None) -> Gathered:
     given = answer(logs, dumps=dumps)
     findings = [f for f in given.findings if not dumps or f is not dumps.finding]
     records = [of_findings(DUMPS, [dumps.finding], shown)] if dumps else []
-    records += [of_findings(LOGS, findings, [*fits_tables(given.fits), *tables(logs)])] if findings else []
+    unread = [f.title for f in findings if f.id == "log-not-read"]
+    records += [of_findings(LOGS, findings, [*fits_tables(given.fits), *tables(logs)], not_seen=unread)] if findings else []
     return Gathered(records, () if dumps else tuple(c.id for c in given.fits), tuple(deciding(brought.words)))
 
 
