@@ -183,3 +183,22 @@ def test_a_guard_waits_no_longer_than_the_budget(tmp_path: Path) -> None:
     step = Step("01-x", {"run_dir": str(tmp_path), "budget_s": 7}, lambda: "")
     step.guard(users, lambda seen, allowed: None)
     assert 1.0 <= asked[0] <= 7.0
+
+
+@pytest.mark.parametrize("command", [["triage"], ["hang"], ["diagnose"], ["env"], ["plan", "--gpus", "1"]])
+@pytest.mark.parametrize("target", ["/proc/kmsg", "/proc/self/mem", "/dev/zero"])
+def test_a_link_to_a_file_of_the_kernel_ends_in_a_sentence(command: list[str], target: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").symlink_to(target)
+    done = run_cli(*command, tmp_path / "a.log")
+    assert done.returncode in (2, 4) and "Traceback" not in done.stderr
+
+
+def test_a_toml_key_of_many_parts_takes_no_memory() -> None:
+    import tracemalloc
+
+    from nccl_runbook.environment.read_file import parse
+
+    tracemalloc.start()
+    parse(".".join(["a"] * 16_000) + " = 1\n")
+    assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    tracemalloc.stop()

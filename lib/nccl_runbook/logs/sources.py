@@ -224,10 +224,10 @@ def kind(head: bytes) -> tuple[str, bool]:
 
 def heads(path: str) -> Iterator[tuple[str, bytes]]:
     """Each file at or below a path with the bytes that it begins with, none for what cannot be read; an archive is one file."""
-    for name, _ in _listed(os.path.expanduser(path), 0):
-        opening = opened(name)
-        with contextlib.nullcontext(io.BytesIO()) if isinstance(opening, Gap) else opening as file:
-            yield name, file.read(HEAD_BYTES)
+    for name, problem in _listed(os.path.expanduser(path), 0):
+        opening = problem or opened(name)
+        with contextlib.nullcontext() if isinstance(opening, (str, Gap)) else opening as file:
+            yield name, Source(name, 0, file).peek(HEAD_BYTES)
 
 
 def sources(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> Iterator[Source]:
