@@ -185,7 +185,7 @@ def test_a_guard_waits_no_longer_than_the_budget(tmp_path: Path) -> None:
     assert 1.0 <= asked[0] <= 7.0
 
 
-@pytest.mark.parametrize("command", [["triage"], ["hang"], ["diagnose"], ["env"], ["plan", "--gpus", "1"]])
+@pytest.mark.parametrize("command", [["triage"], ["hang"], ["diagnose"], ["env"], ["plan", "--gpus", "1"], ["look", "--record"]])
 @pytest.mark.parametrize("target", ["/proc/kmsg", "/proc/self/mem", "/dev/zero"])
 def test_a_link_to_a_file_of_the_kernel_ends_in_a_sentence(command: list[str], target: str, tmp_path: Path) -> None:
     (tmp_path / "a.log").symlink_to(target)
