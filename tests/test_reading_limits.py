@@ -202,3 +202,12 @@ def test_a_toml_key_of_many_parts_takes_no_memory() -> None:
     parse(".".join(["a"] * 16_000) + " = 1\n")
     assert tracemalloc.get_traced_memory()[1] < 50 << 20
     tracemalloc.stop()
+
+
+@pytest.mark.parametrize("command", ["triage", "hang", "diagnose"])
+def test_an_archive_without_a_file_says_so(command: str, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(hostile.tarred([("d", tarfile.DIRTYPE, ""), ("a.log", tarfile.SYMTYPE, "/etc/passwd")]))
+    (tmp_path / "x.zip").write_bytes(b"PK\3\4" + hostile.zipped({"d/": b""})[4:])
+    for name in ("x.tar", "x.zip"):
+        done = run_cli(command, tmp_path / name)
+        assert done.returncode == 4 and "contains no readable file" in done.stdout and "Traceback" not in done.stderr

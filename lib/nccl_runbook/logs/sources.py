@@ -320,7 +320,9 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
         archived = text if unpack else Metered(file, limit, "plain" if tar else "packed")
         # a tar that is not packed is not read where nobody asks for it
         with tarfile.open(fileobj=archived, mode="r|" if unpack else "r:") if tar else zipfile.ZipFile(archived) as archive:
-            yield from _members(path, _files(archive), limit)
+            members = _members(path, _files(archive), limit)
+            yield next(members, Source(path, size, None, "contains no readable file (links are skipped)"))
+            yield from members
     except Spent as error:
         yield Source(path, size, None, f"not read to its end: {error}")
     except (*_BROKEN, NotImplementedError) as error:
