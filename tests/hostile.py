@@ -227,7 +227,7 @@ def main(part: str) -> int:
         with tempfile.TemporaryDirectory(prefix="hostile-") as folder:
             try:
                 tried(name, Path(folder))
-            except (AssertionError, subprocess.TimeoutExpired) as error:
+            except (AssertionError, ValueError, subprocess.TimeoutExpired) as error:  # ValueError: a command that ended in a traceback
                 wrong.append(name)
                 print(f"{name!a}: {str(error)[:400]}", flush=True)
         print(f"{name[:60]!a} {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)

@@ -234,8 +234,8 @@ def test_the_page_is_written_for_a_reader_who_has_gone_and_the_answer_told_where
     ours, theirs = os.pipe()
     if closed:
         os.close(ours)
-    page = tmp_path / "page.html" if closed else tmp_path / "none" / "page.html"
-    (tmp_path / "none").write_text("a file is in the way")
+    page = tmp_path / "page.html" if closed else tmp_path / "folder.html"
+    (tmp_path / "folder.html").mkdir()
     words = ["ab", ".", "X=1", "--rounds", "1", "--figure", "([0-9]+)", "--html", str(page), "--", "echo", "5"]
     ended = subprocess.Popen([*CLI, *words], text=True, stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
@@ -244,7 +244,7 @@ def test_the_page_is_written_for_a_reader_who_has_gone_and_the_answer_told_where
         assert ended.returncode == 0 and page.exists(), errors
     else:
         with open(ours) as told:
-            assert "verdict: healthy" in told.read() and ended.returncode == 1 and str(page) in errors
+            assert "verdict: healthy" in told.read() and ended.returncode == 2 and str(page) in errors
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])

@@ -93,7 +93,9 @@ def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = (
     compared = compare(*(read_profile.collect(those, limit=limit) for those in both)) if against else None
     given = answer(logs, compared, "".join(against[:1]), "".join(paths[:1]), dumps.next if dumps else None)
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
-    return Gathered([*records, of_findings(LOGS, given.findings, all_tables(given))], given, dumps, tuple(deciding(brought.words)))
+    unread = [f.title for f in given.findings if f.id == "log-not-read"]
+    records.append(of_findings(LOGS, given.findings, all_tables(given), not_seen=unread))
+    return Gathered(records, given, dumps, tuple(deciding(brought.words)))
 
 
 def _settings(scripts: Iterable[str], configurations: Iterable[str]) -> Iterator[Record]:

@@ -172,7 +172,8 @@ def load_all(path: Path) -> list[Record]:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
             raise RecordError(f"not a regular file of at most {RECORD_BYTES >> 20} MiB")
-        data = path.read_bytes()
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a file of the kernel may wait for its next line
+            data = file.read() or b""
         if max(map(len, data.split(b'"'))) > TEXT_BYTES:
             raise RecordError(f"it holds a text of more than {TEXT_BYTES >> 20} MiB")
         learn(data.decode("utf-8", "replace"))

@@ -225,10 +225,10 @@ def kind(head: bytes) -> tuple[str, bool]:
 
 def heads(path: str) -> Iterator[tuple[str, bytes]]:
     """Each file at or below a path with the bytes that it begins with, none for what cannot be read; an archive is one file."""
-    for name, _ in _listed(os.path.expanduser(path), 0):
-        opening = opened(name)
-        with contextlib.nullcontext(io.BytesIO()) if isinstance(opening, Gap) else opening as file:
-            yield name, file.read(HEAD_BYTES)
+    for name, problem in _listed(os.path.expanduser(path), 0):
+        opening = problem or opened(name)
+        with contextlib.nullcontext() if isinstance(opening, (str, Gap)) else opening as file:
+            yield name, Source(name, 0, file).peek(HEAD_BYTES)
 
 
 def sources(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> Iterator[Source]:
@@ -321,7 +321,9 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
         archived = text if unpack else Metered(file, limit, "plain" if tar else "packed")
         # a tar that is not packed is not read where nobody asks for it
         with tarfile.open(fileobj=archived, mode="r|" if unpack else "r:") if tar else zipfile.ZipFile(archived) as archive:
-            yield from _members(path, _files(archive), limit)
+            members = _members(path, _files(archive), limit)
+            yield next(members, Source(path, size, None, "contains no readable file (links are skipped)"))
+            yield from members
     except Spent as error:
         yield Source(path, size, None, f"not read to its end: {error}")
     except (*_BROKEN, NotImplementedError) as error:

@@ -58,8 +58,8 @@ def text_of(path: Path) -> str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
             raise ValueError("this folder cannot be read" if path.is_dir() else "it is not a regular file")
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a file of the kernel may wait for its next line
+            data = file.read(MOST_BYTES + 1) or b""
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
     if len(data) > MOST_BYTES:

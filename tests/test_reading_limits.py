@@ -1,0 +1,213 @@
+"""What one answer reads: one time, one amount of what is unpacked, and a name for whatever was not read; and waits that end with the budget."""
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import time
+from pathlib import Path
+
+import hostile
+import pytest
+from book_samples import run_cli
+from hypothesis import given, settings, strategies as st
+from nccl_runbook.case.read import sort
+from nccl_runbook.compare import read as set_ups
+from nccl_runbook.hang import read as hang
+from nccl_runbook.logs import file as log_file, sources as log_sources
+from nccl_runbook.logs.file import Limit, Metered, Spent
+from nccl_runbook.messages import read
+from nccl_runbook.step import Step
+from triage_samples import DUPLICATE, hung
+
+WARN = hostile.LINE.encode()
+
+
+def archive(path: Path, **members: bytes) -> Path:
+    with tarfile.open(path, "w:gz") as packed:
+        for name, content in members.items():
+            member = tarfile.TarInfo(f"{name}.log")
+            member.size = len(content)
+            packed.addfile(member, io.BytesIO(content))
+    return path
+
+
+def test_all_members_and_all_files_share_one_amount(tmp_path: Path) -> None:
+    """A tenth of the amount each: what comes after the tenth is not read, and is named."""
+    part = (b"x" * 99 + b"\n") * (log_file.UNPACKED_BYTES // 1000)
+    for number in range(2):
+        archive(tmp_path / f"{number}.tar.gz", **{f"rank{n}": part for n in range(10)})
+    (tmp_path / "z.log").write_text(DUPLICATE)
+    logs = read.collect([str(tmp_path)])
+    whole = [f for f in logs.files if f.lines and not f.left_out]
+    assert 8 <= len(whole) <= 19 and whole[-1].name.endswith("z.log"), "a plain file is read all the same"
+    assert any(f.name.endswith("1.tar.gz") and "unpacks to more than" in f.problem for f in logs.files)
+
+
+@pytest.mark.parametrize("command", ["triage", "hang", "diagnose"])
+def test_the_answer_names_what_was_not_read(command: str, tmp_path: Path) -> None:
+    archive(tmp_path / "job.tar.gz", rank0=hung(0).encode(), big=b"a b\n" * (24 << 20))
+    answer = json.loads(run_cli(command, tmp_path / "job.tar.gz", "--json").stdout)
+    fields = json.dumps(answer.get("files", answer.get("not_looked_at")))
+    assert "no further: what is packed here" in fields or "not read to its end" in fields
+    assert "job.tar.gz" in run_cli(command, tmp_path / "job.tar.gz").stdout
+
+
+def test_an_ordinary_log_is_unpacked_whole(tmp_path: Path) -> None:
+    """The near miss: more than the amount, but no more than logs usually unpack to."""
+    text = b"".join(b"step %d loss %d\n" % (n, n * n * 7919 % 1_000_003) for n in range(1_200_000))
+    (tmp_path / "job.log.gz").write_bytes(gzip.compress(text, 1))
+    assert len(text) > log_file.UNPACKED_BYTES
+    for source in log_sources.sources([str(tmp_path)]):
+        assert sum(map(len, source.chunks())) == len(text) and not source.left_out
+
+
+def test_what_stands_behind_a_folder_of_a_plain_tar_is_not_read(tmp_path: Path) -> None:
+    """A member of 64 GiB that is a hole on the disk: the next one is found without reading it."""
+    path = tmp_path / "job.tar"
+    with tarfile.open(path, "w") as packed:
+        member = tarfile.TarInfo("weights.bin")
+        member.size = 64 << 30
+        head = member.tobuf()
+        last = tarfile.TarInfo("rank0.log")
+        last.size = len(WARN)
+        packed.addfile(last, io.BytesIO(WARN))
+    tail = path.read_bytes()
+    with open(path, "wb") as file:
+        file.write(head)
+        file.seek(64 << 30, io.SEEK_CUR)
+        file.write(tail)
+    began = time.process_time()
+    told = {s.name.rpartition(":")[2]: b"".join(s.chunks()) for s in log_sources.sources([str(path)]) if s.name.endswith("rank0.log")}
+    assert told == {"rank0.log": WARN} and time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("name", ["overlap.zip", "empties.tar", "folders.tar.gz", "long-name.tar", "long-name.tar.gz", "newlines.gz", "lines.gz", "chain.gz", "cr.gz"])
+def test_a_bomb_takes_two_seconds_of_computing_and_is_named(name: str, tmp_path: Path) -> None:
+    path = hostile.made(name, tmp_path)
+    began = time.process_time()
+    seen = hang.collect([str(path)])
+    assert time.process_time() - began < 3 and any(f.problem for f in seen.files)
+
+
+@given(sizes=st.lists(st.integers(0, 400), max_size=40), kinds=st.lists(st.sampled_from(["packed", "unpacked", "plain"]), min_size=40, max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_no_more_is_read_than_the_limit_allows(sizes: list[int], kinds: list[str]) -> None:
+    limit, read_of = Limit(), {"packed": 0, "unpacked": 0, "plain": 0}
+    limit.patient_until = 0.0
+    for size, kind in zip(sizes, kinds):
+        may = read_of["unpacked"] <= log_file.UNPACKED_TIMES * read_of["packed"]
+        try:
+            read_of[kind] += len(Metered(io.BytesIO(bytes(size)), limit, kind).read())
+            assert may
+        except Spent:
+            assert not may
+
+
+def test_what_dumps_take_is_not_taken_from_the_logs() -> None:
+    limit = Limit(1.0)
+    before = limit.until
+    with limit.paused():
+        time.sleep(0.05)
+    assert limit.until - before >= 0.05
+    assert Limit(1e9).until - time.monotonic() <= log_file.READ_S
+
+
+def test_a_member_of_an_archive_does_not_hide_the_archive_beside_a_script(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("#!/bin/bash\ntorchrun train.py\n")
+    archive(tmp_path / "logs.tar.gz", rank0=hung(0).encode())
+    brought = sort([str(tmp_path)])
+    assert brought.logs == (str(tmp_path / "logs.tar.gz"),) and brought.scripts == (str(tmp_path / "train.sh"),)
+
+
+def test_diagnose_reads_what_is_there_and_names_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_bytes(WARN)
+    done = run_cli("diagnose", tmp_path / "job.log", tmp_path / "missing.log", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 3 and answer["lead"]["cause"] and "missing.log" in run_cli("diagnose", tmp_path / "job.log", tmp_path / "missing.log").stdout
+    alone = run_cli("diagnose", tmp_path / "missing.log")
+    assert alone.returncode == 2 and len(alone.stderr.splitlines()) == 1 and "missing.log" in alone.stderr
+
+
+@pytest.mark.parametrize("arguments", [["triage", "job.log"], ["hang", "job.log"], ["diagnose", "job.log"], ["plan", "fsdp:d1", "--gpus", "1"], ["env", "job.log"]])
+def test_a_page_in_a_folder_that_is_not_there_is_refused_and_makes_no_folder(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(DUPLICATE)
+    words = [str(tmp_path / w) if w == "job.log" else w for w in arguments]
+    done = run_cli(*words, "--html", tmp_path / "no" / "page.html")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and not (tmp_path / "no").exists()
+    if arguments[0] == "triage":
+        told = run_cli(*words, "--html", "/proc/page.html")
+        assert told.returncode == 2 and "Duplicate GPU" in told.stdout and len(told.stderr.splitlines()) == 1
+
+
+BAR = "\rEpoch 1:  45%|####      | 450/1000 [00:12<00:15, 36.3it/s, loss=0.5]"
+
+
+@pytest.mark.parametrize("text", [
+    "".join(f"step {n} | loss {n / 7:.4f} | lr 1e-4\n" for n in range(30)), BAR * 30, f"\x1b[32mstart\x1b[0m\n{BAR}{BAR}\n" * 12,
+    "".join(f"{{'loss': {n / 9:.3f}, 'grad_norm': 1.2, 'epoch': {n / 10}}}\n" for n in range(20)), "".join(f"[2026-11-28 10:00:00] iteration {n}/ 500 | lm loss: 2.3E+00 |\n" for n in range(1, 40))])
+def test_a_log_of_plain_progress_is_a_jobs_log_without_a_fault(text: str, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(f"Loading\nSeed set to 42\n{text}")
+    logs = read.collect([str(tmp_path / "job.log")])
+    assert not logs.foreign and not [r for r in logs.ranks if r.first_error]
+    assert run_cli("triage", tmp_path / "job.log").returncode == 4, "as for any log: none proves health"
+
+
+@pytest.mark.parametrize("text", [
+    "step,loss\n" + "".join(f"{n},{n / 7:.3f}\n" for n in range(200)), "".join(f"def step_{n}(loss):\n    return loss * {n}\n" for n in range(40)),
+    "# How to train\n\nStep 1: install.\nStep 2: run.\nYou see `step 10 loss 2.3`.\n" + "".join(f"Step {n}: do it.\n" for n in range(3, 30)), "lorem ipsum 12\n" * 300,
+    "name: x\nsteps: 10\nepochs: 3\n" * 40])
+def test_a_text_of_another_kind_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text(text)
+    assert read.collect([str(tmp_path / "text")]).foreign
+
+
+def test_a_module_is_loaded_within_the_budget(tmp_path: Path) -> None:
+    bash = tmp_path / "bash"
+    bash.write_text("#!/bin/sh\nexec sleep 30\n")
+    bash.chmod(0o755)
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="module load slow"):
+        set_ups.read("module:slow", ".", {"PATH": f"{tmp_path}:/usr/bin:/bin"}, within_s=0.5)
+    assert time.monotonic() - began < 10
+
+
+def test_a_guard_waits_no_longer_than_the_budget(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def users(within_s: float) -> int:
+        asked.append(within_s)
+        return 0
+
+    step = Step("01-x", {"run_dir": str(tmp_path), "budget_s": 7}, lambda: "")
+    step.guard(users, lambda seen, allowed: None)
+    assert 1.0 <= asked[0] <= 7.0
+
+
+@pytest.mark.parametrize("command", [["triage"], ["hang"], ["diagnose"], ["env"], ["plan", "--gpus", "1"], ["look", "--record"]])
+@pytest.mark.parametrize("target", ["/proc/kmsg", "/proc/self/mem", "/dev/zero"])
+def test_a_link_to_a_file_of_the_kernel_ends_in_a_sentence(command: list[str], target: str, tmp_path: Path) -> None:
+    (tmp_path / "a.log").symlink_to(target)
+    done = run_cli(*command, tmp_path / "a.log")
+    assert done.returncode in (2, 4) and "Traceback" not in done.stderr
+
+
+def test_a_toml_key_of_many_parts_takes_no_memory() -> None:
+    import tracemalloc
+
+    from nccl_runbook.environment.read_file import parse
+
+    tracemalloc.start()
+    parse(".".join(["a"] * 16_000) + " = 1\n")
+    assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("command", ["triage", "hang", "diagnose"])
+def test_an_archive_without_a_file_says_so(command: str, tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(hostile.tarred([("d", tarfile.DIRTYPE, ""), ("a.log", tarfile.SYMTYPE, "/etc/passwd")]))
+    (tmp_path / "x.zip").write_bytes(b"PK\3\4" + hostile.zipped({"d/": b""})[4:])
+    for name in ("x.tar", "x.zip"):
+        done = run_cli(command, tmp_path / name)
+        assert done.returncode == 4 and "contains no readable file" in done.stdout and "Traceback" not in done.stderr
