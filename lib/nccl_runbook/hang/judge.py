@@ -97,17 +97,16 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     where = Counter(called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
     collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
     uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
-    counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     who = [*(f"rank {a.rank} {a.says}" for a in accused[:3]),
            *[f"and {len(accused) - 3} more ranks"] * (len(accused) > 3),
            *[f"{counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} in {collective}"]
            * bool(victims and collective)]
-    sentence = counts + ": " * bool(uneven) + "; ".join(who)
+    counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     seen = [*(e for a in accused[:8] for e in a.evidence),
             *(Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven)]
     # in the records a call left out and one made too early look the same
-    return Told("skipped" if uneven and lead.kind == "order" else lead.kind, ranks, victims, f"{sentence}.", collective, lead.frame,
-                _cause(hang, lead),
+    return Told("skipped" if uneven and lead.kind == "order" else lead.kind, ranks, victims,
+                f"{counts}{': ' * bool(uneven)}{'; '.join(who)}.", collective, lead.frame, _cause(hang, lead),
                 "possible" if undated or lead.doubtful else "established" if lead.kind in ("mismatch", "stopped", "order") else "likely",
                 tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), _decides(hang, lead))
 
@@ -236,8 +235,9 @@ def findings(hang: Hang) -> list[Finding]:
 def hang_told(told: Told, launcher: str = "") -> Finding:
     """Who did not come. A picture of the past proves no health: without an open operation it is no more than that."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(told.kind, Severity.BROKEN)
-    known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
-    remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
+    remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines))
+              for r in (usual(told.cause, told.status, [e.text for e in told.evidence], launcher)
+                        if told.cause else ())]
     if told.cause == "uneven-minibatches":
         remedy.insert(0, Remedy("you", "Compare the counts of all ranks before the first step: this guard stops the job there "
                                 "and prints the counts.", (

@@ -223,8 +223,8 @@ def _of_json(source: str, text: str) -> Iterator[RasAnswer]:
 
 
 def _rank(row: Dict[str, Any], missing: str) -> RasRank:
-    counts = {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]}
-    return RasRank(int(row["rank"]), int(row["pid"]), clipped(str(row["host"]), 100), int(row["nvml_dev"]), counts, missing)
+    return RasRank(int(row["rank"]), int(row["pid"]), clipped(str(row["host"]), 100), int(row["nvml_dev"]),
+                   {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]}, missing)
 
 
 def _lost(row: Dict[str, Any]) -> str:
