@@ -73,8 +73,8 @@ def view(deadline_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     gpus = by_index(lines, system["count"], "gpu", missing, m.NvmlGpu)
     reached = sum(not isinstance(g, Gap) for g in gpus)
     pairs = [m.from_json(m.Pair, line, "part") for line in lines if line["part"] == "pair"]
-    versions = (m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml"))
-    return m.NvmlView(*versions, gpus, pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
+    return m.NvmlView(*(m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml")), gpus,
+                      pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
 
 
 def users(deadline_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
@@ -94,5 +94,5 @@ def links(deadline_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]],
 
 
 def _links(gpu: m.NvmlGpu) -> m.GpuLinks:
-    up = gpu.nvlinks if isinstance(gpu.nvlinks, Gap) else gpu.nvlinks.up
-    return m.GpuLinks(gpu.name, up, *((gpu.pcie,) * 2 if isinstance(gpu.pcie, Gap) else (gpu.pcie.max_generation, gpu.pcie.max_width)))
+    return m.GpuLinks(gpu.name, gpu.nvlinks if isinstance(gpu.nvlinks, Gap) else gpu.nvlinks.up, *(
+        (gpu.pcie,) * 2 if isinstance(gpu.pcie, Gap) else (gpu.pcie.max_generation, gpu.pcie.max_width)))
