@@ -8,7 +8,7 @@ from collections import Counter
 from html import escape
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from nccl_runbook.core.facts import Gap, counted, to_json, utc_now
+from nccl_runbook.core.facts import Gap, counted, known, to_json, utc_now
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live, LiveRank
 from nccl_runbook.hang.live.judge import Picture, verdict
@@ -75,11 +75,12 @@ def cells(look: Live, rank: LiveRank) -> List[str]:
     first, last = rank.samples[0], rank.samples[-1]
     elapsed = last.at_s - first.at_s
     cpu = sum(t.cpu_s for t in last.threads) - sum(t.cpu_s for t in first.threads)
-    gpus = [] if isinstance(look.gpus, Gap) else [g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids]
-    watts = [f"power {g.power_w[-1]}" if isinstance(g.power_w[-1], Gap) else f"{g.power_w[-1]:.0f} W" for g in gpus]
+    gpus = [g for g in known(look.gpus) if rank.pid in known(g.pids)]
     return [name, look.host, str(rank.pid), last.threads[0].state, f"{max(0, cpu) / elapsed:.0%}" if elapsed > 0 else "",
             last.threads[0].waits, words_of((main_stacks(rank) or [None])[-1]) or "no stack",
-            ", ".join(f"GPU {g.nvml_index}: {g.utilisation_percent[-1]} %, {power}" for g, power in zip(gpus, watts))]
+            ", ".join(f"GPU {g.nvml_index}: {g.utilisation_percent[-1]} %, "
+                      + (f"power {g.power_w[-1]}" if isinstance(g.power_w[-1], Gap) else f"{g.power_w[-1]:.0f} W")
+                      for g in gpus)]
 
 
 def first_text(look: Live) -> str:
@@ -98,8 +99,7 @@ def _filled(rows: Sequence[Sequence[str]]) -> List[List[str]]:
 
 def ordered(picture: Picture) -> List[RankView]:
     """Who did not come first, then the others by rank."""
-    late = set(picture.culprits)
-    return (picture.culprits + [v for v in picture.ranks if v not in late])[:MOST_ROWS]
+    return list(dict.fromkeys([*picture.culprits, *picture.ranks]))[:MOST_ROWS]
 
 
 def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List[str]]]:
@@ -135,20 +135,19 @@ def looked_at(looks: Sequence[Live]) -> str:
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The page that a node can make: `nccl-runbook look --html` has the fix, too."""
     word = verdict(pictures)
-    lead = pictures[0].sentence if pictures else "no rank was found"
     main = f'<p class="quiet">{escape(looked_at(looks))}</p>' + "".join(_section(n, one, looks) for n, one in enumerate(pictures))
-    return framed(main, word, f"{word.capitalize()}: {lead}", "", f"live look \u00b7 {looks[0].taken if looks else ''}")
+    return framed(main, word, f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
+                  "", f"live look \u00b7 {looks[0].taken if looks else ''}")
 
 
 def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
     head, rows = table(picture, looks)
     shown = [[*((c, "") for c in row[:-1]), (row[-1], TONES[TONE[view.does]])] for row, view in zip(rows, ordered(picture))]
-    known = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else ""]
-    caption = "Ranks, late ranks first"
+    told = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else ""]
     sentence = f"<p>{escape(picture.sentence[:1].upper() + picture.sentence[1:])}</p>" if number else ""  # the first one is the banner's
     return (f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
-            f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>{_strip(picture.ranks)}'
-            + table_html(caption, head, shown)
+            f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, told)))}</p>{_strip(picture.ranks)}'
+            + table_html("Ranks, late ranks first", head, shown)
             + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence]) + _list("Not seen", picture.not_seen)
             + (f'<h3>Run next</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "") + "</section>")
 

@@ -42,8 +42,9 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
     name = f"{ALL_OF_THEM}, though {silent} showed no sync ({ENGINES})" if silent else ALL_OF_THEM
     syncs = syncs_of(name, together(rounds)) if len(seen) > 1 else []
     syncs += [sync for pid, samples in seen.items() for sync in syncs_of(f"pid {pid}", samples)]
-    nothing = f"no function that syncs weights was on the stacks of {silent} in {seconds:.0f} s ({ENGINES})"
-    return OwnSync(syncs) if syncs else Gap("absent", f"{nothing}; wrap yours in pause_trace() of nccl_guards.py")
+    return OwnSync(syncs) if syncs else Gap(
+        "absent", f"no function that syncs weights was on the stacks of {silent} in {seconds:.0f} s ({ENGINES}); "
+                  "wrap yours in pause_trace() of nccl_guards.py")
 
 
 def _add(samples: List[Tuple[float, str]], at_s: float, stacks: List[Stack], phase_of: Callable[[Sequence[str]], str]) -> None:

@@ -65,8 +65,8 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
     seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look
             and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
-    by_job = grouped((rank.job, (rank, look)) for rank, look in seen)
-    pictures = sorted((_picture(members, bare) for members in by_job.values()),
+    pictures = sorted((_picture(members, bare)
+                       for members in grouped((rank.job, (rank, look)) for rank, look in seen).values()),
                       key=lambda picture: ("broken", "degraded", "unknown", "healthy").index(verdict([picture])))
     return [p for p in pictures if p.job != NO_JOB] or [
         dataclasses.replace(p, ranks=[v for picture in pictures for v in picture.ranks]) for p in pictures[:1]]
@@ -177,9 +177,11 @@ def _launchers(base: Picture, members: Members) -> Optional[Picture]:
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
-    seen = [Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
     return accuse(base, "stopped", stopped, f"{is_are(stopped)} stopped (process state T) by a signal, a debugger or the "
-                  "batch system", "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
+                  "batch system", "peer-stopped", "established",
+                  [Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}")
+                   for v in stopped[:8]],
+                  f"kill -CONT {stopped[0].pid}")
 
 
 def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:

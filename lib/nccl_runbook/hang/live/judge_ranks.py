@@ -181,8 +181,8 @@ def words_of(stack: Optional[Stack]) -> str:
     """ "save_pretrained, train.py:812"; the innermost call beside it where that is a library's."""
     if stack is None or (frame := own_frame(stack)) is None:
         return ""
-    inner = f" (in {stack.frames[0].function})" if stack.frames[0] != frame else ""
-    return f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}{inner}"
+    return (f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}"
+            + f" (in {stack.frames[0].function})" * (stack.frames[0] != frame))
 
 
 def holds_gil(rank: LiveRank) -> bool:
@@ -274,10 +274,10 @@ def accuse(base: Picture, kind: str, accused: List[RankView], why: str, cause: O
     who = f"{names(accused)}{' on ' * bool(hosts)}{', '.join(hosts)} " * bool(accused)
     wait = (f"; {counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} for "
             f"{'it' if len(accused) == 1 else 'them'}{f' in {collective}' * bool(collective)}")
-    sentence = f"{who}{why}{wait * bool(victims and accused)}"
     own = (Evidence(f"{v.name} waits in {v.frame}", f"pid {v.pid} on {v.host}") for v in victims[:4] if v.frame)
-    return dataclasses.replace(base, kind=kind, sentence=sentence, culprits=accused, victims=victims, collective=collective, cause=cause,
-                               status=status, evidence=[*seen, *own], decides=decides or stack_line(accused or victims))
+    return dataclasses.replace(base, kind=kind, sentence=f"{who}{why}{wait * bool(victims and accused)}",
+                               culprits=accused, victims=victims, collective=collective, cause=cause, status=status,
+                                evidence=[*seen, *own], decides=decides or stack_line(accused or victims))
 
 
 def names(views: List[RankView]) -> str:
@@ -286,8 +286,8 @@ def names(views: List[RankView]) -> str:
 
 def rank_names(ranks: Sequence[object]) -> str:
     """At most eight of them."""
-    more = f" and {len(ranks) - 8} more" if ranks[8:] else ""
-    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}{more}"
+    return (f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}"
+            + f" and {len(ranks) - 8} more" * bool(ranks[8:]))
 
 
 def is_are(accused: List[RankView]) -> str:
