@@ -135,8 +135,8 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
 def _wrong_line(e: dict) -> str:
     wrong = e["wrong"]
     source = "" if wrong.get("from_rank") is None else f" from rank {wrong['from_rank']}"
-    what = f"element {wrong['index']} is {wrong['got']}, should be {wrong['expected']} ({wrong['count']} wrong)"
-    return f"{e['op']} of {e['size_bytes']} B{source}: {what}"
+    return (f"{e['op']} of {e['size_bytes']} B{source}: element {wrong['index']} is {wrong['got']}, "
+            f"should be {wrong['expected']} ({wrong['count']} wrong)")
 
 
 def _telling(world: World) -> list[str]:

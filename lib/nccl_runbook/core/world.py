@@ -93,8 +93,9 @@ class World:
 
     def __repr__(self) -> str:
         """What a notebook shows of a trial: how it ended, how fast, and of a failure the last lines; the fields hold the rest."""
-        ops = dict.fromkeys(e["op"] for r in self.ranks for e in r.named("op"))
-        rates = "".join(f", {op} {self.busbw_gb_per_s(op):.3g} GB/s" for op in ops if self.busbw_gb_per_s(op))
+        rates = "".join(f", {op} {self.busbw_gb_per_s(op):.3g} GB/s"
+                        for op in dict.fromkeys(e["op"] for r in self.ranks for e in r.named("op"))
+                        if self.busbw_gb_per_s(op))
         head = f"{self.request.name}: {self.ended} in {self.wall_s:.1f} s, ranks: {len(self.ranks)}{rates}; see .log, .shell_line, .ranks"
         return head if self.passed else f"{head}\n{self.log}"
 

@@ -184,8 +184,8 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
     suspects = _lost(answers) or _suspects(answers)
     calls = sorted({row.call for c in answers[-1].communicators for row in apart(c.ranks)})
     if suspects:
-        named = "; ".join(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items())
-        return f"{named}; their ranks in the job are unknown."
+        return "; ".join([*(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items()),
+                          "their ranks in the job are unknown."])
     if calls and not _moved(answers):
         return f"ranks launched different numbers of {', '.join(calls)}: NCCL's RAS cannot show which side is wrong."
     return "NCCL's RAS shows no lost rank, and no rank whose counts differ while nothing moves."

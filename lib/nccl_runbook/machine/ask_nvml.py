@@ -20,9 +20,9 @@ _KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped;
 
 def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
     """The lines the child printed for ``what`` ("all" or "use"), and why it did not end by itself ("" if it did)."""
-    command = [sys.executable, "-c", _START, str(_HOME), what]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        ended = _wait(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err), deadline_s)
+        ended = _wait(subprocess.Popen([sys.executable, "-c", _START, str(_HOME), what],
+                                       stdin=subprocess.PIPE, stdout=out, stderr=err), deadline_s)
         out.seek(0)
         err.seek(0)
         return ([json.loads(line) for line in out.read().splitlines(keepends=True) if line.endswith(b"\n")],

@@ -91,8 +91,10 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     if "moving" not in does or not does & {*WAITING, "asleep"}:
         before = {}  # else one or the other is no longer so: the hosts that were looked at last are believed
     now, views = [m for m in members if m[1].host not in before], [v for v in views if v.host not in before]
-    missed = [f"what {host} does by now: it was looked at {seconds:.0f} s before the others" for host, seconds in sorted(before.items())]
-    base = Picture(members[0][0].job, "unknown", "", [], [], views, world_size(members), not_seen=[*_not_seen(now, bare), *missed])
+    base = Picture(members[0][0].job, "unknown", "", [], [], views, world_size(members), not_seen=[
+        *_not_seen(now, bare),
+        *(f"what {host} does by now: it was looked at {seconds:.0f} s before the others"
+          for host, seconds in sorted(before.items()))])
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
                                    decides="python3 nccl-look.pyz --live --gap 10")
@@ -278,8 +280,9 @@ def _never_came(base: Picture, accused: List[RankView], status: str, seen: List[
         (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits there"),
         (True, "skipped", None, "sleeps there: it is late, or skipped a call that the others made")) if fits)
     where = f"{'it' if len(accused) == 1 else 'the first'} is in {first.frame or 'its own code (no stack available)'}"
-    frames = [Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in accused[:8]]
-    picture = accuse(base, kind, accused, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
+    picture = accuse(base, kind, accused, f"never came: {where} and {doing}", cause, status, [
+        *seen, *(Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}")
+                 for v in accused[:8])])
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")
 
 

@@ -82,7 +82,7 @@ def _led_by(tid: int, rank: LiveRank) -> LiveRank:
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
     """ "all_reduce 4711", if the flight recorder has that call as the newest of its group and not completed."""
-    opened = [f"{g.op} {g.enqueued}" for g in ([] if isinstance(rank.recorder, Gap) else rank.recorder)
+    opened = [f"{g.op} {g.enqueued}" for g in known(rank.recorder)
               if g.enqueued is not None and g.enqueued != g.completed and (where == g.op or does == "device")]
     return opened[0] if len(opened) == 1 else where
 
