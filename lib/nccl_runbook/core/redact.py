@@ -112,8 +112,8 @@ def is_secret(name: str, value: str) -> bool:
 
 def masked(text: str) -> str:
     """What was masked in a text, by kind and count; "" for nothing."""
-    counts = collections.Counter(_MASKED.findall(text))
-    return ", ".join(f"{number} x {KINDS[kind]}" for kind, number in counts.most_common())
+    return ", ".join(f"{number} x {KINDS[kind]}"
+                     for kind, number in collections.Counter(_MASKED.findall(text)).most_common())
 
 
 def _mask(kind: str) -> str:

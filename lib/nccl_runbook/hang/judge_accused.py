@@ -36,14 +36,14 @@ class Accused:
 
 def accuse(hang: Hang, found: Graph) -> list[Accused]:
     """Every rank with something proven against it, each once, by rank."""
-    on_gpu = sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())
     first = [
         *_ended(hang, found), *_different(hang),
         # others are known to wait for them, and they wait for nobody and nothing
         *(_missing(hang, rank, waits) for rank, waits in sorted(found.waited_for().items())
           if not found.waits.get(rank) and rank not in found.unended),
         *(_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never finished it; "
-                   "all other GPUs finished or started it", f"rank {rank}") for rank, wait in on_gpu),
+                   "all other GPUs finished or started it", f"rank {rank}")
+          for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())),
         *(_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items()))]
     if not (known := {a.rank: a for a in reversed(first)}):
         circles = [_by_wait(wait, "unmatched" if wait.p2p else "order", f"waits in {called(hang, wait)}, which the others have not come "

@@ -39,7 +39,7 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
         rounds.append((time.monotonic() - began, {pid: seen[pid][-1][1] for pid in left}))
         time.sleep(INTERVAL_S)
     silent = ", ".join(str(pid) for pid, samples in seen.items() if not any(phase for _, phase in samples))
-    name = f"{ALL_OF_THEM}, though {silent} showed no sync ({ENGINES})" if silent else ALL_OF_THEM
+    name = ALL_OF_THEM + f", though {silent} showed no sync ({ENGINES})" * bool(silent)
     syncs = syncs_of(name, together(rounds)) if len(seen) > 1 else []
     syncs += [sync for pid, samples in seen.items() for sync in syncs_of(f"pid {pid}", samples)]
     return OwnSync(syncs) if syncs else Gap(

@@ -236,8 +236,8 @@ def links_between(a, b):
 def pair(a, b, handles):
     both, shown = (handles[a], handles[b]), f"{a},{b}"
     links = links_between(*both)
-    common = ask("nvmlDeviceGetTopologyCommonAncestor", *both, shown=shown)
-    level = f"NV{links}" if links else then(common, lambda n: LEVELS.get(n, str(n)))
+    level = f"NV{links}" if links else then(
+        ask("nvmlDeviceGetTopologyCommonAncestor", *both, shown=shown), lambda n: LEVELS.get(n, str(n)))
     read, write = [then(ask("nvmlDeviceGetP2PStatus", *both, way, shown=shown), name_in(P2P_STATUS)) for way in (P2P_READ, P2P_WRITE)]
     say("pair", a=a, b=b, level=level, p2p_read=read, p2p_write=write)
 
