@@ -28,8 +28,9 @@ class Advice:
         def fill(text: str) -> str:
             return re.sub(r"<([a-z_]+)>", lambda found: fields.get(found[1]) or found[1].upper(), text)
 
-        remedy = tuple((who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy)
-        return Advice(fill(self.says), remedy, tuple(map(fill, self.decides)))
+        return Advice(fill(self.says),
+                      tuple((who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy),
+                      tuple(map(fill, self.decides)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,8 @@ def advice(row: Mapping[str, Any]) -> dict[str, Any]:
 def fitting(cause_id: str, *lines: str) -> Cause:
     """The cause, with the advice for what the line which names it tells, the first one, or those beside it: a program's own exception
     needs no look at the kernel's log."""
-    rows = (row for row in table("causes/causes")["said"] if row["id"] == cause_id)
-    fit = (row for row in rows if any(re.search(row["line"], line) for line in lines[:None if row.get("beside") else 1]))
+    fit = (row for row in table("causes/causes")["said"] if row["id"] == cause_id
+           and any(re.search(row["line"], line) for line in lines[:None if row.get("beside") else 1]))
     return dataclasses.replace(causes()[cause_id], **next(map(advice, fit), {}))
 
 

@@ -4,7 +4,6 @@ import signal
 from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import Cause, Rows, causes, fitting, for_launcher, recognise
-from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
 from nccl_runbook.core.world import WRONG_VALUES, RankResult, World
@@ -43,26 +42,19 @@ def rank_line(rank: RankResult) -> str:
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
 
 
-def shared_gpus(world: World) -> list[tuple[list[int], str]]:
-    """[(ranks, uuid)] of every GPU that more than one rank reported as its own."""
-    said = ((rank.first("hello") or {}, rank.rank) for rank in world.ranks)
-    ranks = grouped((hello["uuid"], rank) for hello, rank in said if hello.get("uuid"))
-    return [(who, uuid) for uuid, who in ranks.items() if len(who) > 1]
-
-
 def _duplicate(world: World) -> tuple[str, str, str]:
     """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
-    shared = shared_gpus(world)
-    if shared:
-        words = "; ".join(f"ranks {' and '.join(map(str, who))} on {uuid} (asked for: GPU "
-                          f"{' and '.join(str(world.request.devices[n]) for n in who)})" for who, uuid in shared)
+    found = clashes([Identity(rank.rank, str(hello.get("uuid") or ""), str(hello.get("pci_bus_id") or ""))
+                     for rank in world.ranks for hello in [rank.first("hello") or {}]])
+    if not found:
+        return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
+    clash = found[0]
+    if clash.kind == "shared":
+        words = "; ".join(f"ranks {' and '.join(map(str, one.ranks))} on {one.what} (asked for: GPU "
+                          f"{' and '.join(str(world.request.devices[n]) for n in one.ranks)})"
+                          for one in found if one.kind == "shared")
         same_asked = len(set(world.request.devices)) < len(world.request.devices)
         return "device-not-set-per-rank" if same_asked else "scheduler-shares-gpu", "established", words
-    hellos = [(r.rank, r.first("hello") or {}) for r in world.ranks]
-    clash = next(iter(clashes([Identity(rank, str(h.get("uuid") or ""), str(h.get("pci_bus_id") or ""))
-                               for rank, h in hellos])), None)
-    if clash is None:
-        return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
     words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
     if clash.kind == "slices":
         return "vgpu-or-mig-unsupported", "established", f"{words}: MIG slices of one card"
@@ -78,15 +70,14 @@ def _known(rank: RankResult) -> tuple[Cause, str] | None:
 
 def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
     """The hardest message of all ranks, in the order of the table. What a rank only printed before it hung is likely at most."""
-    order = list(causes())
     said = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
     if not said:
         return None
-    rank, (cause, line) = min(said, key=lambda s: order.index(s[1][0].id))
+    rank, (cause, line) = min(said, key=lambda s: list(causes()).index(s[1][0].id))
     if cause.id == "duplicate-gpu":
         cause_id, status, words = _duplicate(world)
-        bus = bus_of_message(line)
-        named = [Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")] if bus else []
+        named = [Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")
+                 for bus in [bus_of_message(line)] if bus]
         return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")]
     return cause, "likely" if rank.outcome == "timed-out" else cause.by_message, [Evidence(line, f"rank {rank.rank}")]
 
@@ -132,11 +123,11 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
-        repeated = "It was not repeated" if again is None else "It passed the other time"
-        repeat = Remedy("you", f"{repeated}. Repeat the test more often before you change anything.", (world.shell_line,))
-        status, n = cause and (status if again is None else "possible"), 1 if again is None else 2
-        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {n}{why}", evidence, (repeat,),
-                       cause and cause.id, status)
+        said_of_repeat, runs = ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
+        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {runs}{why}", evidence,
+                       (Remedy("you", f"{said_of_repeat}. Repeat the test more often before you change anything.",
+                               (world.shell_line,)),),
+                       cause and cause.id, cause and (status if again is None else "possible"))
     return Finding(rule, Severity.BROKEN, f"{title}{why}", evidence, remedies(cause, status),
                    cause and cause.id, cause and status)
 
@@ -144,8 +135,8 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
 def _wrong_line(e: dict) -> str:
     wrong = e["wrong"]
     source = "" if wrong.get("from_rank") is None else f" from rank {wrong['from_rank']}"
-    what = f"element {wrong['index']} is {wrong['got']}, should be {wrong['expected']} ({wrong['count']} wrong)"
-    return f"{e['op']} of {e['size_bytes']} B{source}: {what}"
+    return (f"{e['op']} of {e['size_bytes']} B{source}: element {wrong['index']} is {wrong['got']}, "
+            f"should be {wrong['expected']} ({wrong['count']} wrong)")
 
 
 def _telling(world: World) -> list[str]:

@@ -99,9 +99,8 @@ def verdict(steps: Iterable[StepResult]) -> str:
     if "warn" in statuses:
         return "degraded"
     done = {"ok", "note"}
-    if not statuses & done or any(s.status not in done | {"skipped"} or (s.status == "skipped" and s.asked) for s in seen):
-        return "unknown"
-    return "healthy"
+    all_done = all(s.status in done or s.status == "skipped" and not s.asked for s in seen)
+    return "healthy" if statuses & done and all_done else "unknown"
 
 
 def verdict_of(findings: Sequence[Finding]) -> str:

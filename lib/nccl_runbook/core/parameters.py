@@ -76,8 +76,8 @@ def read_cell(notebook: Path) -> dict[str, Parameter]:
     Raises ParameterError for a file that is no notebook or whose cell is not made of annotated literals.
     """
     try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        lines = [_read_line(node) for c in cells if TAG in c["metadata"].get("tags", []) for node in ast.parse("".join(c["source"])).body]
+        lines = [_read_line(node) for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+                 if TAG in cell["metadata"].get("tags", []) for node in ast.parse("".join(cell["source"])).body]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         raise ParameterError(f"{notebook.name}: its parameters cannot be read ({error})") from error
     return {p.name: p for p in lines}

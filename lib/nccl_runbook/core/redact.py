@@ -112,8 +112,8 @@ def is_secret(name: str, value: str) -> bool:
 
 def masked(text: str) -> str:
     """What was masked in a text, by kind and count; "" for nothing."""
-    counts = collections.Counter(_MASKED.findall(text))
-    return ", ".join(f"{number} x {KINDS[kind]}" for kind, number in counts.most_common())
+    return ", ".join(f"{number} x {KINDS[kind]}"
+                     for kind, number in collections.Counter(_MASKED.findall(text)).most_common())
 
 
 def _mask(kind: str) -> str:
@@ -134,8 +134,8 @@ def _written(character: str) -> str:
 def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
     lower = text.lower()
-    asked = [lead for words, lead in _BEFORE_VALUE if any(map(lower.__contains__, words))]
-    leads = [(found.end(), "argument", found) for lead in asked for found in lead.finditer(text)]
+    leads = [(found.end(), "argument", found) for words, lead in _BEFORE_VALUE
+             if any(map(lower.__contains__, words)) for found in lead.finditer(text)]
     if any(map(lower.__contains__, _HINTS)):
         leads += [(found.end(), "named", found) for found in _NAME.finditer(text) if _SECRET_NAME.search(found["name"][-80:])]
     parts: List[str] = []

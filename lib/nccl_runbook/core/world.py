@@ -67,8 +67,8 @@ class RankResult:
     def why_silent(self) -> Gap:
         """Why it reported nothing."""
         stopped = f", state {self.state}" if self.state.startswith("T") else ""
-        told = f"the rank {self.outcome} ({self.code}){stopped} {' | '.join(self.last_lines[-3:])}"
-        return Gap("timed-out" if self.outcome in ("timed-out", "late") else "failed", told.strip())
+        return Gap("timed-out" if self.outcome in ("timed-out", "late") else "failed",
+                   f"the rank {self.outcome} ({self.code}){stopped} {' | '.join(self.last_lines[-3:])}".strip())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +93,9 @@ class World:
 
     def __repr__(self) -> str:
         """What a notebook shows of a trial: how it ended, how fast, and of a failure the last lines; the fields hold the rest."""
-        ops = dict.fromkeys(e["op"] for r in self.ranks for e in r.named("op"))
-        rates = "".join(f", {op} {self.busbw_gb_per_s(op):.3g} GB/s" for op in ops if self.busbw_gb_per_s(op))
+        rates = "".join(f", {op} {self.busbw_gb_per_s(op):.3g} GB/s"
+                        for op in dict.fromkeys(e["op"] for r in self.ranks for e in r.named("op"))
+                        if self.busbw_gb_per_s(op))
         head = f"{self.request.name}: {self.ended} in {self.wall_s:.1f} s, ranks: {len(self.ranks)}{rates}; see .log, .shell_line, .ranks"
         return head if self.passed else f"{head}\n{self.log}"
 
@@ -133,9 +134,9 @@ class World:
 
     def _timed(self, op: str) -> Dict[int, Dict[str, Any]]:
         """The event of the slowest rank by size in bytes; nothing for one rank, which uses no bus."""
-        ops = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"] and e.get("median_s")]
-        by_time = sorted(ops, key=lambda e: e["median_s"]) if self.request.world_size > 1 else []
-        return {e["size_bytes"]: e for e in by_time}
+        timed = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"]
+                 and e.get("median_s") and self.request.world_size > 1]
+        return {e["size_bytes"]: e for e in sorted(timed, key=lambda e: e["median_s"])}
 
     def busbw_by_size(self, op: str) -> Dict[int, float]:
         """Bus bandwidth (nccl-tests' definition) of ``op`` by size in bytes, by its slowest rank, in 1e9 bytes a second."""

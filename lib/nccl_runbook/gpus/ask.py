@@ -26,8 +26,8 @@ def collect(engine: Optional[Any], within_s: float = RANK_DEADLINE_S) -> Machine
 def _alone(request: WorldRequest) -> RankResult:
     """The same file under this interpreter, over standard input."""
     try:
-        source = source_of(f"nccl_runbook/ranks/{request.entry}")
-        done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, timeout=request.deadline_s)
+        done = subprocess.run([sys.executable, "-"], input=source_of(f"nccl_runbook/ranks/{request.entry}"),
+                              capture_output=True, timeout=request.deadline_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         return RankResult(0, "lost" if isinstance(error, OSError) else "timed-out", last_lines=[str(error)])
     return RankResult(

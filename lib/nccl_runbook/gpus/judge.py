@@ -20,8 +20,8 @@ def _nvml_gpus(machine: Machine) -> list[NvmlGpu | Gap]:
 
 
 def _gpu_files(machine: Machine) -> list[DeviceFile]:
-    files = [] if isinstance(machine.surroundings, Gap) else machine.surroundings.files
-    return [f for f in files if re.fullmatch(r"/dev/(nvidia\d+|dxg)", f.path)]
+    return [] if isinstance(machine.surroundings, Gap) else [
+        f for f in machine.surroundings.files if re.fullmatch(r"/dev/(nvidia\d+|dxg)", f.path)]
 
 
 def _cuda_count(machine: Machine) -> int:
@@ -49,10 +49,11 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
         return None
     error = "" if isinstance(machine.cuda, Gap) else "; ".join(machine.cuda.error.splitlines())
     on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
-    drivers = ", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items())
     said = tuple(Evidence(text, source) for text, source in (
         (str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml"),
-        (error, "gpus.cuda.error"), (drivers, "gpus.surroundings.pci_gpus")) if text)
+        (error, "gpus.cuda.error"),
+        (", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()),
+         "gpus.surroundings.pci_gpus")) if text)
     if not on_bus:
         return Finding(
             "no-gpu-anywhere", Severity.UNKNOWN,
@@ -236,27 +237,26 @@ def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
         missing = [str(g.nvml_index) for g in shown
                    if not isinstance(g.uuid, Gap) and g.nvml_index not in gpu_health.indices_by_cuda(machine)]
         blocked = tuple(Evidence(b, "gpus.surroundings.files") for b in _unusable_files(machine))
-        kernel_log = Remedy("the administrator",
-                            "CUDA does not show all GPUs that NVML lists. Read the kernel log:", _KERNEL_LOG)
         yield Finding(
             "cuda-misses-gpus", Severity.BROKEN,
             f"CUDA counts {len(cuda.gpus)} of the {len(shown)} GPUs that NVML lists"
             + (f"; GPU {', '.join(missing)} is left out" if missing else ""),
             (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *blocked),
             *((usual("container-gpu-access"), "container-gpu-access", "likely") if blocked else
-              ((kernel_log,), "gpu-or-link-fault", "possible")))
+              ((Remedy("the administrator",
+                       "CUDA does not show all GPUs that NVML lists. Read the kernel log:", _KERNEL_LOG),),
+               "gpu-or-link-fault", "possible")))
 
 
 def views_agree(machine: Machine) -> Iterator[Finding]:
     """What was seen to be right; only said when all three views were had and CUDA counts what it should."""
     nvml, cuda = machine.nvml, machine.cuda
-    gaps = [view for view in (nvml, cuda, machine.surroundings) if isinstance(view, Gap)]
-    if not gaps and cuda.gpus and not cuda.error:
-        names = ", ".join(sorted({g.name for g in cuda.gpus}))
+    has_all = not any(isinstance(view, Gap) for view in (nvml, cuda, machine.surroundings))
+    if has_all and cuda.gpus and not cuda.error:
         yield Finding(
             "views-agree", Severity.OK,
             f"NVML lists {len(nvml.gpus)} and a fresh rank can use {counted(len(cuda.gpus), 'GPU')} "
-            f"({names}); no fault counter, link or clock stands out",
+            f"({', '.join(sorted({g.name for g in cuda.gpus}))}); no fault counter, link or clock stands out",
             (Evidence(f"torch {cuda.torch}, CUDA {cuda.cuda}, NCCL {cuda.nccl}", "gpus.cuda"),))
 
 

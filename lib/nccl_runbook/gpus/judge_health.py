@@ -100,9 +100,9 @@ def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, 
 
 
 def _filled(remedy: Remedy, gpus: Sequence[int]) -> Remedy:
-    lines = (line.format(gpu=gpu, gpus=",".join(map(str, gpus))) for line in remedy.lines
-             for gpu in (gpus if "{gpu}" in line else [""]))
-    return dataclasses.replace(remedy, lines=tuple(lines))
+    return dataclasses.replace(remedy, lines=tuple(
+        line.format(gpu=gpu, gpus=",".join(map(str, gpus))) for line in remedy.lines
+        for gpu in (gpus if "{gpu}" in line else [""])))
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
@@ -137,8 +137,8 @@ def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:
     if isinstance(machine.nvml, Gap) or isinstance(machine.cuda, Gap) or with_mig(machine.nvml):
         return
     by_cuda = {index: g.cuda_index for g, index in zip(machine.cuda.gpus, indices_by_cuda(machine), strict=True)}
-    linked = [pair for pair in known(machine.nvml.pairs) if str(pair.level).startswith("NV")]
-    bad = [pair for pair in linked if pair.a in by_cuda and pair.b in by_cuda
+    bad = [pair for pair in known(machine.nvml.pairs)
+           if str(pair.level).startswith("NV") and pair.a in by_cuda and pair.b in by_cuda
            and not machine.cuda.peer_access[by_cuda[pair.a]][by_cuda[pair.b]]]
     if bad:
         yield Finding(

@@ -62,11 +62,11 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
 @titled("Three views of the same GPUs")
 def views_table(machine: Machine) -> Table:
     """What NVML, the device files, CUDA and the variables each say."""
-    views = (("NVML", machine.nvml, _nvml_rows), ("device files", machine.surroundings, _files_rows),
-             ("CUDA in a rank", machine.cuda, _cuda_rows))
-    return Table("", ["view", "GPUs", "what it says"],
-                 [row for name, view, rows in views
-                  for row in ([[name, Cell(view.reason, "muted"), view.detail]] if isinstance(view, Gap) else rows(name, view))])
+    return Table("", ["view", "GPUs", "what it says"], [
+        row for name, view, rows in (("NVML", machine.nvml, _nvml_rows),
+                                     ("device files", machine.surroundings, _files_rows),
+                                     ("CUDA in a rank", machine.cuda, _cuda_rows))
+        for row in ([[name, Cell(view.reason, "muted"), view.detail]] if isinstance(view, Gap) else rows(name, view))])
 
 
 def _nvml_rows(name: str, nvml: NvmlView) -> list[list[Any]]:
@@ -109,8 +109,8 @@ def _pair_cell(pair: Pair | None) -> Cell:
 @titled("Who uses the GPUs", "nvml")
 def users_table(users: GpuUsers | Machine) -> Table:
     """Who is on each GPU."""
-    gpus = users.nvml.gpus if isinstance(users, Machine) else users.gpus
-    rows = [row for index, gpu in enumerate(gpus) for row in _use_rows(index, gpu)]
+    rows = [row for index, gpu in enumerate(users.nvml.gpus if isinstance(users, Machine) else users.gpus)
+            for row in _use_rows(index, gpu)]
     return Table("", ["GPU", "pid", "process", "user", "MiB", "kind"], rows or [["", "nobody", "", "", "", ""]])
 
 

@@ -97,17 +97,16 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     where = Counter(called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
     collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
     uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
-    counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     who = [*(f"rank {a.rank} {a.says}" for a in accused[:3]),
            *[f"and {len(accused) - 3} more ranks"] * (len(accused) > 3),
            *[f"{counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} in {collective}"]
            * bool(victims and collective)]
-    sentence = counts + ": " * bool(uneven) + "; ".join(who)
+    counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     seen = [*(e for a in accused[:8] for e in a.evidence),
             *(Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven)]
     # in the records a call left out and one made too early look the same
-    return Told("skipped" if uneven and lead.kind == "order" else lead.kind, ranks, victims, f"{sentence}.", collective, lead.frame,
-                _cause(hang, lead),
+    return Told("skipped" if uneven and lead.kind == "order" else lead.kind, ranks, victims,
+                f"{counts}{': ' * bool(uneven)}{'; '.join(who)}.", collective, lead.frame, _cause(hang, lead),
                 "possible" if undated or lead.doubtful else "established" if lead.kind in ("mismatch", "stopped", "order") else "likely",
                 tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), _decides(hang, lead))
 

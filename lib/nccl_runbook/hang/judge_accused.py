@@ -36,14 +36,14 @@ class Accused:
 
 def accuse(hang: Hang, found: Graph) -> list[Accused]:
     """Every rank with something proven against it, each once, by rank."""
-    on_gpu = sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())
     first = [
         *_ended(hang, found), *_different(hang),
         # others are known to wait for them, and they wait for nobody and nothing
         *(_missing(hang, rank, waits) for rank, waits in sorted(found.waited_for().items())
           if not found.waits.get(rank) and rank not in found.unended),
         *(_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never finished it; "
-                   "all other GPUs finished or started it", f"rank {rank}") for rank, wait in on_gpu),
+                   "all other GPUs finished or started it", f"rank {rank}")
+          for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())),
         *(_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items()))]
     if not (known := {a.rank: a for a in reversed(first)}):
         circles = [_by_wait(wait, "unmatched" if wait.p2p else "order", f"waits in {called(hang, wait)}, which the others have not come "
@@ -56,11 +56,12 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
 def _ended(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
     waited, first = {r for w in found.all() for r in w.on | w.perhaps}, raised(hang)
-    dead = [Accused(line.rank, "dead", f"ended with its own error: {shorten(line.text, 120, placeholder=' ...')}",
-                    frame_of(hang, line.rank), (quoted(line),))
-            for line in first if line.rank is not None and (line.rank in waited if hang.dumps else len(first) == 1)]
-    return dead + [Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
-                   for stack in hang.stacks if stack.state[:1] in ("T", "t") and stack.rank in waited]
+    return [
+        *(Accused(line.rank, "dead", f"ended with its own error: {shorten(line.text, 120, placeholder=' ...')}",
+                  frame_of(hang, line.rank), (quoted(line),))
+          for line in first if line.rank is not None and (line.rank in waited if hang.dumps else len(first) == 1)),
+        *(Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
+          for stack in hang.stacks if stack.state[:1] in ("T", "t") and stack.rank in waited)]
 
 
 def quoted(line: LogLine) -> Evidence:
@@ -79,8 +80,8 @@ def raised(hang: Hang) -> list[LogLine]:
 
 def _different(hang: Hang) -> list[Accused]:
     """Ranks that called something else than the other members at the first number where they differ."""
-    odd = ((group, *graphs.odd_ones(difference)) for group in hang.groups for difference in group.differences[:1])
-    return [_by_call(hang, group, usual, rank) for group, usual, ranks in odd for rank in sorted(ranks)]
+    return [_by_call(hang, group, usual, rank) for group in hang.groups for difference in group.differences[:1]
+            for usual, ranks in [graphs.odd_ones(difference)] for rank in sorted(ranks)]
 
 
 def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
@@ -146,18 +147,18 @@ def silent(hang: Hang, found: Graph) -> list[Accused]:
     """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
     killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
     candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
-    left = {f.rank for f in hang.files if f.what == "dump"}
     quiet = {r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
     spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
-    if not candidates or not candidates <= set(quiet) - left or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
+    left_no_dump = set(quiet) - {f.rank for f in hang.files if f.what == "dump"}
+    if not candidates or not candidates <= left_no_dump or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
-    lost = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned)
-               for r in spoke)
+    lost = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
     kind, why = ("dead", "it ended, as the others lost their connections") if lost else (
         "unknown", "killed, stopped or busy; the files do not show which")
-    seen = {r: Evidence(f"its last line: {at.text[:160]}", f"{at.file} line {at.line}") if at else Evidence("no line at all", f"rank {r}")
-            for r, at in sorted(quiet.items()) if r in candidates}
-    return [Accused(r, kind, f"left no dump and fell silent: {why}", frame_of(hang, r), (last,), doubtful=True) for r, last in seen.items()]
+    return [Accused(rank, kind, f"left no dump and fell silent: {why}", frame_of(hang, rank), (
+        Evidence(f"its last line: {last.text[:160]}", f"{last.file} line {last.line}") if last
+        else Evidence("no line at all", f"rank {rank}"),), doubtful=True)
+        for rank, last in sorted(quiet.items()) if rank in candidates]
 
 
 def slow(hang: Hang) -> list[Accused]:
@@ -184,8 +185,8 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
     suspects = _lost(answers) or _suspects(answers)
     calls = sorted({row.call for c in answers[-1].communicators for row in apart(c.ranks)})
     if suspects:
-        named = "; ".join(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items())
-        return f"{named}; their ranks in the job are unknown."
+        return "; ".join([*(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items()),
+                          "their ranks in the job are unknown."])
     if calls and not _moved(answers):
         return f"ranks launched different numbers of {', '.join(calls)}: NCCL's RAS cannot show which side is wrong."
     return "NCCL's RAS shows no lost rank, and no rank whose counts differ while nothing moves."

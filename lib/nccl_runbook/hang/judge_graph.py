@@ -68,10 +68,10 @@ def _elsewhere(dumps: _Dumps, ranks: Iterable[int], name: str) -> frozenset[int]
 def graph(hang: Hang) -> Graph:
     """The wait-for graph of these facts."""
     dumps = {d.rank: d for d in hang.dumps}
-    in_groups = (_collective(group, track, sure, dumps)
-                 for group in hang.groups for sure in [credible(group)] for track in group.tracks)
-    on_channels = (wait for channel in hang.channels for wait in _point_to_point(channel, dumps))
-    waits = grouped((wait.rank, wait) for wait in (*in_groups, *on_channels) if wait)
+    waits = grouped((wait.rank, wait) for wait in (
+        *(_collective(group, track, sure, dumps)
+          for group in hang.groups for sure in [credible(group)] for track in group.tracks),
+        *(wait for channel in hang.channels for wait in _point_to_point(channel, dumps))) if wait)
     waited = {rank for every in waits.values() for wait in every for rank in wait.on}
     unended = {r: w for r, w in _unended(hang, dumps).items() if r in waited}
     return Graph({r: sorted(w, key=lambda wait: not wait.first) for r, w in waits.items() if r not in unended}, unended)
@@ -131,9 +131,9 @@ def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
     for rank, other, mine, theirs in ((channel.src, channel.dst, channel.sends_open, channel.recvs_open),
                                       (channel.dst, channel.src, channel.recvs_open, channel.sends_open)):
         if mine > 0:
-            on = frozenset({other}) if mine > theirs >= 0 else _elsewhere(dumps, [other], name)
-            yield Wait(rank, channel.group, op, on, frozenset({other} if theirs < 0 else ()), True,
-                       not _elsewhere(dumps, [rank], name))
+            yield Wait(rank, channel.group, op,
+                       frozenset({other}) if mine > theirs >= 0 else _elsewhere(dumps, [other], name),
+                       frozenset({other} if theirs < 0 else ()), True, not _elsewhere(dumps, [rank], name))
 
 
 def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:

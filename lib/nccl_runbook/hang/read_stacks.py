@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from nccl_runbook.core.facts import known
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.hang.facts import Stack
 from nccl_runbook.hang.live.facts import Live
@@ -74,7 +75,7 @@ def whole_looks(looks: Iterable[Any]) -> list[Live]:
 
 def stacks_of(name: str, looks: Iterable[Live]) -> list[Stack]:
     """The main thread of each rank in its last sample, as far as the look has it."""
-    last = [(rank.rank, rank.samples[-1]) for look in looks for rank in look.ranks if rank.rank is not None and rank.samples]
-    return [Stack(rank, name, [clipped(f"{f.function}, {f.file}:{f.line}", 300)
-                               for s in (sample.stacks[:1] if isinstance(sample.stacks, list) else []) for f in s.frames[:MOST_FRAMES]],
-                  sample.threads[0].state[:4]) for rank, sample in last]
+    return [Stack(rank.rank, name, [clipped(f"{f.function}, {f.file}:{f.line}", 300)
+                                    for stack in known(sample.stacks)[:1] for f in stack.frames[:MOST_FRAMES]],
+                  sample.threads[0].state[:4])
+            for look in looks for rank in look.ranks if rank.rank is not None for sample in rank.samples[-1:]]

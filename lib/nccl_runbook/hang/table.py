@@ -62,10 +62,10 @@ def ranges(ranks: Sequence[int]) -> str:
 
 def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:
     """How far each rank came in each group, culprits first: last issued, last completed, and what it is in."""
-    rows = sorted(((group, track) for group in hang.groups for track in group.tracks),
-                  key=lambda row: (row[1].rank not in culprits, row[1].rank, row[0].name))
-    return Table("How far each rank came", ["rank", "group", "last issued", "last completed", "open", "at", "from"],
-                 [_rank_row(group, track, track.rank in culprits) for group, track in rows])
+    return Table("How far each rank came", ["rank", "group", "last issued", "last completed", "open", "at", "from"], [
+        _rank_row(group, track, track.rank in culprits) for group, track in sorted(
+            ((group, track) for group in hang.groups for track in group.tracks),
+            key=lambda row: (row[1].rank not in culprits, row[1].rank, row[0].name))])
 
 
 def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:

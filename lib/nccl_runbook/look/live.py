@@ -85,9 +85,9 @@ def _block(picture: Picture, looks: Sequence[Live]) -> str:
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The page that a node can make: `nccl-runbook look --html` has the fix, too."""
     word = verdict(pictures)
-    lead = pictures[0].sentence if pictures else "no rank was found"
     main = f'<p class="quiet">{escape(looked_at(looks))}</p>' + "".join(_section(n, one, looks) for n, one in enumerate(pictures))
-    return framed(main, word, f"{word.capitalize()}: {lead}", "", f"live look \u00b7 {looks[0].taken if looks else ''}")
+    return framed(main, word, f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
+                  "", f"live look \u00b7 {looks[0].taken if looks else ''}")
 
 
 def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:

@@ -39,11 +39,12 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
         rounds.append((time.monotonic() - began, {pid: seen[pid][-1][1] for pid in left}))
         time.sleep(INTERVAL_S)
     silent = ", ".join(str(pid) for pid, samples in seen.items() if not any(phase for _, phase in samples))
-    name = f"{ALL_OF_THEM}, though {silent} showed no sync ({ENGINES})" if silent else ALL_OF_THEM
+    name = ALL_OF_THEM + f", though {silent} showed no sync ({ENGINES})" * bool(silent)
     syncs = syncs_of(name, together(rounds)) if len(seen) > 1 else []
     syncs += [sync for pid, samples in seen.items() for sync in syncs_of(f"pid {pid}", samples)]
-    nothing = f"no function that syncs weights was on the stacks of {silent} in {seconds:.0f} s ({ENGINES})"
-    return OwnSync(syncs) if syncs else Gap("absent", f"{nothing}; wrap yours in pause_trace() of nccl_guards.py")
+    return OwnSync(syncs) if syncs else Gap(
+        "absent", f"no function that syncs weights was on the stacks of {silent} in {seconds:.0f} s ({ENGINES}); "
+                  "wrap yours in pause_trace() of nccl_guards.py")
 
 
 def _add(samples: List[Tuple[float, str]], at_s: float, stacks: List[Stack], phase_of: Callable[[Sequence[str]], str]) -> None:

@@ -20,9 +20,9 @@ _KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped;
 
 def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
     """The lines the child printed for ``what`` ("all" or "use"), and why it did not end by itself ("" if it did)."""
-    command = [sys.executable, "-c", _START, str(_HOME), what]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        ended = _wait(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err), deadline_s)
+        ended = _wait(subprocess.Popen([sys.executable, "-c", _START, str(_HOME), what],
+                                       stdin=subprocess.PIPE, stdout=out, stderr=err), deadline_s)
         out.seek(0)
         err.seek(0)
         return ([json.loads(line) for line in out.read().splitlines(keepends=True) if line.endswith(b"\n")],
@@ -74,8 +74,8 @@ def view(within_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     gpus = by_index(lines, system["count"], "gpu", missing, m.NvmlGpu)
     reached = sum(not isinstance(g, Gap) for g in gpus)
     pairs = [m.from_json(m.Pair, line, "part") for line in lines if line["part"] == "pair"]
-    versions = (m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml"))
-    return m.NvmlView(*versions, gpus, pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
+    return m.NvmlView(*(m.gap_or(system[name], str) for name in ("driver", "cuda_driver", "nvml")), gpus,
+                      pairs if len(pairs) == reached * (reached - 1) // 2 else missing)
 
 
 def users(within_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
@@ -95,5 +95,5 @@ def links(within_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], G
 
 
 def _links(gpu: m.NvmlGpu) -> m.GpuLinks:
-    up = gpu.nvlinks if isinstance(gpu.nvlinks, Gap) else gpu.nvlinks.up
-    return m.GpuLinks(gpu.name, up, *((gpu.pcie,) * 2 if isinstance(gpu.pcie, Gap) else (gpu.pcie.max_generation, gpu.pcie.max_width)))
+    return m.GpuLinks(gpu.name, gpu.nvlinks if isinstance(gpu.nvlinks, Gap) else gpu.nvlinks.up, *(
+        (gpu.pcie,) * 2 if isinstance(gpu.pcie, Gap) else (gpu.pcie.max_generation, gpu.pcie.max_width)))

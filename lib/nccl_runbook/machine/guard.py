@@ -36,8 +36,9 @@ def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
         return None
     seen = [u for u in users.gpus if isinstance(u, GpuUse)]
     held = [(u, o) for u in seen if not isinstance(u.owners, Gap) for o in u.owners if _counts(o)]
-    unlisted = [(u, text) for u in seen if not any(h is u for h, _ in held) for text in [_unlisted(u, users.is_wsl)] if text]
-    words = [*_merged(held), *(f"unknown owner, {text} on GPU {u.nvml_index}" for u, text in unlisted)]
+    words = [*_merged(held), *(f"unknown owner, {text} on GPU {u.nvml_index}"
+                               for u in seen if not any(h is u for h, _ in held)
+                               for text in [_unlisted(u, users.is_wsl)] if text)]
     return Busy(words, sorted({o.pid for _, o in held if o.is_same_user})) if words else None
 
 

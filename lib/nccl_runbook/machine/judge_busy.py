@@ -17,6 +17,8 @@ def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
                     ('make report ARGS="--allow-busy"',))
     if not mine:
         return (anyway,)
-    look = Remedy("you", "This is your own job. If it hangs, look at it before you end it: the evidence disappears with the job.",
-                  tuple(f"py-spy dump --pid {pid}" for pid in mine) + (f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}",))
-    return look, anyway
+    return Remedy("you",
+                  "This is your own job. If it hangs, look at it before you end it: "
+                  "the evidence disappears with the job.",
+                  (*(f"py-spy dump --pid {pid}" for pid in mine),
+                   f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}")), anyway

@@ -102,14 +102,15 @@ def mig(handle):
         return mode
     most = ask("nvmlDeviceGetMaxMigDeviceCount", handle) if mode[0] else 0
     parts = [ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, i) for i in range(0 if is_gap(most) else most)]
-    found = [{"uuid": first(ask("nvmlDeviceGetUUID", p), ""), "name": first(ask("nvmlDeviceGetName", p), "")}
-             for p in parts if not is_gap(p)]
-    return {"is_enabled": bool(mode[0]), "pending": bool(mode[1]), "instances": found}
+    return {"is_enabled": bool(mode[0]), "pending": bool(mode[1]), "instances": [
+        {"uuid": first(ask("nvmlDeviceGetUUID", p), ""), "name": first(ask("nvmlDeviceGetName", p), "")}
+        for p in parts if not is_gap(p)]}
 
 
 def clock_reasons(handle):
-    bits = first(ask("nvmlDeviceGetCurrentClocksEventReasons", handle), ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle))
-    return then(bits, lambda b: [name for i, name in enumerate(CLOCK_REASONS) if b >> i & 1])
+    return then(first(ask("nvmlDeviceGetCurrentClocksEventReasons", handle),
+                      ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)),
+                lambda bits: [name for i, name in enumerate(CLOCK_REASONS) if bits >> i & 1])
 
 
 def nvlinks(handle):
@@ -140,8 +141,8 @@ def fabric(handle):
             info = getattr(nvml, struct)()
             answer = ask(call, handle, ctypes.byref(info))
             if not is_gap(answer):
-                status = "Success" if info.status == 0 else str(nvml.NVMLError(info.status))
-                return {"state": name_in(FABRIC_STATES)(info.state), "status": status}
+                return {"state": name_in(FABRIC_STATES)(info.state),
+                        "status": "Success" if info.status == 0 else str(nvml.NVMLError(info.status))}
     return answer
 
 
@@ -235,8 +236,8 @@ def links_between(a, b):
 def pair(a, b, handles):
     both, shown = (handles[a], handles[b]), f"{a},{b}"
     links = links_between(*both)
-    common = ask("nvmlDeviceGetTopologyCommonAncestor", *both, shown=shown)
-    level = f"NV{links}" if links else then(common, lambda n: LEVELS.get(n, str(n)))
+    level = f"NV{links}" if links else then(
+        ask("nvmlDeviceGetTopologyCommonAncestor", *both, shown=shown), lambda n: LEVELS.get(n, str(n)))
     read, write = [then(ask("nvmlDeviceGetP2PStatus", *both, way, shown=shown), name_in(P2P_STATUS)) for way in (P2P_READ, P2P_WRITE)]
     say("pair", a=a, b=b, level=level, p2p_read=read, p2p_write=write)
 
@@ -277,9 +278,9 @@ def main(what):
     if is_gap(count):
         say("system", refused=count)
         return
-    cuda = first(ask("nvmlSystemGetCudaDriverVersion_v2"), ask("nvmlSystemGetCudaDriverVersion"))
     say("system", count=count, driver=ask("nvmlSystemGetDriverVersion"), nvml=ask("nvmlSystemGetNVMLVersion"),
-        cuda_driver=then(cuda, lambda v: f"{v // 1000}.{v % 1000 // 10}"))
+        cuda_driver=then(first(ask("nvmlSystemGetCudaDriverVersion_v2"), ask("nvmlSystemGetCudaDriverVersion")),
+                         lambda v: f"{v // 1000}.{v % 1000 // 10}"))
     handles = {}
     for index in range(count):
         handle = ask("nvmlDeviceGetHandleByIndex", index, shown=str(index))

@@ -21,8 +21,7 @@ class Selection:
 
 def _uuids(gpus: Sequence[NvmlGpu | Gap]) -> dict[str, int]:
     """Every UUID that may be named, also those of MIG instances, with its nvml_index."""
-    named = [gpu for gpu in gpus if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap)]
-    return {uuid: gpu.nvml_index for gpu in named
+    return {uuid: gpu.nvml_index for gpu in gpus if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap)
             for uuid in [gpu.uuid, *(i.uuid for i in ([] if isinstance(gpu.mig, Gap) else gpu.mig.instances) if i.uuid)]}
 
 

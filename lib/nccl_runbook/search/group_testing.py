@@ -128,8 +128,8 @@ def identify(gpus: Sequence[int], answer: Asked, repeats: int = REPEATS) -> Diag
         return Diagnosis("unclear", within=outcomes.smallest)
     except _Unsteady as unsteady:
         group = tuple(unsteady.args[0])
-        failed = sum(not answer([group])[group] for _ in range(repeats))
-        return Diagnosis("intermittent", within=group, failed=failed, repeated=repeats)
+        return Diagnosis("intermittent", within=group, repeated=repeats,
+                         failed=sum(not answer([group])[group] for _ in range(repeats)))
 
 
 def _identify(outcomes: _Outcomes) -> Diagnosis:

@@ -297,8 +297,9 @@ def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dic
 
 def _followed(entries: list) -> list[tuple[dict, int]]:
     """Each with the time of what its thread issued next: with Gloo, which blocks, it had ended by then."""
-    threads = grouped((_text(entry, "thread_id"), entry) for entry in entries)
-    return [(entry, after["time_created_ns"]) for rows in threads.values() for entry, after in zip(rows, rows[1:])]
+    return [(entry, after["time_created_ns"])
+            for rows in grouped((_text(entry, "thread_id"), entry) for entry in entries).values()
+            for entry, after in zip(rows, rows[1:])]
 
 
 # --- the order in which this rank issued its last operations, against what it did before
@@ -326,8 +327,8 @@ def _steps(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[
 
 def _order(entries: list, opened: list[int]) -> list[str]:
     """Operations that are not complete, as issued."""
-    rows = (entries[at] for at in opened)
-    return list(dict.fromkeys(f"{_short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}" for e in rows))
+    return list(dict.fromkeys(f"{_short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}"
+                              for e in (entries[at] for at in opened)))
 
 
 def _row(entry: dict) -> tuple:

@@ -126,8 +126,9 @@ def of_files(names: list[str], workers: int) -> Iterator[Outcome]:
         for first in range(workers):
             with contextlib.suppress(OSError):  # no further process, no further pipe: its share is read here
                 ours, theirs = multiprocessing.Pipe(duplex=False)
-                work = (theirs, [*pipes.values(), ours], names[first::workers])
-                reader = multiprocessing.Process(target=_read_into, args=work, daemon=True)
+                reader = multiprocessing.Process(
+                    target=_read_into, daemon=True,
+                    args=(theirs, [*pipes.values(), ours], names[first::workers]))
                 reader.start()
                 readers.append(reader)
                 pipes[first] = ours

@@ -88,8 +88,8 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, fl
     gaps = [(last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))) for event in events
             for (before, _), (came, last) in [sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]]]
     span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
-    late = {rank: _lateness(sorted(rows), span) for rank, rows in grouped(gaps).items() if span}
-    return {rank: (*row, round(min(row[1], _more(readings, ahead, rank)), 1) if blocking else 0.0) for rank, row in late.items() if row}
+    return {rank: (*row, round(min(row[1], _more(readings, ahead, rank)), 1) if blocking else 0.0)
+            for rank, rows in grouped(gaps).items() if span and (row := _lateness(sorted(rows), span))}
 
 
 def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float]:

@@ -89,8 +89,8 @@ class Look:
 
     def _helpers(self, pid: int) -> Iterator[Stack]:
         """The processes that a rank started, if it waits for one of them, as its newest stack shows."""
-        newest = [stack for sample in self.samples[pid][-1:] for stack in known(sample.stacks)[:1]]
-        if any(HELPED.search(frame.file) for stack in newest for frame in stack.frames):
+        if any(HELPED.search(frame.file) for sample in self.samples[pid][-1:]
+               for stack in known(sample.stacks)[:1] for frame in stack.frames):
             for helper in self.helpers.get(pid, [])[:MOST_HELPERS]:
                 frames = [f for stack in known(live_answers.stacks(self.py_spy, helper))[:1] for f in stack.frames]
                 yield Stack(helper, proc.unless_gone("", proc.read, f"/proc/{helper}/comm").strip(), False, False, frames)

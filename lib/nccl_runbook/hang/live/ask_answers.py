@@ -45,8 +45,8 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
     """py-spy on PATH, beside this interpreter, or beside that of a rank."""
     argv0s = [proc.unless_gone("", proc.read, f"/proc/{pid}/cmdline").partition("\0")[0] for pid in pids]
     beside = [Path(program).parent for program in (sys.executable, *argv0s) if program.startswith("/")]
-    py_spy = shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
-    return py_spy or Gap("absent", "py-spy is not installed here: run pip install py-spy, put its folder on PATH, and look again")
+    return (shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
+            or Gap("absent", "py-spy is not installed here: run pip install py-spy, put its folder on PATH, and look again"))
 
 
 def _may_run(path: Path) -> bool:
@@ -134,10 +134,11 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
 def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
     """Counters from pg_status, which is keyed by the group's first name; the entry's own number where that is missing."""
     own = status.get(str(entry["process_group"][0]) or "0", {}) if isinstance(entry.get("process_group"), list) else {}
-    sequence = entry.get("collective_seq_id") or entry.get("p2p_seq_id") or None
-    numbers = [own.get(f"last_{word}_collective") for word in ("enqueued", "completed")]
-    enqueued, completed = [int(n) if n is not None and int(n) >= 0 else None for n in numbers]
-    return GroupStatus(sequence if enqueued is None else enqueued, completed,
+    enqueued, completed = [int(n) if n is not None and int(n) >= 0 else None
+                           for n in map(own.get, ("last_enqueued_collective", "last_completed_collective"))]
+    if enqueued is None:
+        enqueued = entry.get("collective_seq_id") or entry.get("p2p_seq_id") or None
+    return GroupStatus(enqueued, completed,
                        clipped(str(entry.get("profiling_name", "")).rpartition(":")[2], 60))
 
 
@@ -223,8 +224,8 @@ def _of_json(source: str, text: str) -> Iterator[RasAnswer]:
 
 
 def _rank(row: Dict[str, Any], missing: str) -> RasRank:
-    counts = {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]}
-    return RasRank(int(row["rank"]), int(row["pid"]), clipped(str(row["host"]), 100), int(row["nvml_dev"]), counts, missing)
+    return RasRank(int(row["rank"]), int(row["pid"]), clipped(str(row["host"]), 100), int(row["nvml_dev"]),
+                   {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]}, missing)
 
 
 def _lost(row: Dict[str, Any]) -> str:

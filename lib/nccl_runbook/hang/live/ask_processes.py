@@ -266,8 +266,9 @@ def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Ite
         here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(
             s.state == "ESTABLISHED" and s.local.rpartition(":")[0] == rank.variables["MASTER_ADDR"] for s in tables[rank.pid].values())
         if port is not None and here:
-            inodes = {i for i, s in tables[rank.pid].items() if s.state == "LISTEN" and s.local.endswith(f":{port}")}
-            yield _listener(job, port, inodes, [r.pid for r in ranks if r.job == job])
+            yield _listener(job, port, {inode for inode, s in tables[rank.pid].items()
+                                        if s.state == "LISTEN" and s.local.endswith(f":{port}")},
+                            [r.pid for r in ranks if r.job == job])
 
 
 def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:

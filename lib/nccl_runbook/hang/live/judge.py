@@ -66,8 +66,8 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
     seen = [(rank, look) for look in looks for rank in look.ranks if newest[look.host, look.boot_id, _launch(rank)] is look
             and look.taken >= emptied.get((look.host, look.boot_id), "")]
     bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
-    by_job = grouped((rank.job, (rank, look)) for rank, look in seen)
-    pictures = sorted((_picture(members, bare) for members in by_job.values()),
+    pictures = sorted((_picture(members, bare)
+                       for members in grouped((rank.job, (rank, look)) for rank, look in seen).values()),
                       key=lambda picture: ("broken", "degraded", "unknown", "healthy").index(verdict([picture])))
     return [p for p in pictures if p.job != NO_JOB] or [
         dataclasses.replace(p, ranks=[v for picture in pictures for v in picture.ranks]) for p in pictures[:1]]
@@ -92,8 +92,10 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     if "moving" not in does or not does & {*WAITING, "asleep"}:
         before = {}  # else one or the other is no longer so: the hosts that were looked at last are believed
     now, views = [m for m in members if m[1].host not in before], [v for v in views if v.host not in before]
-    missed = [f"what {host} does by now: it was looked at {seconds:.0f} s before the others" for host, seconds in sorted(before.items())]
-    base = Picture(members[0][0].job, "unknown", "", [], [], views, world_size(members), not_seen=[*_not_seen(now, bare), *missed])
+    base = Picture(members[0][0].job, "unknown", "", [], [], views, world_size(members), not_seen=[
+        *_not_seen(now, bare),
+        *(f"what {host} does by now: it was looked at {seconds:.0f} s before the others"
+          for host, seconds in sorted(before.items()))])
     if any(look.gap_s == 0 for _, look in members):
         return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
                                    decides="python3 nccl-look.pyz --live --gap 10")
@@ -183,9 +185,11 @@ def _launchers(base: Picture, members: Members) -> Optional[Picture]:
 def _stopped(base: Picture, members: Members) -> Optional[Picture]:
     if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
-    seen = [Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}") for v in stopped[:8]]
     return accuse(base, "stopped", stopped, f"{is_are(stopped)} stopped (process state T) by a signal, a debugger or the "
-                  "batch system", "peer-stopped", "established", seen, f"kill -CONT {stopped[0].pid}")
+                  "batch system", "peer-stopped", "established",
+                  [Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}")
+                   for v in stopped[:8]],
+                  f"kill -CONT {stopped[0].pid}")
 
 
 def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:

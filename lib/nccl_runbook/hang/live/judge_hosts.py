@@ -132,10 +132,11 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     why = (f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not acknowledged: the path drops "
            "packets (firewall, link), or a host is down")
     held = [s for links in paths.values() for s in links[:2]]
-    seen = [Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp") for s in held[:8]]
     cut_off = [v for v in base.ranks if common == {v.host}]
-    return accuse(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely", seen,
-                   f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}")
+    return accuse(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely",
+                  [Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp")
+                   for s in held[:8]],
+                  f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}")
 
 
 def _has_store(rank: LiveRank) -> bool:

@@ -82,7 +82,7 @@ def _led_by(tid: int, rank: LiveRank) -> LiveRank:
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
     """ "all_reduce 4711", if the flight recorder has that call as the newest of its group and not completed."""
-    opened = [f"{g.op} {g.enqueued}" for g in ([] if isinstance(rank.recorder, Gap) else rank.recorder)
+    opened = [f"{g.op} {g.enqueued}" for g in known(rank.recorder)
               if g.enqueued is not None and g.enqueued != g.completed and (where == g.op or does == "device")]
     return opened[0] if len(opened) == 1 else where
 
@@ -181,8 +181,8 @@ def words_of(stack: Optional[Stack]) -> str:
     """ "save_pretrained, train.py:812"; the innermost call beside it where that is a library's."""
     if stack is None or (frame := own_frame(stack)) is None:
         return ""
-    inner = f" (in {stack.frames[0].function})" if stack.frames[0] != frame else ""
-    return f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}{inner}"
+    return (f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}"
+            + f" (in {stack.frames[0].function})" * (stack.frames[0] != frame))
 
 
 def holds_gil(rank: LiveRank) -> bool:
@@ -286,8 +286,8 @@ def names(views: List[RankView]) -> str:
 
 def rank_names(ranks: Sequence[object]) -> str:
     """At most eight of them."""
-    more = f" and {len(ranks) - 8} more" if ranks[8:] else ""
-    return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}{more}"
+    return (f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}"
+            + f" and {len(ranks) - 8} more" * bool(ranks[8:]))
 
 
 def all_wait(views: List[RankView]) -> str:
