@@ -177,8 +177,8 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
     medians = " against ".join(f"{_median(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
     says = f"{name}: B is {r} times A ({medians})"
     if r.holds_one and max(r.high, 1 / r.low) > TELLING:
-        hides = f"a factor of {max(r.high, 1 / r.low):.2g} could hide"
-        return Finding("no-difference", Severity.UNKNOWN, f"no difference seen, but {hides}: {says}")
+        return Finding("no-difference", Severity.UNKNOWN,
+                       f"no difference seen, but a factor of {max(r.high, 1 / r.low):.2g} could hide: {says}")
     if r.holds_one:
         return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
     if not r.is_sure:

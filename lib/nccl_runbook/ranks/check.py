@@ -43,8 +43,9 @@ def emit(event, **fields):
 def rank_and_size():
     """(rank, world size, local rank) from torchrun's variables, else from Slurm's, else a world of one."""
     env = os.environ
-    rank = int(env.get("RANK", env.get("SLURM_PROCID", 0)))
-    return rank, int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1))), int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0)))
+    return (int(env.get("RANK", env.get("SLURM_PROCID", 0))),
+            int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1))),
+            int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0))))
 
 
 def meeting_point():
