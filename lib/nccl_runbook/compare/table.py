@@ -32,7 +32,7 @@ def _spread(samples: list[Sample], name: str) -> list[str]:
 def differences_table(c: Comparison) -> Table:
     """Differences between A and B, what carries the effect first."""
     named = [] if isinstance(c.walk, Gap) or c.walk.why_not else c.walk.named
-    rows = [[d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""] for d in c.differences]
-    rows += [[name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items()]
+    rows = [*([d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""] for d in c.differences),
+            *([name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items())]
     return Table("Differences between A and B", ["setting", "A", "B", ""],
                  sorted(rows, key=lambda r: r[0] not in named) or [["nothing", "", "", ""]])

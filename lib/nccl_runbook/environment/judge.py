@@ -185,10 +185,8 @@ def judge(env: Environment | Gap) -> list[Finding]:
     """Every finding about one environment, worst first by the caller; one that says what was right if nothing was wrong."""
     if isinstance(env, Gap):
         return []
-    findings = [f for s in settings(env) for rule in (RULES if s.known else (unread_variable,))
-                for f in rule(s, s.known)]
-    findings += [*unknown_names(env), *nothing_read(env), *not_followed(env), *judge_settings.judge(env),
-                 *libnccl.judge(env)]
+    findings = [*(f for s in settings(env) for rule in (RULES if s.known else (unread_variable,)) for f in rule(s, s.known)),
+                *unknown_names(env), *nothing_read(env), *not_followed(env), *judge_settings.judge(env), *libnccl.judge(env)]
     if env.roles and all(f.severity in (Severity.NOTE, Severity.OK) for f in findings):
         findings.append(Finding("environment-fits", Severity.OK,
                                 f"{counted(sum(1 for s in settings(env) if s.known), 'known variable')}, all with valid values"))

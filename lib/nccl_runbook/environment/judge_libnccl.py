@@ -184,8 +184,8 @@ def framework_version_incompatible(role: Role) -> Iterator[Finding]:
 
     Another NCCL than torch's own is a note: it is often chosen, and works.
     """
-    there = {package.partition(" ")[0]: package.partition(" ")[2] for package in role.requires}
-    there |= {} if isinstance(role.torch, Gap) else {"torch": role.torch}
+    there = {**{package.partition(" ")[0]: package.partition(" ")[2] for package in role.requires},
+             **({} if isinstance(role.torch, Gap) else {"torch": role.torch})}
     for package, lines in role.requires.items():
         for other, asked, severity in filter(None, (_unmet(line, there, role.markers) for line in lines)):
             chosen = severity is Severity.WARN and package.startswith("torch ")

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import prefixes, variables
+from nccl_runbook.causes.variables import is_kept, prefixes, variables
 from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.redact import SECRET_NAME, Redactor, sounds_secret
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment.facts import Environment, Host, Library, Role
-from nccl_runbook.environment.read_file import acs_redirects, is_kept
 
 _LOOK = Path(__file__).resolve().parents[1] / "ranks" / "environment.py"
 _MAPPED = r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"
@@ -75,8 +74,8 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
-    asked = request(whole=True, torch=True)
-    world = engine.run(WorldRequest("the environment of a rank", "environment.py", [None], [asked], dict(env), RANK_DEADLINE_S))
+    asked = [request(whole=True, torch=True)]
+    world = engine.run(WorldRequest("the environment of a rank", "environment.py", [None], asked, dict(env), RANK_DEADLINE_S))
     rank = world.ranks[0]
     return rank.first("environment") or rank.why_silent()
 
@@ -234,7 +233,7 @@ def host_of(raw: Mapping[str, Any]) -> Host:
     return Host(
         said["host"], sorted({*addresses}) if isinstance(addresses, list) else addresses,
         _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _iommu(files), acs_redirects(_binaries(files)), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
+        _iommu(files), environment_file.acs_redirects(_binaries(files)), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
         [library_of(path, what) for path, what in said["libraries"].items()])
 
 

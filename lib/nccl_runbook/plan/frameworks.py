@@ -210,8 +210,7 @@ def _open_instruct(launch: Launch) -> _Shape:
         ("vllm_sync_backend" in launch.flags,
          "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode"))
     refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
-    pools = [(1, learners) for learners in launch.numbers("learners")]
-    return parts, pools, "ipc" if together else "xccl", notes, refusals
+    return parts, [(1, learners) for learners in launch.numbers("learners")], "ipc" if together else "xccl", notes, refusals
 
 
 def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:

@@ -53,7 +53,7 @@ def _homeless(group: Any) -> list[Cell]:
 
 def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
     """One row a plan of answer.py, then the files that hold none, with why; those of others are not missed."""
-    rows = [[p.where or "the string", Cell(p.verdict or "does not parse", p.finding.severity.value),
+    read = [[p.where or "the string", Cell(p.verdict or "does not parse", p.finding.severity.value),
              p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
     told = [(Cell("passed over", "muted") if line.endswith(FOREIGN) else Cell("not read", "unknown"), line.partition(": "))
             for line in left_out]

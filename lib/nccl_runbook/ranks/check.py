@@ -43,8 +43,9 @@ def emit(event, **fields):
 def rank_and_size():
     """(rank, world size, local rank) from torchrun's variables, else from Slurm's, else a world of one."""
     env = os.environ
-    rank = int(env.get("RANK", env.get("SLURM_PROCID", 0)))
-    return rank, int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1))), int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0)))
+    return (int(env.get("RANK", env.get("SLURM_PROCID", 0))),
+            int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1))),
+            int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0))))
 
 
 def meeting_point():
@@ -55,24 +56,11 @@ def meeting_point():
     os.environ.setdefault("MASTER_PORT", str(29500 + int(os.environ.get("SLURM_JOB_ID", 0)) % 1000))
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ops", default=",".join(OPS), help="comma-separated: " + ", ".join(OPS))
-    parser.add_argument("--sizes", default="4,16777216", help="bytes, comma-separated")
-    parser.add_argument("--repeats", type=int, default=3, help="timed samples an operation and size")
-    parser.add_argument("--iterations", type=int, default=5,
-                        help="operations of one sample on GPUs, which share a synchronisation")
-    parser.add_argument("--backend", default="auto", choices=("auto", "nccl", "gloo"))
-    parser.add_argument("--devices", default="",
-                        help="cuda index of each local rank, comma-separated; default: the local rank")
-    parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
-    parser.add_argument("--leave", action="store_true",
-                        help="end with the last result, and leave the process group as it is")
-    parser.add_argument("--fault", default="",
-                        help="inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS))
-    # deepspeed passes it
-    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)
+def parsed(description, options):
+    """The arguments of this rank; ``options``: flag -> what argparse is to know of it."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for flag, known in options.items():
+        parser.add_argument(*flag.split(), **known)
     return parser.parse_args()
 
 
@@ -291,6 +279,23 @@ FAULTS = {
 }
 
 
+DEVICES = {"default": "", "help": "cuda index of each local rank, comma-separated; default: the local rank"}
+TIMEOUT = {"type": float, "default": 60.0, "help": "process-group timeout in seconds"}
+OPTIONS = {
+    "--ops": {"default": ",".join(OPS), "help": "comma-separated: " + ", ".join(OPS)},
+    "--sizes": {"default": "4,16777216", "help": "bytes, comma-separated"},
+    "--repeats": {"type": int, "default": 3, "help": "timed samples an operation and size"},
+    "--iterations": {"type": int, "default": 5,
+                     "help": "operations of one sample on GPUs, which share a synchronisation"},
+    "--backend": {"default": "auto", "choices": ("auto", "nccl", "gloo")},
+    "--devices": DEVICES,
+    "--timeout": TIMEOUT,
+    "--leave": {"action": "store_true", "help": "end with the last result, and leave the process group as it is"},
+    "--fault": {"default": "", "help": "inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS)},
+    "--local_rank --local-rank": {"type": int, "help": argparse.SUPPRESS},  # deepspeed passes it
+}
+
+
 def inject(fault, rank):
     """Be broken if this rank is to be; True if it is to corrupt what it sends."""
     kind, _, where = fault.partition("@")
@@ -345,7 +350,7 @@ def check(args):
 
 
 def main():
-    args = arguments()
+    args = parsed(__doc__, OPTIONS)
     unknown = [op for op in args.ops.split(",") if op not in OPS]
     if unknown:
         sys.exit("unknown operation %s; one of %s" % (unknown[0], ", ".join(OPS)))

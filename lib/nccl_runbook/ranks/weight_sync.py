@@ -8,7 +8,6 @@ Every tensor holds bytes that differ by place and repeat, which the engines make
 swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text is the finding), 5 not enough memory or
 space, 6 wrong bytes arrived, 7 another rank stopped first.
 """
-import argparse
 import datetime
 import fcntl
 import json
@@ -42,29 +41,24 @@ class PeerStopped(RuntimeError):
     """Another rank failed and said so; its own text is the one to read."""
 
 
+OPTIONS = {
+    "--method": {"required": True, "choices": sync_ways.METHODS},
+    "--spec": {"required": True,
+               "help": "JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype"},
+    "--repeats": {"type": int, "default": 3, "help": "syncs; the first is told apart"},
+    "--buckets": {"default": "512", "help": "MiB, at least the largest tensor; more than one is a sweep: 512,64"},
+    "--busy": {"default": "0", "help": "edges of the matrices that engines multiply meanwhile: 0,4096"},
+    "--tp": {"type": int, "default": 1, "help": "ranks of one engine; each keeps its rows of every tensor"},
+    "--directory": {"default": "", "help": "for disk; made if it is not there, and then removed again"},
+    "--devices": check.DEVICES,
+    "--cpu": {"action": "store_true", "help": "keep the tensors on the CPU, also where there is a GPU"},
+    "--timeout": check.TIMEOUT,
+    "--fault": {"default": "", "help": "inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die"},
+}
+
+
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", required=True, choices=sync_ways.METHODS)
-    parser.add_argument("--spec", required=True,
-                        help="JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype")
-    parser.add_argument("--repeats", type=int, default=3, help="syncs; the first is told apart")
-    parser.add_argument("--buckets", default="512",
-                        help="MiB, at least the largest tensor; more than one is a sweep: 512,64")
-    parser.add_argument("--busy", default="0",
-                        help="edges of the matrices that engines multiply meanwhile: 0,4096")
-    parser.add_argument("--tp", type=int, default=1,
-                        help="ranks of one engine; each keeps its rows of every tensor")
-    parser.add_argument("--directory", default="",
-                        help="for disk; made if it is not there, and then removed again")
-    parser.add_argument("--devices", default="",
-                        help="cuda index of each local rank, comma-separated; default: the local rank")
-    parser.add_argument("--cpu", action="store_true",
-                        help="keep the tensors on the CPU, also where there is a GPU")
-    parser.add_argument("--timeout", type=float, default=60.0, help="process-group timeout in seconds")
-    parser.add_argument("--fault", default="",
-                        help="inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die")
-    return parser.parse_args()
+    return check.parsed(__doc__, OPTIONS)
 
 
 def together(action=lambda: None, *args):

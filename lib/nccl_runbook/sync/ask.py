@@ -114,9 +114,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
                    f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does")
     name = method.partition("@")[0]
     args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")),
-            "--buckets", _buckets(method), *options]
-    args += ["--directory", folder] if "disk" in method else []
-    args += ["--cpu"] if devices[0] is None else []
+            "--buckets", _buckets(method), *options, *["--directory", folder] * ("disk" in method), *["--cpu"] * (devices[0] is None)]
     env = {**(LOGGED if method.startswith("nccl") else {}),
            **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
     return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env,
@@ -150,15 +148,14 @@ def _file_system(directory: str) -> str:
 
 def _arm(method: str, world: World, stopped: str) -> SyncArm:
     failed = [r for r in world.ranks if r.code != 0 or r.outcome != "exited"]
-    shortages = [Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks
-                 for e in r.named("not-enough")]
     moved = [(r.rank, e) for r in world.ranks for e in [*r.named("sync"), *r.named("variant")]]
     return SyncArm(
         method=method, syncs=_times(world.ranks), compared=sum(e["compared"] for _, e in moved),
         wrong=[{"rank": rank, "repeat": e["repeat"], "count": e["wrong_count"], **w} for rank, e in moved
                for w in e["wrong"]],
         errors={str(r.rank): e["text"] for r in world.ranks for e in r.named("error")},
-        shortage=shortages[0] if shortages else None, ended=[f"{r.outcome} {r.code}" for r in world.ranks],
+        shortage=next((Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks for e in r.named("not-enough")), None),
+        ended=[f"{r.outcome} {r.code}" for r in world.ranks],
         timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
         transports=world.transports if method.startswith("nccl") and not failed else {},
         shell_line=world.shell_line,

@@ -89,7 +89,7 @@ class SyncArm:
         return "all compared, all correct" if self.complete else self.stopped or (late if self.timed_out else "did not pass")
 
     def __str__(self) -> str:
-        took = f"first {self.first_s:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""
+        took = f"first {self.syncs[0].seconds:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""
         return f"{self.method}: {took}{self.said}"
 
     @property
@@ -105,10 +105,6 @@ class SyncArm:
         cut = self.timed_out and len(self.syncs) > 1 and (bool(self.variants)
                                                           or 3 * sum(s.seconds for s in self.syncs) > self.deadline_s)
         return (self.complete or cut) and not self.wrong and self.compared > 0 and bool(self.steady_s)
-
-    @property
-    def first_s(self) -> Optional[float]:
-        return self.syncs[0].seconds if self.syncs else None
 
     @property
     def steady(self) -> Optional[SyncTime]:

@@ -31,9 +31,8 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
     """One finding or more; none where nothing was run, which the Gap then says."""
     if isinstance(runs, Gap) or isinstance(plan, Gap):
         return []
-    findings = [f for arm in runs.run for f in (of_one(arm, runs, plan), rate_above_link(arm, runs)) if f]
-    findings += [f for f in (choice(runs), disk_slower_than_nccl(runs), rehearsed_without_gpu(runs),
-                             bytes_verified(runs)) if f]
+    of_arms = (f for arm in runs.run for f in (of_one(arm, runs, plan), rate_above_link(arm, runs)))
+    findings = [f for f in (*of_arms, choice(runs), disk_slower_than_nccl(runs), rehearsed_without_gpu(runs), bytes_verified(runs)) if f]
     # the refusal of several NCCL methods is one finding
     first = {(f.id, f.title): f for f in reversed(findings)}
     return [f for f in findings if first[f.id, f.title] is f]

@@ -94,9 +94,9 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
         return [method, "", "", "", "", "", Cell(f"not run ({arm})", "unknown")]
     steady = arm.steady
     word = Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
-    if steady is None or arm.first_s is None:
+    if steady is None:
         return [method, "", "", "", "", "", word]
-    return [method, f"{arm.first_s:.4f}", f"{steady.seconds:.4f}", f"{runs.size_bytes / steady.seconds / 1e9:.1f}",
+    return [method, f"{arm.syncs[0].seconds:.4f}", f"{steady.seconds:.4f}", f"{runs.size_bytes / steady.seconds / 1e9:.1f}",
             _phases(steady.trainer), _phases(steady.engine), word]
 
 

@@ -172,13 +172,13 @@ def _price(arm: Arm, control: Trial) -> str:
 
 def _loss(arms: Arms) -> Finding:
     bandwidth, via = arms.control.world.busbw_gb_per_s("all_reduce"), arms.control.world.transports
-    evidence = [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else []
-    evidence += [Evidence(f"price of {_price(a, arms.control)}", "table below") for a in arms.arms
-                 if a.acts_on and outcome(a, arms.control) == "pass"]
+    evidence = (*([Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else ()),
+                *(Evidence(f"price of {_price(a, arms.control)}", "table below") for a in arms.arms
+                  if a.acts_on and outcome(a, arms.control) == "pass"))
     at = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
     return Finding("transports-pass", Severity.OK,
                    f"your environment passes unchanged{at}: no transport has to be switched off",
-                   tuple(evidence))
+                   evidence)
 
 
 def _names(guilty: Guilty) -> str:

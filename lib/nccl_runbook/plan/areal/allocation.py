@@ -189,8 +189,7 @@ def _trainer(tokens: Mapping[str, str], below: Sequence[Tree], rules: Rules) -> 
     if rules.era == "C" and bare:
         raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
     heavy = hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1
-    backend = tokens.get("TRAINER", "megatron" if heavy else "fsdp")
-    return Part("trainer", backend, tokens.get("NAME"), dims, experts, not bare)
+    return Part("trainer", tokens.get("TRAINER", "megatron" if heavy else "fsdp"), tokens.get("NAME"), dims, experts, not bare)
 
 
 def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
@@ -255,8 +254,9 @@ def spans(found: list[Rules]) -> str:
 
 
 def written_for(text: str, rules: Rules) -> str:
-    """The same allocation as ``rules`` read it, "" where there is none that means the same."""
-    modes = (_parsed(candidate, row) for candidate in _candidates(text) for row in (rules, *reversed(rows())))
+    """The same allocation as ``rules`` read it, after as few slips put right as will do; "" where there is none that means the same."""
+    mended = [*itertools.accumulate(_SLIPS, lambda so_far, slip: re.sub(*slip, so_far), initial=text)]
+    modes = (_parsed(candidate, row) for candidate in (*mended, mended[-1].lower()) for row in (rules, *reversed(rows())))
     written = (_write(mode, rules) for mode in modes if mode)
     return next((told for told in written if told and told != text and _parsed(told, rules)), "")
 
@@ -265,12 +265,6 @@ def _parsed(text: str, rules: Rules) -> Mode | None:
     with contextlib.suppress(Refused):
         return parse(text, rules)
     return None
-
-
-def _candidates(text: str) -> list[str]:
-    """The text as it is, and after each slip that is put right."""
-    mended = [*itertools.accumulate(_SLIPS, lambda so_far, slip: re.sub(*slip, so_far), initial=text)]
-    return [*mended, mended[-1].lower()]
 
 
 def _write(mode: Mode, rules: Rules) -> str:
