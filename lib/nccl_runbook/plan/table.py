@@ -57,8 +57,8 @@ def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
              p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
     told = [(Cell("passed over", "muted") if line.endswith(FOREIGN) else Cell("not read", "unknown"), line.partition(": "))
             for line in left_out]
-    rows += [[file, word, why, ""] for word, (file, _, why) in told]
-    return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"], rows)
+    return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"],
+                 [*read, *([file, word, why, ""] for word, (file, _, why) in told)])
 
 
 def groups_tables(plans: Sequence[Any]) -> list[Table]:
