@@ -68,7 +68,7 @@ def compiled() -> dict[tuple[str, re.Pattern], set[str]]:
                 flags = sum(getattr(re, a.attr) for a in [*node.args[1:], *(k.value for k in node.keywords)]
                             if isinstance(a, ast.Attribute) and isinstance(a.value, ast.Name) and a.value.id == "re")
                 way = node.func.attr if node.func.attr in ("match", "fullmatch") else "search"
-                found[f"{path.relative_to(LIB)}:{node.lineno}".removeprefix("nccl_runbook/"), re.compile(node.args[0].value, flags)].add(way)
+                found[f"{path.relative_to(LIB)}:{node.args[0].value}".removeprefix("nccl_runbook/"), re.compile(node.args[0].value, flags)].add(way)
     unique: dict[re.Pattern, str] = {}
     return {(unique.setdefault(pattern, name), pattern): ways for (name, pattern), ways in found.items()}
 
@@ -131,6 +131,7 @@ class Families:
         text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
         tree = parser.parse(text, pattern.flags & ~(0 if isinstance(pattern.pattern, str) else re.UNICODE))
         self.pool = list(dict.fromkeys([*USUAL[:5], *self._letters(tree), *USUAL]))
+        self.accepted: dict[str, str] = {}  # what stands for one character -> the first character that it accepts
         self.found: dict[tuple[str, str], None] = {}
         self._walk(tree, "")
 
@@ -143,23 +144,33 @@ class Families:
     def _sample(self, tree: Any, groups: dict[int, str]) -> str:
         """A text that matches, as far as looking around does not matter."""
         text = ""
-        for kind, value in tree:
-            if test := accepts((kind, value)):
-                text += next(filter(test, [*self.pool, *map(chr, range(1, 0x500))]), "")
-            elif kind in REPEATS:
-                text += self._sample(value[2], groups) * min(max(value[0], 1), 50)
-            elif kind is code.GROUPREF:
-                text += groups.get(value, "")
-            elif kind is not code.ASSERT_NOT and not (kind is code.ASSERT and (value[0] > 0 or text)):
-                part = self._sample(next(iter(inner(kind, value)), []), groups)
-                groups |= {value[0]: part} if kind is code.SUBPATTERN else {}
-                text += part
+        for item in tree:
+            text += self._next(item, text, groups)
         return text
 
+    def _next(self, item: tuple[Any, Any], text: str, groups: dict[int, str]) -> str:
+        """What this item matches after that text."""
+        kind, value = item
+        if test := accepts(item):
+            key = repr(item)
+            if key not in self.accepted:
+                self.accepted[key] = next(filter(test, [*self.pool, *map(chr, range(1, 0x500))]), "")
+            return self.accepted[key]
+        if kind in REPEATS:
+            return self._sample(value[2], groups) * min(max(value[0], 1), 50)
+        if kind is code.GROUPREF:
+            return groups.get(value, "")
+        if kind is code.ASSERT_NOT or (kind is code.ASSERT and (value[0] > 0 or text)):
+            return ""
+        part = self._sample(next(iter(inner(kind, value)), []), groups)
+        if kind is code.SUBPATTERN:
+            groups[value[0]] = part
+        return part
+
     def _walk(self, tree: Any, lead: str) -> None:
-        tree = list(tree)
-        for at, (kind, value) in enumerate(tree):
-            here = lead + self._sample(tree[:at], {})
+        text, groups = "", {}
+        for kind, value in tree:
+            here = lead + text
             self.found["", here] = None
             if kind in REPEATS and (value[1] is code.MAXREPEAT or value[1] >= MANY):
                 test = accepts(value[2][0]) if len(value[2]) == 1 else None
@@ -167,7 +178,8 @@ class Families:
                     self.found |= {(here, piece): None, ("", here + piece * max(value[0], 1)): None}
             for part in inner(kind, value):
                 self._walk(part, here)
-        whole = lead + self._sample(tree, {})
+            text += self._next((kind, value), text, groups)
+        whole = lead + text
         self.found |= {("", whole): None, ("", whole[:-1]): None}
 
     def texts(self, size: int) -> Iterator[str]:

@@ -24,8 +24,8 @@ _HREF = re.compile(r"(#|https?://|[\w./-]+(#[\w-]*)?\Z)")
 
 
 def _is_allowed(tag: str, name: str, value: str) -> bool:
-    harmless = {"style": _PLAIN_STYLE, "href": _HREF}.get(name)
-    return name in (*_ATTRIBUTES["*"], *_ATTRIBUTES.get(tag, ())) and (harmless is None or harmless.match(value) is not None)
+    matches = {"style": _PLAIN_STYLE.match, "href": _HREF.match}.get(name)
+    return name in (*_ATTRIBUTES["*"], *_ATTRIBUTES.get(tag, ())) and (matches is None or matches(value) is not None)
 
 
 def _cleaner() -> Any:
