@@ -52,6 +52,48 @@ def test_what_fails_all_the_same_rules_its_path_out(tmp_path, cause, context):
     assert cause not in found and cause not in fits
 
 
+@pytest.mark.parametrize("outcome", ["it does not hang", "it no longer hangs", "no more crashes", "it never deadlocks", "it runs without any errors", "the hang disappears",
+                                     "the error is gone"])
+def test_a_failure_that_is_denied_is_a_success(outcome):
+    told = judge_ranks.experiments(f"with NCCL_P2P_DISABLE=1 {outcome}")
+    assert [(p.cause, p.status) for p in told] == [("p2p-broken-acs-iommu", "likely")]
+
+
+@pytest.mark.parametrize("cures", ["fixes the hang", "solved the problem", "avoids the crash", "prevents this deadlock", "got rid of the error"])
+@pytest.mark.parametrize("what, cause", [("NCCL_NVLS_ENABLE=0", "nvls-fabric-fault"), ("upgrading to NCCL 2.30.4", "nccl-bug")])
+def test_a_failure_that_is_cured_is_a_success(cures, what, cause):
+    assert [(p.cause, p.status) for p in judge_ranks.experiments(f"NCCL: {what} {cures}")] == [(cause, "likely")]
+
+
+@pytest.mark.parametrize("words", ["NCCL_P2P_DISABLE=1 doesn't fix the hang", "NCCL_P2P_DISABLE=1 never solved the problem", "NCCL_P2P_DISABLE=1 cannot fix the hang",
+                                   "with NCCL_P2P_DISABLE=1 it hangs without an error"])
+def test_a_cure_that_is_denied_is_a_failure(words):
+    assert judge_ranks.experiments(words) == [] and "p2p-broken-acs-iommu" in judge_ranks.ruled_out(words)
+
+
+@pytest.mark.parametrize("words", ["I set NCCL_P2P_DISABLE=1 to avoid the hang", "NCCL_P2P_DISABLE=1 in order to get rid of the errors"])
+def test_what_somebody_wants_to_reach_is_no_result(words):
+    assert judge_ranks.experiments(words) == [] and judge_ranks.ruled_out(words) == set()
+
+
+@pytest.mark.parametrize("status, words", [
+    ("likely", "works with NVSHMEM 3.4.5, fails with NVSHMEM 3.6.2"), ("likely", "With libfabric 1.22.0 it hangs; libfabric 2.1.0 is fine"),
+    ("possible", "with vLLM 0.16.1 the script works; with vLLM 0.17.0 it raises"), ("possible", "after upgrading to SGLang 0.5.9 it hangs"),
+    ("possible", "timeout with NVSHMEM version >= 3.5.19"), ("possible", "TRL 1.2.0 or later hangs")])
+def test_two_versions_of_a_library_or_the_first_bad_one_are_a_result(status, words):
+    assert [(p.cause, p.status) for p in judge_ranks.experiments(words)] == [("framework-version-incompatible", status)]
+
+
+def test_the_version_that_works_is_installed():
+    told = judge_ranks.experiments("fails with vLLM 0.17.0, works with vLLM 0.16.1")
+    assert told[0].advice.remedy[0][2] == ("pip install vllm==0.16.1",)
+
+
+@pytest.mark.parametrize("words", ["vLLM 0.20.2 hangs with TP=2", "vLLM 0.19.1 and torch 2.9.1 are installed", "upgraded to vLLM 0.17.0 and it works", "vLLM 0.16.1 works"])
+def test_a_version_that_is_only_named_is_no_result(words):
+    assert judge_ranks.experiments(words) == []
+
+
 def test_several_causes_of_one_path_are_listed_and_none_is_likely(tmp_path):
     found, _ = judged(tmp_path, "two nodes hang; with NCCL_IB_DISABLE=1 it works")
     assert list(found)[:3] == ["network-path-blocked", "roce-gid-wrong", "gdr-broken-acs"] and {*found.values()} == {"possible"}
@@ -225,6 +267,17 @@ def test_a_report_saved_as_markdown_tells_its_experiments(tmp_path, cause, words
     assert of_report(tmp_path, words)[cause] == "likely"
 
 
+@pytest.mark.parametrize("text", ["Two GPUs hang at the first all_reduce of the job.\nWith NCCL_P2P_DISABLE=1 the same script completes.\n",
+                                  "# 4x RTX 5090: wrong loss\nThe loss is fine with NCCL_P2P_DISABLE=1, else it hangs.\n"])
+def test_a_report_in_plain_sentences_tells_its_experiments(tmp_path, text):
+    assert causes_of(tmp_path, text)["p2p-broken-acs-iommu"] == "likely"
+
+
+def test_what_works_fine_only_with_another_version_is_not_called_harmless(tmp_path):
+    found = of_report(tmp_path, "It works fine with vLLM 0.19, and I get an error with vLLM 0.22.", "RuntimeError: NCCL error: invalid usage")
+    assert next(iter(found)) == "framework-version-incompatible" and "benign" not in found
+
+
 def test_a_row_that_fails_all_the_same_rules_its_path_out(tmp_path):
     log = "n1:11:21 [0] NCCL WARN NVLS multicast: cuMulticastCreate failed"
     assert "nvls-fabric-fault" in of_report(tmp_path, "It hangs.", log)
@@ -267,7 +320,8 @@ FULL_NVLS = "n1:11:21 [0] transport/nvls.cc:254 NCCL WARN Failed to bind NVLink 
 
 @pytest.mark.parametrize("before, advised", [
     ("", True), ("export NCCL_NVLS_ENABLE=0\n", False), ("n1:11:21 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n", False),
-    ("env: {'NCCL_NVLS_ENABLE': '0'}\n", False), ("export NCCL_NVLS_ENABLE=1\n", True), ("export NCCL_NVLS_ENABLE=01\n", True)])
+    ("env: {'NCCL_NVLS_ENABLE': '0'}\n", False), ("Disable NVLS (NCCL_NVLS_ENABLE=0) if you wish to avoid this error in the future.\n", True),
+    ("NCCL INFO HINT: To confirm, set NCCL_NVLS_ENABLE=0 to disable NVLS.\n", True), ("export NCCL_NVLS_ENABLE=1\n", True), ("export NCCL_NVLS_ENABLE=01\n", True)])
 def test_a_setting_that_is_on_is_not_advised(tmp_path, before, advised):
     (tmp_path / "job.log").write_text(before + FULL_NVLS)
     told = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.cause == "nvls-fabric-fault"]

@@ -113,7 +113,9 @@ def catalogue() -> dict[str, Any]:
     said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in symptoms}}
     around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
     advised = {pair for file in tables for pair in re.findall(r"\bexport (\w+=\w+)", file.read_text(encoding="utf-8"))}
-    done = {pair: r"\b{0}(?:\W{{1,4}}| set (?:by environment )?to ){2}\b".format(*pair.partition("=")) for pair in sorted(advised)}
+    # not in a sentence that advises it: "Disable NVLS (NCCL_NVLS_ENABLE=0) if you wish", "set NCCL_CUMEM_ENABLE=0 to fall back"
+    done = {pair: r"(?<![Ss]et )(?<!setting )\b{0}(?:\W{{1,4}}| set (?:by environment )?to ){2}\b(?!\) if you)".format(*pair.partition("="))
+            for pair in sorted(advised)}
     asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": said, "beside": around}
     needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
     found = {**asked, "fits": {row["id"]: row["causes"] for row in symptoms}, "clues": [

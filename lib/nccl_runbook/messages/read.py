@@ -30,6 +30,7 @@ _CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*")
 _MARKDOWN = re.compile(rb"#{1,6} +[A-Z\[]|\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}")  # nccl-tests prints "# " and a small letter
+_SENTENCE = re.compile(rb"[A-Z][a-z'-]* [^\n]{20,2000}[.?!:]\s*$")
 _PROGRAM = re.compile(r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)")  # pasted without a fence
 _NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
@@ -191,9 +192,10 @@ class _Reader:
 
 
 def written(rows: list[bytes]) -> list[str]:
-    """What a person wrote in a report saved from an issue tracker: Markdown with a title, outside of its fences."""
-    title = next((raw for raw in rows if raw.strip()), b"")
-    if not title.startswith((b"#", b"**", b"```")) or sum(_MARKDOWN.match(raw) is not None for raw in rows) < 2:
+    """What a person wrote in a report saved from an issue tracker: Markdown with a title, outside of its fences; or sentences, mostly."""
+    filled = [raw for raw in rows if raw.strip()]
+    has_title = filled[:1] and filled[0].startswith((b"#", b"**", b"```")) and sum(map(bool, map(_MARKDOWN.match, filled))) >= 2
+    if not has_title and 2 * sum(map(bool, map(_SENTENCE.match, filled))) < max(len(filled) - 1, 2):
         return []
     fences = itertools.accumulate(raw.lstrip().startswith((b"```", b"~~~")) for raw in rows)
     lines = [raw.decode("utf-8", "replace").strip() for raw, number in zip(rows, fences) if number % 2 == 0]

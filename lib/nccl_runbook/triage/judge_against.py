@@ -98,14 +98,12 @@ def _of_kind(kind: str, profile: RunProfile) -> dict[str, list[str]]:
 
 
 def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference:
-    could, why = True, _KINDS[kind]
-    if kind == "environment":
-        known = variables().get(name)
-        if name in _HARMLESS:
-            could, why = False, _LOGGING
-        elif known is None or known.until:
-            could, why = False, "no known library reads it"
-    return Difference(kind, name or "channels", _many(was), _many(now), could, why)
+    could_not = ""
+    if name in _HARMLESS and kind == "environment":
+        could_not = _LOGGING
+    elif kind == "environment" and (name not in variables() or variables()[name].until):
+        could_not = "no known library reads it"
+    return Difference(kind, name or "channels", _many(was), _many(now), not could_not, could_not or _KINDS[kind])
 
 
 def _many(values: list[str]) -> str:

@@ -19,21 +19,9 @@ _AT_WORK = re.compile(
     r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|extract|captur|quanti[sz])(?:es?|ing)\b|"
     r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed")
 _COUNT = re.compile(r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I)
-_CLAUSE = re.compile(r"[;,\n]|\.\s|\bbut\b|\bwhile\b|\bwhereas\b|\band (?=with|works|runs|passes|hangs|fails)")
-_FAILS = re.compile(
-    r"(?i)\b(?:no|without|not) (?:difference|effect|change|help|success|luck)|\bstill\b|"
-    r"\bsame (?:error|hang|way|result|issue|problem|failure)|\bthe same(?! \w)|\bnothing\b|"
-    r"(?:\bnot|\bnever|n\Wt) (?:\w+ )?(?:help|work|fix|solve|change|run|start|pass)|\b(?:hang|fail|crash|die|break|freeze|stall)\w{0,3}\b|"
-    r"\berrors?\b|\bstuck\b")
-_WORKS = re.compile(
-    r"(?i)\b(?:work(?:s|ed|ing)?|not (?:be )?reproduc\w{2,4}|runs?|ran|pass(?:es|ed)?|starts?|trains?|completes?|succeeds?|"
-    r"helps?|helped|fix(?:es|ed)|solves?|solved|"
-    r"cures?|resolves?d?|fine|ok(?:ay)?|gone|goes (?:through|away)|disappears?)\b")
-_NOT_WITH = re.compile(r"(?i)\bnot (?:with|under|on|in)\W+(?:NCCL )?$")
-_WITHOUT = re.compile(r"(?i)\b(?:without|unless|not setting)\W+(?:\w+\W+)?$")
-_VERSION = re.compile(r"(?i)(?<![\w.])(?:NCCL[ =v:]*)?(2\.\d{1,2}(?:\.\d{1,2})?)(?![\w.]*\d)")
-_CUDA = re.compile(r"(?i)\bcu(?:da)?\W{0,6}(1[1-9])")
-_NOT_NCCL = re.compile(r"(?i)(?:torch|cuda|vllm|sglang|driver|python|ray)\S*[ =v:]*$")
+# what the words of a trial say: [says] of the table
+_SAYS = {name: re.compile("(?i)" + "|".join(lines).replace("<failure>", table("triage/experiments")["failure"]))
+         for name, lines in table("triage/experiments")["says"].items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,9 +210,8 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 def nodes_differ(logs: Logs) -> list[Pointer]:
     """Ranks or hosts took another network, or as members of one communicator another number of channels; hosts may share a name, and two
     runs one file."""
-    networks = {found[1]: line for found, line in _matches(logs, "nccl-network") if line.rank is not None or line.host}
-    networks |= {r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1])
-                 for r in logs.ranks if r.network}
+    networks = {found[1]: line for found, line in _matches(logs, "nccl-network") if line.rank is not None or line.host} | {
+        r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1]) for r in logs.ranks if r.network}
     sure = "likely" if len({(line.rank, line.host) for line in networks.values()}) > 1 else "possible"
     channels = {found[1]: line for found, line in _matches(logs, "nccl-channels")
                 if line.rank is not None and (logs.failed or logs.context)}
@@ -281,28 +268,42 @@ def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Pointer]
 
 def _trials(context: str) -> Iterator[tuple[Mapping[str, Any], bool | None, str]]:
     """Each setting that was tried, whether the job worked with it (None: unknown), and the words."""
-    for clause in _CLAUSE.split(context):
+    for clause in _SAYS["next"].split(context):
         for row in table("triage/experiments")["experiment"]:
             if setting := re.search("(?i)" + row["words"], clause):
                 yield row, _outcome(clause, setting), clause.strip()
 
 
 def _outcome(clause: str, tried: re.Match[str]) -> bool | None:
-    rest = clause[: tried.start()] + " " + clause[tried.end() :]
-    works = False if _FAILS.search(rest) else True if _WORKS.search(rest) else None
-    return not works if works is not None and _WITHOUT.search(clause[: tried.start()]) else works
+    rest = _SAYS["settled"].sub("works", _SAYS["nothing"].sub("", clause[: tried.start()] + " " + clause[tried.end() :]))
+    works = False if _SAYS["fails"].search(rest) else True if _SAYS["works"].search(rest) else None
+    return not works if works is not None and _SAYS["without"].search(clause[: tried.start()]) else works
 
 
 def _other_version(context: str) -> list[Pointer]:
-    """The same job under another NCCL: it fails with one and works with the other."""
-    versions = [(v, clause[: v.start()], clause) for clause in _CLAUSE.split(context) for v in _VERSION.finditer(clause)]
-    told = [(bool(_NOT_WITH.search(before)) or _outcome(clause, v), v[1], clause)
-            for v, before, clause in versions if not _NOT_NCCL.search(before)]
-    good, bad = [found for found in told if found[0]], [found for found in told if found[0] is False]
-    if "nccl" not in context.lower() or not good or good[0][1] in [version for _, version, _ in bad]:
+    """The same job under another version of one library."""
+    return [p for row in table("triage/experiments")["library"] if row["name"].lower() in context.lower() for p in _versions(row, context)]
+
+
+def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
+    """It fails with one version and works with another, or somebody names the version from which on it fails."""
+    expression = compiled(r"(?i)(?<![\w.])" + row.get("words", row["name"] + table("triage/experiments")["number"]) + r"(?![\w.]*\d)")
+    told = [(v, clause[: v.start()], clause) for clause in _SAYS["next"].split(context) for v in expression.finditer(clause)
+            if not _SAYS["other"].search(clause[: v.start()])]
+    works = [(bool(_SAYS["not-with"].search(before)) or _outcome(clause, v), v[1], clause.strip()) for v, before, clause in told]
+    bad = [(version, clause) for ok, version, clause in works if ok is False]
+    good = [(version, clause) for ok, version, clause in works if ok and version not in dict(bad)]
+    begins = [(v[1], clause.strip()) for v, before, clause in told if _SAYS["since"].search(before + v[0][: -len(v[1])])
+              or _SAYS["on"].match(clause, v.end())]
+    if not (good and (bad or row["alone"]) or begins and not good and not row["alone"]):
         return []
-    version, cuda = good[0][1], _CUDA.search(context)
-    says = f"The job works with NCCL {version}" + (f" and fails with {bad[0][1]}." if bad else ".")
-    install = ("you", f"Use NCCL {version}:", (f"pip install --no-deps nvidia-nccl-cu{cuda[1] if cuda else 12}=={version}",))
-    lines = tuple(dict.fromkeys(LogLine(CONTEXT, 1, clause.strip()) for _, _, clause in (good[0], *bad[:1])))
-    return [Pointer("nccl-bug", "likely", lines, (), 9, Advice(says, (install,)))]
+    lines = tuple(dict.fromkeys(LogLine(CONTEXT, 1, clause) for _, clause in (*(good or begins)[:1], *bad[:1])))
+    if not good:
+        change = ("you", f"Go back to the {row['name']} that worked, or update the libraries that use it.", ())
+        says = f"The report names {row['name']} {begins[0][0]} as the version from which on this happens."
+        return [Pointer(row["cause"], "possible", lines, (), 500, Advice(says, (change,)))]
+    cuda = _SAYS["cuda"].search(context)
+    install = row["install"].format(version=good[0][0], cuda=cuda[1] if cuda else 12)
+    says = f"The job works with {row['name']} {good[0][0]}" + (f" and fails with {bad[0][0]}." if bad else ".")
+    use = ("you", f"Use {row['name']} {good[0][0]}" + (":" if install else "."), (install,) if install else ())
+    return [Pointer(row["cause"], row["status"], lines, (), 9, Advice(says, (use,)))]

@@ -20,13 +20,8 @@ _UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
 _SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in table("triage/profile")["setting"])
 _VIA = re.compile(r" via (?P<via>[A-Za-z]\w*(?:/[\w ()]+)*)")
 _COMM = re.compile(r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId 0x([0-9a-f]+))? - Init COMPLETE")
-_NUMBER = r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec|secs|seconds|min|minutes)?\b"
-_SYNC = r"weights?[ _-]?(?:sync|update|transfer|broadcast)\w*|sync\w* (?:of )?(?:the )?weights|update_weights?\w*|\brefit"
-_STEP = r"\b(?:step|iter(?:ation)?)[ _](?:time|duration|took)\w*(?: ?\((?P<paren>ms|s)\))?"
-_TIMES = (("init", re.compile(rf"Init timings - [^\n]*? total {_NUMBER}")),
-    ("sync", re.compile(rf"(?i)(?:{_SYNC})\b[^\n\d]{{0,40}}{_NUMBER}")),
-    ("step", re.compile(rf"(?i){_STEP}[^\n\d]{{0,20}}{_NUMBER}|elapsed time per iteration \((?P<paren2>ms|s)\): (?P<number2>[\d.]+)")),
-    ("step", re.compile(r"(?<![\d.])(?:(?P<number>\d+\.\d+)s/it|(?P<per>\d+\.\d+)it/s)\b")))
+_TIMES = tuple((row["kind"], re.compile(row["line"].replace("<seconds>", table("triage/profile")["number"])))
+               for row in table("triage/profile")["time"])
 _HINT = re.compile(rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export ")
 
 
