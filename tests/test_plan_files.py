@@ -90,7 +90,7 @@ def test_the_page_has_every_rank_and_runs_nothing_of_the_string(tmp_path):
     run(nasty, "--gpus", "1", "--html", str(tmp_path / "b.html"))
     page = (tmp_path / "a.html").read_text()
     assert "0 trainer, 1 engine" in page and "actor.weight_update_mode=disk" in page and "<script" not in page + (tmp_path / "b.html").read_text()
-    assert run("sglang:d1", "--gpus", "1", "--html", str(tmp_path / "a.html" / "b.html")).returncode == 1
+    assert run("sglang:d1", "--gpus", "1", "--html", str(tmp_path / "a.html" / "b.html")).returncode == 2
 
 
 # ---- files -------------------------------------------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def test_a_value_that_no_page_may_hold_is_not_in_the_lines_that_repeat_a_world(s
 
 
 def test_what_was_seen_before_a_cell_fails_is_in_the_record_already(step):
-    step.collect("users", nobody)
+    step.collect("users", nobody, 60.0)
     with pytest.raises(ValueError, match="bad parameter"):
         step.collect("ladder", bad_parameter)
     assert (read(step).status, read(step).facts) == ("running", {"users": 0})

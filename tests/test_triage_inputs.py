@@ -91,7 +91,8 @@ def test_the_command_says_what_each_file_is(tmp_path):
     (tmp_path / "weights.pt").write_bytes(pickle.dumps([1.0], protocol=4))
     told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
     assert "job.env is variables: `nccl-runbook env` judges them" in told and "weights.pt: is a binary file" in told
-    assert "06-timeouts: " in told and "`nccl-runbook hang` reads it" not in told, "hang has read them"
+    assert "`nccl-runbook hang` reads it" not in told, "hang has read them"
+    assert json.loads(run_cli("triage", tmp_path, "--json").stdout)["dumps"]
 
 
 @pytest.mark.parametrize(("folder", "verdict", "code", "rank"), [
