@@ -180,7 +180,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
             f"fast_disk.save({{'t': torch.zeros(4)}}, {str(tmp_path / 'closed' / 'w')!r})")
     if os.getuid():
         pytest.skip("becoming another user needs root")
-    (tmp_path / "closed").mkdir(mode=0o755)
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed").chmod(0o755)
     for folder in (f for f in [tmp_path, *tmp_path.parents] if str(f).startswith(tempfile.gettempdir() + "/")):
         folder.chmod(folder.stat().st_mode | 0o055)
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
