@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 from processes import ROOT
 
-# seconds of computing, which other work on the machine does not lengthen, and until the answer there
-CPU_S, WALL_S, MEMORY_BYTES = 5.0, 40.0, 300 << 20
+# seconds of computing, which other work on the machine does not lengthen; and until the answer, with two workers on a busy machine
+CPU_S, WALL_S, MEMORY_BYTES = 5.0, 15.0, 300 << 20
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 SHELL = ["$(touch {c})", "`touch {c}`", "; touch {c}", "| touch {c} #", "& touch {c} &", "\ntouch {c}\n", "<(touch {c})", "${{x:-$(touch {c})}}"]
 TEMPLATE = ["{{{{ cycler.__init__.__globals__.os.system('touch {c}') }}}}", "{{% for x in ().__class__.__base__.__subclasses__() %}}{{% endfor %}}",
@@ -85,10 +85,10 @@ def answered(arguments: list[str], folder: Path) -> str:
     before = {p for p in folder.rglob("*")}
     env = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "HOME": str(folder / "home"), "TERM": "xterm-256color"}
     began, before_s = time.monotonic(), sum(os.times()[2:4])
-    done = subprocess.run([sys.executable, "-c", _MEASURED, *arguments], cwd=folder, env=env, capture_output=True, timeout=WALL_S)
+    done = subprocess.run([sys.executable, "-c", _MEASURED, *arguments], cwd=folder, env=env, capture_output=True, timeout=60)
     took, computed, said = time.monotonic() - began, sum(os.times()[2:4]) - before_s, (done.stdout + done.stderr).decode("utf-8", "strict")
     body, _, peak = said.rpartition("peak ")
-    assert computed < CPU_S and int(peak) < MEMORY_BYTES, (arguments, computed, took, peak)
+    assert computed < CPU_S and took < WALL_S and int(peak) < MEMORY_BYTES, (arguments, computed, took, peak)
     assert done.returncode in (0, 2, 3, 4) and "Traceback (most recent call last)" not in body.replace("[rank0]", ""), (arguments, body[-400:])
     assert not CONTROLS.search(body.replace("\r\n", "\n")), (arguments, CONTROLS.search(body))
     new = {p.relative_to(folder).parts[0] for p in folder.rglob("*") if p not in before}
