@@ -14,12 +14,11 @@ from nccl_runbook.core.facts import Gap, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.judge import Answer, answer
-from nccl_runbook.triage.judge_against import compare
+from nccl_runbook.triage.judge_against import Comparison, compare
 from nccl_runbook.triage.start.steps import deciding
 from nccl_runbook.triage.table import all_tables
 
@@ -75,27 +74,39 @@ def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[
     found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])
     if brought.pids or brought == Brought():
         found.records.extend(_live([look([int(p) for p in brought.pids])]))
-    loaded = [r for path in brought.records for r in load_all(Path(path))]
-    looks = whole_looks(r.facts["live"] for r in loaded if "live" in r.facts)
-    found.records.extend([*_live(looks), *(r for r in loaded if not looks or "live" not in r.facts)])
+    if brought.records:
+        found.records.extend(_recorded(brought.records))
     return found
+
+
+def _recorded(paths: Iterable[str]) -> list[Record]:
+    """Looks at several hosts as one record, and every other record as it is."""
+    from nccl_runbook.hang.read_stacks import whole_looks
+
+    loaded = [r for path in paths for r in load_all(Path(path))]
+    looks = whole_looks(r.facts["live"] for r in loaded if "live" in r.facts)
+    return [*_live(looks), *(r for r in loaded if not looks or "live" not in r.facts)]
 
 
 def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = ()) -> Gathered:
     """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other.
 
     ``against``: logs of a good run, to compare."""
-    from nccl_runbook.triage import read_profile
-
     paths, words, limit = list(brought.logs), "\n".join(brought.words), Limit()
     dumps, logs = dumps_of(collect(paths, words, stdin, limit), paths, limit)
-    both = ([*against], [p for p in paths if p != "-"])
-    compared = compare(*(read_profile.collect(those, limit=limit) for those in both)) if against else None
+    compared = _compared(against, [p for p in paths if p != "-"], limit) if against else None
     given = answer(logs, compared, "".join(against[:1]), "".join(paths[:1]), dumps.next if dumps else None)
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
     unread = [f.title for f in given.findings if f.id == "log-not-read"]
     records.append(of_findings(LOGS, given.findings, all_tables(given), not_seen=unread))
     return Gathered(records, given, dumps, tuple(deciding(brought.words)))
+
+
+def _compared(good: Sequence[str], bad: Sequence[str], limit: Limit) -> Comparison:
+    """The good run beside the bad one."""
+    from nccl_runbook.triage import read_profile
+
+    return compare(*(read_profile.collect([*those], limit=limit) for those in (good, bad)))
 
 
 def _settings(scripts: Iterable[str], configurations: Iterable[str]) -> Iterator[Record]:

@@ -29,9 +29,9 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     """Who, what, where, and how sure."""
     if lead:
         printed = [s.notebook for s in document.steps if s.notebook == LOGS and lead in s.findings and lead.cause]
-        said = document.sentence.rstrip(".")
-        if said.endswith("(likely)") and lead.severity is Severity.WARN and lead.id != "hang-told":
-            said = f"Likely: {lead.title.rstrip('.')}"
+        status = next((c.status for c in document.causes if c.id == lead.cause), "")
+        is_likely = status == "likely" and lead.severity is Severity.WARN and lead.id != "hang-told"
+        said = f"Likely: {lead.title.rstrip('.')}" if is_likely else document.sentence.rstrip(".")
         return said + (f": {lead.evidence[0].source}." if printed else ".")
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":

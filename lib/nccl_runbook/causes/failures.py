@@ -73,7 +73,8 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
     said = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
     if not said:
         return None
-    rank, (cause, line) = min(said, key=lambda s: list(causes()).index(s[1][0].id))
+    order = list(causes())
+    rank, (cause, line) = min(said, key=lambda s: order.index(s[1][0].id))
     if cause.id == "duplicate-gpu":
         cause_id, status, words = _duplicate(world)
         named = [Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")

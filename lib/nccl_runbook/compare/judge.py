@@ -176,16 +176,17 @@ def _failing(c: Comparison, arm: str) -> Finding:
 def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
     medians = " against ".join(f"{_median(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
     says = f"{name}: B is {r} times A ({medians})"
-    hidden, worse = max(r.high, 1 / r.low), (r.value < 1) is c.more_is_better
-    seen = _said(c)
-    return next(Finding(*found) for holds, *found in (
-        (r.holds_one and hidden > TELLING, "no-difference", Severity.UNKNOWN,
-         f"no difference seen, but a factor of {hidden:.2g} could hide: {says}"),
-        (r.holds_one, "no-difference", Severity.OK, f"no difference seen; {says}", seen),
-        (not r.is_sure, "no-difference", Severity.UNKNOWN, f"perhaps a difference, perhaps chance; use more rounds: {says}"),
-        (not worse, "arms-differ", Severity.NOTE, f"{says}: better"),
-        (max(r.value, 1 / r.value) < LEAST_EFFECT, "arms-differ", Severity.NOTE, f"{says}: worse, by little"),
-        (True, "arms-differ", Severity.WARN, f"{says}: worse", seen or (Evidence(c.what, "comparison.samples"),), (_use("A"),))) if holds)
+    if r.holds_one and max(r.high, 1 / r.low) > TELLING:
+        return Finding("no-difference", Severity.UNKNOWN,
+                       f"no difference seen, but a factor of {max(r.high, 1 / r.low):.2g} could hide: {says}")
+    if r.holds_one:
+        return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
+    if not r.is_sure:
+        return Finding("no-difference", Severity.UNKNOWN, f"perhaps a difference, perhaps chance; use more rounds: {says}")
+    worse = (r.value < 1) is c.more_is_better
+    if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
+        return Finding("arms-differ", Severity.NOTE, f"{says}: {'worse, by little' if worse else 'better'}")
+    return Finding("arms-differ", Severity.WARN, f"{says}: worse", _said(c) or (Evidence(c.what, "comparison.samples"),), (_use("A"),))
 
 
 def _said(c: Comparison) -> tuple[Evidence, ...]:

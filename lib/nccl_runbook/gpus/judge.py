@@ -237,15 +237,14 @@ def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
         missing = [str(g.nvml_index) for g in shown
                    if not isinstance(g.uuid, Gap) and g.nvml_index not in gpu_health.indices_by_cuda(machine)]
         blocked = tuple(Evidence(b, "gpus.surroundings.files") for b in _unusable_files(machine))
+        kernel_log = Remedy("the administrator", "CUDA does not show all GPUs that NVML lists. Read the kernel log:", _KERNEL_LOG)
         yield Finding(
             "cuda-misses-gpus", Severity.BROKEN,
             f"CUDA counts {len(cuda.gpus)} of the {len(shown)} GPUs that NVML lists"
             + (f"; GPU {', '.join(missing)} is left out" if missing else ""),
             (Evidence(f"a fresh rank counts {len(cuda.gpus)}", "gpus.cuda"), *blocked),
             *((usual("container-gpu-access"), "container-gpu-access", "likely") if blocked else
-              ((Remedy("the administrator",
-                       "CUDA does not show all GPUs that NVML lists. Read the kernel log:", _KERNEL_LOG),),
-               "gpu-or-link-fault", "possible")))
+              ((kernel_log,), "gpu-or-link-fault", "possible")))
 
 
 def views_agree(machine: Machine) -> Iterator[Finding]:
