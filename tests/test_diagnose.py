@@ -12,12 +12,12 @@ import jsonschema
 import pytest
 from book_samples import run_cli, with_library
 from hypothesis import given, strategies as st
-from nccl_runbook.case.judge import cheapest, left
+from nccl_runbook.case.judge import READING, cheapest, following, left
 from nccl_runbook.case.read import sort
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record
-from nccl_runbook.report.verdict import RunInfo, leading, verdict_document
+from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, leading, verdict_document
 from nccl_runbook.triage.start.steps import step_texts
 from processes import ROOT
 
@@ -196,6 +196,56 @@ def test_the_cheapest_test_separates_something_and_was_not_done(open_causes, don
     if test:
         assert test.about_s > 0 and set(test.separates) <= set(open_causes) and test.separates
         assert test == cheapest(open_causes, done), "the same for the same records"
+
+
+STEPS = [*sorted({*step_texts(), *READING}), VERDICT_STEP]
+
+
+def steps_of_a_run(found: dict[str, list[Finding]], symptom_steps: tuple[str, ...] = ()) -> list[str]:
+    """In their order, up to where the run says that the rest is not needed."""
+    waiting, done = list(STEPS), []
+    while not done or done[-1].step != VERDICT_STEP:
+        name, why = following(done, waiting, symptom_steps)
+        assert (name, why) == following(done, waiting, symptom_steps), "the same for the same records"
+        assert name != VERDICT_STEP or waiting == [VERDICT_STEP] or why.startswith("not needed: ")
+        waiting.remove(name)
+        done.append(Record(step=name, status="ok", started="2026-11-28T00:00:00Z", findings=found.get(name, [])))
+    return [r.step for r in done]
+
+
+FOUND = st.lists(st.builds(finding, st.sampled_from([c for c in CAUSES if c != "benign"]), st.sampled_from(STATUSES), st.sampled_from([Severity.BROKEN, Severity.WARN, Severity.NOTE])), max_size=3)
+
+
+@given(st.dictionaries(st.sampled_from(STEPS[:-1]), FOUND))
+def test_a_run_reads_first_and_takes_no_step_once_a_cause_is_established(found):
+    steps = steps_of_a_run(found)
+    assert set(steps[:3]) == set(READING)
+    for at in range(3, len(steps) - 1):
+        before = [f for name in steps[:at] for f in found.get(name, [])]
+        assert not any(f.status == "established" and f.severity is Severity.BROKEN for f in before)
+    assert set(steps) == set(STEPS) or any(f.status in ("likely", "established") for f_ in found.values() for f in f_)
+
+
+@pytest.mark.parametrize("status", ["likely", "established"])
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_run_takes_the_steps_that_decide_what_the_log_leaves_open(cause, status):
+    expected = [causes()[cause].decides[0]] if status == "likely" and causes()[cause].decides[0] in {*step_texts()} - {*READING} else []
+    if cause != "benign":
+        assert steps_of_a_run({"07-logs": [finding(cause, status, Severity.WARN)]})[3:-1] == expected
+
+
+def test_a_symptom_orders_the_steps_and_leaves_none_out():
+    steps = steps_of_a_run({}, ("05-weight-sync", "03-fewer-gpus"))
+    assert steps[3:5] == ["05-weight-sync", "03-fewer-gpus"] and set(steps) == set(STEPS)
+
+
+def test_dumps_that_name_the_rank_end_a_run(tmp_path):
+    """Reading decides; nothing is started on a GPU."""
+    done = run_cli("run", "--log", DATA / "hang" / "skip", "--out", tmp_path / "run", "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 3 and document["verdict"] == "broken"
+    tested = {s["notebook"]: s["status"] for s in document["steps"]}
+    assert {name for name, status in tested.items() if status != "skipped"} <= {*READING} and tested["06-timeouts"] == "broken"
 
 
 def test_nothing_is_left_to_separate_where_a_cause_is_established():

@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 
 from nccl_runbook.causes.causes import causes, for_launcher
 from nccl_runbook.core.findings import Finding, Severity
-from nccl_runbook.report.verdict import VerdictDocument
+from nccl_runbook.core.records import Record
+from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.start.steps import StepText, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
+READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 # torch 2.2 to 2.15 read these names, 2.9 and later beside TORCH_FR_BUFFER_SIZE and TORCH_FR_DUMP_TEMP_FILE (variables.toml)
 RECORDER = ("export TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=DIR/nccl_trace_rank_ "
             "NCCL_DEBUG=INFO")
@@ -48,18 +50,23 @@ def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -
     return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
 
 
-def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
-    """Of the steps that were not done the one that tells most for its seconds: each cause that a step decides is an outcome of its own,
-    and the causes that it cannot see are one together. All causes that are left count alike, as nothing says how usual each is."""
+def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | None:
+    """Of the steps that were not done the one that tells most for its seconds, None where none separates anything: each cause that a step
+    decides is an outcome of its own, and the causes that it cannot see are one together. All causes that are left count alike, as nothing
+    says how usual each is."""
     def bits_per_second(step: StepText) -> float:
         decided = sum(causes()[c].decides[0] == step.name for c in open_causes)
         shares = [1] * decided + [len(open_causes) - decided]
         return -sum(n / len(open_causes) * math.log2(n / len(open_causes)) for n in shares if n) / step.about_s
 
     able = [s for s in step_texts().values() if s.name not in done and any(causes()[c].decides[0] == s.name for c in open_causes)]
-    if len(open_causes) < 2 or not able:
+    return max(able, key=bits_per_second) if able and len(open_causes) > 1 else None
+
+
+def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
+    """The test that separates what is left for the fewest seconds."""
+    if not (best := telling(open_causes, done)):
         return None
-    best = max(able, key=bits_per_second)
     told = tuple(c for c in open_causes if causes()[c].decides[0] == best.name)
     return Test(f"nccl-runbook run --step {best.name}", best.answers, told, best.about_s)
 
@@ -83,3 +90,27 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
         return Test(line, why, (open_causes[0],), step_texts()[probe].about_s if probe in step_texts() else 0) if line else None
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
     return Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s) if ahead else None
+
+
+def following(done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()) -> tuple[str, str]:
+    """The next step of a run that was given evidence, VERDICT_STEP once no other step can change what is known, and why.
+
+    First what only reads; then the cheapest step that separates what is left, those that decide a cause that is left, and
+    ``symptom_steps``; the others only as long as nothing is likely.
+    """
+    if reading := [name for name in READING if name in waiting]:
+        return reading[0], "it only reads"
+    steps = [r.step for r in done]
+    document = verdict_document(RunInfo(id="", started="", planned=steps), done)
+    lead = leading(document.steps, document.causes)
+    if lead and (lead.id == "hang-told" or any(c.id == lead.cause and c.status == "established" for c in document.causes)):
+        return VERDICT_STEP, f"not needed: {next(s.notebook for s in document.steps if lead in s.findings)} has the answer"
+    open_causes = left(document, lead, ())
+    best = telling(open_causes, steps)
+    deciding = [best.name] if best else [causes()[c].decides[0] for c in open_causes]
+    ahead = [name for name in (*deciding, *symptom_steps) if name in waiting]
+    if ahead:
+        return ahead[0], "it decides what is left"
+    if any(c.status == "likely" for c in document.causes):
+        return VERDICT_STEP, "not needed: this step cannot decide what is still open"
+    return waiting[0], ""

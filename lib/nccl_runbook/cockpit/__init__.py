@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.cockpit.run_process import RunProcess
-from nccl_runbook.core.parameters import ParameterError, coerce, only_by_name
+from nccl_runbook.core.parameters import ParameterError, coerce
 from nccl_runbook.report.render import macros
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 from nccl_runbook.triage.facts import Start
@@ -78,7 +78,7 @@ def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> st
 
 def steps_of(values: Mapping[str, Any], notebooks: Path) -> list[str]:
     """The steps that such a run takes, in its order."""
-    book = [path.stem for path in sorted(notebooks.glob("[0-9][0-9]-*.ipynb")) if not only_by_name(path)]
+    book = [path.stem for path in sorted(notebooks.glob("[0-9][0-9]-*.ipynb"))]
     brought = bool(values.get("log") or values.get("symptom"))
     wanted = {*values["steps"], *([_FIRST] if brought else [])} if values.get("steps") else set(book)
     return [name for name in book if name in wanted and name != _LAST] + [_LAST]

@@ -37,4 +37,4 @@ def plan_table(planned: Iterable[tuple[StepText, str]]) -> Table:
     """``planned``: (step, why it is planned), in the order that decides."""
     rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")] for step, why in planned]
     return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is planned"], rows,
-                 "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are estimates for four GPUs.")
+                 "A run reads first, and ends once a cause is established. The seconds are estimates for four GPUs.")
