@@ -57,8 +57,9 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     document = verdict_document(RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps), found.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(document, sentence=sentence(document, lead), exit_code=exit_code(document.verdict, fail_on))
-    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps,
-                                                   found.logs.logs.launcher if found.logs else ""))
+    told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
+    launcher = found.logs.logs.launcher if found.logs else ""
+    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps, launcher, told))
 
 
 def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],

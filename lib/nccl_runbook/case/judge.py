@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from nccl_runbook.causes.causes import causes, for_launcher
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
+from nccl_runbook.triage.judge import MOST_QUOTED, Decides
 from nccl_runbook.triage.start.steps import StepText, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
@@ -34,12 +35,21 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
         status = next((c.status for c in document.causes if c.id == lead.cause), "")
         is_likely = status == "likely" and lead.severity is Severity.WARN and lead.id != "hang-told"
         said = f"Likely: {lead.title.rstrip('.')}" if is_likely else document.sentence.rstrip(".")
-        return said + (f": {lead.evidence[0].source}." if printed else ".")
+        if not printed:
+            return f"{said}."
+        decoded = next((e.text.split(". ")[0].rstrip(".") for e in lead.evidence if e.source == "decoded"), "")
+        return f"{said}: {decoded or quoted(lead.evidence[0].text)} ({lead.evidence[0].source})."
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
     unknown = [s.reason.rstrip(".") for s in document.steps if s.status in ("unknown", "skipped")]
     return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
+
+
+def quoted(line: str) -> str:
+    """The line that was printed, cut where it is long."""
+    bare = line.strip()
+    return f'"{bare}"' if len(bare) <= MOST_QUOTED else f'"{bare[:MOST_QUOTED]} ..."'
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
@@ -72,22 +82,25 @@ def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
 
 
 def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[str], steps: Sequence[str],
-              launcher: str = "") -> Test | None:
+              launcher: str, told: Mapping[str, Decides]) -> Test | None:
     """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else what decides the leading
-    cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``launcher``: that of the job."""
+    cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``launcher``: that of the job; ``told``: what
+    decides a cause in this job."""
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
         return Test(asked.removeprefix("decides: "), "collects the evidence that is still missing")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     if test := cheapest(open_causes, done):
         return test
     if open_causes:
-        probe, why, line = causes()[open_causes[0]].decides
-        if probe == "hang" and DUMPS not in done:
-            lines = "\n".join(["nccl-runbook look   # on the job's host, while it still hangs", *for_launcher(RECORDER, launcher), line])
+        first = told.get(open_causes[0]) or Decides(*causes()[open_causes[0]].decides)
+        if first.probe == "hang" and DUMPS not in done:
+            lines = "\n".join(
+                ["nccl-runbook look   # on the job's host, while it still hangs", *for_launcher(RECORDER, launcher), first.line])
             return Test(lines,
                         "No dump is here that names the rank. A look at the running job does; or start it again with these settings, "
                         "DIR on a disk that stays, and read what it leaves.", (open_causes[0],))
-        return Test(line, why, (open_causes[0],), step_texts()[probe].about_s if probe in step_texts() else 0) if line else None
+        about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0
+        return Test(first.line, first.why, (open_causes[0],), about_s) if first.line else None
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
     return Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s) if ahead else None
 

@@ -19,7 +19,7 @@ def text(case: Case) -> str:
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
-        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and (lead or e.text not in document.sentence)]
+        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and e.text.strip() not in document.sentence]
         lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
         known = causes().get(first.cause if lead else first.id)
