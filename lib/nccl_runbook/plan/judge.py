@@ -9,10 +9,10 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.plan.areal.allocation import Mode, Refused, parse, spans, spelt, valid_at, written_for
-from nccl_runbook.plan.areal.tags import Rules, at, newest
+from nccl_runbook.plan.areal.allocation import Mode, Refused, spans, spelt, valid_at, written_for
+from nccl_runbook.plan.areal.tags import Rules, newest
 from nccl_runbook.plan.frameworks import Launch
-from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place, that_apply
+from nccl_runbook.plan.groups import Group, Placed, Site, place, that_apply
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
@@ -32,23 +32,6 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
                 f"For {rules.tag}, write:" if instead
                 else f"Use the grammar of {rules.tag}, such as sglang:d1+fsdp:d1.",
                 (instead,) if instead else ()),))
-
-
-def intention(intended: Intended | Gap, measured: Sequence[Finding] = ()) -> list[Finding]:
-    """What the allocation that a reader named would do here, before what was measured; only that where none was named. NCCL's own refusal
-    of the same seats, measured, establishes the planned one, which has the lines of its tag: those of the refusal go."""
-    if isinstance(intended, Gap) or not intended.text:
-        return list(measured)
-    rules, site = at(intended.tag) if intended.tag else newest(), Site(intended.gpus)
-    try:
-        mode = parse(intended.text, rules)
-    except Refused as why:
-        return [refused(intended.text, why, rules), *measured]
-    planned = judge(intended.text, mode, place(mode, site), rules, site)
-    seen = next((f for f in measured if f.cause == CAUSE and planned.cause == CAUSE), None)
-    if seen:
-        planned = dataclasses.replace(planned, status=seen.status, evidence=(*planned.evidence, *seen.evidence[:1]))
-    return [planned, *(dataclasses.replace(f, remedy=()) if f is seen else f for f in measured)]
 
 
 def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:
