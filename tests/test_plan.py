@@ -268,7 +268,7 @@ def test_the_first_remedy_is_the_switch_to_disk_of_that_tag(tag, line):
     finding = fixes("sglang:d1+fsdp:d1", 1, tag)
     lines = "\n".join(finding.remedy[0].lines)
     assert finding.cause == "trainer-and-engine-share-gpu" and line in lines
-    assert ("weight_update_mode=disk" in lines) == knowledge.at(tag).switch.honours_option
+    assert ("weight_update_mode=disk" in lines) == knowledge.at(tag).switch["honours_option"]
 
 
 def test_the_options_that_no_script_reads_are_called_so_and_the_shipped_example_only_where_it_is():

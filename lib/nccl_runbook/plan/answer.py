@@ -109,7 +109,7 @@ def _of_training(training: training_file.Training, where: str, asked: Site, rule
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
     by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and rules.era == "C"
     realhf = training.realhf and rules.realhf
-    update = asked.update or ("disk" if realhf or training.update == "disk" and rules.switch.honours_option else "xccl")
+    update = asked.update or ("disk" if realhf or training.update == "disk" and rules.switch["honours_option"] else "xccl")
     nodes = asked.nodes or training.nodes or 1
     controlled = realhf or by_role or training.scheduler == "local"
     told = dataclasses.replace(
@@ -127,7 +127,7 @@ def _of_training(training: training_file.Training, where: str, asked: Site, rule
 
 def _about(training: training_file.Training, rules: knowledge.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
-    ignored = training.update == "disk" and not rules.switch.honours_option
+    ignored = training.update == "disk" and not rules.switch["honours_option"]
     made_of_it = f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"
     return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (training.update not in ("", update)) + \
         [f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"] * \
@@ -182,10 +182,10 @@ def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> 
     return [planned, *(dataclasses.replace(f, remedy=()) if f is seen else f for f in measured)]
 
 
-def _of_framework(known: frameworks.Framework, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
+def _of_framework(known: str, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
     pools = {" ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat}  # verl's
     gpus = _sized(asked, script.gpus or sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1)).gpus
     launch = frameworks.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    return Plan(where, "", known.name, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)
+    return Plan(where, "", known, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)
