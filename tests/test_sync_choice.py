@@ -88,7 +88,7 @@ def test_areal_s_lines_are_those_of_each_tag():
     """What this page says and what the plan says of a tag are one."""
     told = {name: lines for name, lines in weight_sync.lines_for("disk") if name.startswith("AReaL")}
     for tag in ("v0.3.2", "v0.3.3", "v0.3.4", "v0.4.0", "v0.4.1", "v0.5.0"):
-        assert [lines for name, lines in told.items() if tag in name] == [allocation.at(tag).switch.lines], tag
+        assert [lines for name, lines in told.items() if tag in name] == [allocation.at(tag).switch["lines"]], tag
 
 
 def test_the_row_that_fits_is_marked_in_words():
