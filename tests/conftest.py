@@ -10,6 +10,7 @@ import signal
 import sys
 
 import pytest
+import warm_cli
 from hypothesis import HealthCheck, settings
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
@@ -25,3 +26,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started with "&" in a s
 def engine(tmp_path):
     with Engine([sys.executable], tmp_path / "logs", Redactor(os.environ)) as running:
         yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_warm_cli_is_left():
+    yield
+    warm_cli.end()
