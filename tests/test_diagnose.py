@@ -20,6 +20,7 @@ from nccl_runbook.core.records import Record
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, leading, verdict_document
 from nccl_runbook.triage.start.steps import step_texts
 from processes import ROOT
+from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/diagnose.json").read_text())
@@ -30,7 +31,7 @@ FIX = (Remedy("you", "do it"),)
 
 
 def diagnose(*given: str | Path, code: int | None = None) -> dict:
-    done = run_cli("diagnose", *given, "--json", "--gap", "0")
+    done = read_cli("diagnose", *given, "--json", "--gap", "0")
     assert done.returncode in ((0, 3, 4) if code is None else (code,)), done.stderr
     document = json.loads(done.stdout)
     jsonschema.validate(document, SCHEMA)
@@ -41,7 +42,7 @@ def diagnose(*given: str | Path, code: int | None = None) -> dict:
 @pytest.mark.parametrize("fault", sorted(p.name for p in (DATA / "hang").iterdir() if p.is_dir()))
 def test_dumps_are_answered_as_hang_answers(fault):
     """The first line names rank and cause wherever the single best tool does."""
-    ours, theirs = diagnose(DATA / "hang" / fault), json.loads(run_cli("hang", DATA / "hang" / fault, "--json").stdout)
+    ours, theirs = diagnose(DATA / "hang" / fault), json.loads(read_cli("hang", DATA / "hang" / fault, "--json").stdout)
     if theirs["culprits"] and theirs["verdict"] != "unknown":
         assert (ours["lead"] or {}).get("cause") == theirs["cause"] and ours["verdict"] == theirs["verdict"]
         assert theirs["sentence"].rstrip(".") in ours["sentence"]
@@ -56,11 +57,11 @@ def test_a_folder_of_logs_dumps_and_scripts_is_one_answer(tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "job.sbatch").write_text(SBATCH)
     document = diagnose(tmp_path, code=3)
-    alone = json.loads(run_cli("hang", DATA / "hang" / "skip", "--json").stdout)
+    alone = json.loads(read_cli("hang", DATA / "hang" / "skip", "--json").stdout)
     assert document["lead"]["id"] == "hang-told" and document["lead"]["cause"] == alone["cause"]
     assert document["brought"]["scripts"] == [str(tmp_path / "job.sbatch")]
     assert {"06-timeouts", "02-environment"} <= {s["step"] for s in document["steps"]}
-    told = run_cli("diagnose", tmp_path).stdout
+    told = read_cli("diagnose", tmp_path).stdout
     assert told.splitlines()[0].startswith("Broken: ") and told.count(alone["sentence"].rstrip(".")) == 1
 
 
@@ -69,7 +70,7 @@ def test_a_message_that_is_the_fault_leads_before_a_setting(tmp_path):
     (tmp_path / "run.sh").write_text(SBATCH)
     for order in ([tmp_path / "a.log", tmp_path / "run.sh"], [tmp_path / "run.sh", tmp_path / "a.log"]):
         document = diagnose(*order, code=3)
-        assert document["lead"]["cause"] == json.loads(run_cli("triage", tmp_path / "a.log", "--json").stdout)["hypotheses"][0]["cause"]
+        assert document["lead"]["cause"] == json.loads(read_cli("triage", tmp_path / "a.log", "--json").stdout)["hypotheses"][0]["cause"]
         assert "a.log line 1" in document["sentence"]
 
 
@@ -117,7 +118,7 @@ def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path)
     for rest in (tmp_path / "a.log", DATA / "hang" / "skip"):
         answers = [diagnose(*both) for both in ([rest], [rest, *nothing], [*nothing, rest])]
         assert len({(a["sentence"], a["verdict"]) for a in answers}) == 1
-    assert [run_cli("hang", one).returncode for one in nothing] == [4] * 4
+    assert [read_cli("hang", one).returncode for one in nothing] == [4] * 4
 
 
 def test_what_somebody_reports_is_not_said_to_stand_in_a_log():
@@ -142,10 +143,10 @@ def test_a_record_is_judged_with_the_rest(tmp_path):
 
 @pytest.mark.parametrize("wrong", [("nope.log",), ("/nope/x",), ("99999999",), ("sglang:d1+fsdp:d1",), ("--gpus", "-1")])
 def test_wrong_input_is_one_sentence(wrong, tmp_path):
-    done = run_cli("diagnose", *wrong)
+    done = read_cli("diagnose", *wrong)
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     (tmp_path / "r.json").write_text('{"schema": "nccl-runbook/record/2", "step": 7}')
-    assert run_cli("diagnose", tmp_path / "r.json").returncode == 2
+    assert read_cli("diagnose", tmp_path / "r.json").returncode == 2
 
 
 def test_the_page_says_the_sentence_of_the_terminal(tmp_path):
