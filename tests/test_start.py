@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,12 +18,14 @@ import typer
 from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
-from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
+from nccl_runbook.cockpit import given as given_words
+from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess, WorldSeen
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.messages import read
 from nccl_runbook.report.cells import Line
+from nccl_runbook.report.render import macros
 from nccl_runbook.triage.facts import Start
 from nccl_runbook.triage.judge import answer
 from nccl_runbook.triage.start import judge as rules, read as start_files
@@ -181,6 +184,10 @@ def test_the_line_shown_says_what_the_variables_say(values):
     assert told["budget"] == ("5m" if values["budget_s"] == 300 else f"{values['budget_s']}s")
 
 
+def test_the_line_shown_holds_no_secret():
+    assert "hunter2" not in cockpit.command_line({**PLAIN, "symptom": 'wandb.login(key="canary-hunter2")\nit hangs'})
+
+
 def test_the_line_of_the_defaults_is_the_bare_command():
     assert cockpit.command_line(PLAIN) == "nccl-runbook run"
     assert cockpit.BUDGET_S == 300 and parsed([])["budget"] == "5m"
@@ -189,11 +196,17 @@ def test_the_line_of_the_defaults_is_the_bare_command():
 def test_what_a_run_says_is_escaped(tmp_path):
     run = RunProcess.__new__(RunProcess)
     run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
-    run.cancelled_at, run.started_at, run.ended_at = None, 0.0, 1.0
-    ended = cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"])
+    run.cancelled_at, run.started_at, run.ended_at, run.compared, run._worlds = None, 0.0, 1.0, None, tempfile.NamedTemporaryFile()
+    world = {"step": "03-fewer-gpus", "name": "<script>", "gpus": "0,1", "ranks": 2}
+    Path(run._worlds.name).write_text('{"step": "03-fewer-gpus"}\n' + json.dumps(world) + "\n" + json.dumps(world)[:9])  # the second line is not whole yet
+    cells = macros("cells.html.j2")
+    run.command = ("run",)
+    ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.answer(None, [], run, '')}"
     assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
-    assert all(text in cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"]) for text in ('<progress value="1" max="2"', "now 99-verdict"))
+    assert run.worlds == [WorldSeen(**world)] and run.now == "03-fewer-gpus"
+    at_work = str(cells.form_status({"run": run, "seconds": 60}))
+    assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "of about 60 s", "03-fewer-gpus", "2 ranks, GPU 0,1")) and "<script" not in at_work
 
 
 def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path):
@@ -213,7 +226,8 @@ def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path)
 
 def test_headless_it_is_a_table_and_needs_no_widgets(monkeypatch):
     monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
-    assert "03-fewer-gpus" in repr(cockpit.show(dict(PLAIN), collect("", "")))
+    shown = repr(cockpit.show(dict(PLAIN), collect("", ""), Line("found")))
+    assert all(text in shown for text in ("found", "03-fewer-gpus", "nccl-runbook run", "nccl-runbook diagnose"))
     asked = "import sys, nccl_runbook.cockpit; assert not {'ipywidgets', 'torch', 'IPython', 'papermill'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", asked], check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
 
@@ -238,19 +252,77 @@ def test_the_notebook_runs_with_a_symptom_alone_and_with_nothing(tmp_path, monke
     assert (record.status, len(record.tables)) == (status, tables)
 
 
-def test_fields_write_plain_variables_and_a_second_run_is_refused(tmp_path, monkeypatch):
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """The form over plain variables, without a frontend."""
     pytest.importorskip("ipywidgets")
-    variables = dict(PLAIN)
-    fields = cockpit.Cockpit(variables, collect("", ""))
-    fields.gpus.value, fields.budget.value, fields.busy.value = " 0,1 ", 90, True
-    fields.boxes["04-transports"].value = False
-    assert (variables["gpus"], variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
-    assert variables["steps"] == [name for name in step_texts() if name != "04-transports"]
-    assert "--budget 90s --allow-busy" in fields.line.value and fields.cancel() == "No run is in progress."
+    from nccl_runbook.cockpit import form
+
+    monkeypatch.setenv("NCCL_RUNBOOK_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(form, "_latest", None)
+    return form.Cockpit({**PLAIN})
+
+
+def typed(opened, text: str) -> dict:
+    """The variables once that was typed and read."""
+    opened.fields["given"].value = text
+    opened.read(opened.asked)
+    return opened.namespace
+
+
+def test_fields_write_plain_variables_and_a_second_run_is_refused(opened, tmp_path, monkeypatch):
+    from nccl_runbook.cockpit import form
+
+    for name, value in (("gpus", " 0,1 "), ("budget_s", 90), ("allow_busy", True)):
+        opened.fields[name].value = value
+    opened.boxes["04-transports"].value = False
+    variables = opened.namespace
+    assert (variables["gpus"].strip(), variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
+    assert variables["steps"] == [name for name in form.TESTS if name != "04-transports"]
+    assert "--gpus 0,1 --budget 90s --allow-busy" in opened.texts["line"].value and opened.cancel() == "No run is in progress."
     at_work = RunProcess(["--step", "none"], tmp_path)  # not watched yet: at work as far as anybody knows
-    monkeypatch.setattr(cockpit, "_latest", at_work)
-    assert "Cancel it" in fields.run() and cockpit._latest is at_work
+    monkeypatch.setattr(form, "_latest", at_work)
+    assert "Cancel it" in opened.run() and form._latest is at_work
     assert at_work.start().wait(30)
+
+
+def test_what_is_typed_is_read_as_the_command_line_reads_it(opened, tmp_path):
+    data = ROOT / "tests" / "data" / "hang"
+    assert typed(opened, "tests/data/hang/skip")["log"] == str(data / "skip") and opened.case(None).lead.id == "hang-told"
+    assert typed(opened, f"{data / 'skip'}\ntests/data/hang/op")["log"] == f"{data / 'skip'}:{data / 'op'}"
+    assert typed(opened, "ncclSystemError") | {"steps": []} == {**PLAIN, "symptom": "ncclSystemError"}
+    assert typed(opened, f"{DUPLICATES[0]}\nstep 2 of 3")["log"] == str(tmp_path / "pasted.log")
+    assert opened.boxes[opened.case(None).test.line.split()[-1]].value
+    assert typed(opened, "hf_abcdefghijklmnopqrstuvwxyz012345 is my\ntoken x")["log"] and "hf_abc" not in (tmp_path / "pasted.log").read_text()
+    assert typed(opened, "")["log"] == "" and opened.case(None) is None
+
+
+def test_a_run_reads_the_dumps_that_were_given(opened):
+    typed(opened, "tests/data/hang/skip")
+    opened.boxes["03-fewer-gpus"].value = True
+    values = opened.values()
+    assert (values["log"], values["hang_path"], values["steps"]) == ("", str(ROOT / "tests/data/hang/skip"), ["03-fewer-gpus", "06-timeouts"])
+    assert parsed(cockpit.arguments(values))["parameter"] == [f"hang_path={values['hang_path']}"]
+
+
+@pytest.mark.parametrize("field, wrong", [("given", "/nowhere/a.log"), ("given", "tests/data /nowhere/a.log"), ("gpus", "1-0"), ("python", "/nowhere/python -u"),
+                                          ("python", "python3 'x")])
+def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
+    opened.fields[field].value = wrong
+    opened.read(opened.asked)
+    assert 'role="alert"' in opened.texts["refused"].value and opened.buttons["run"].disabled and "<pre" not in opened.texts["line"].value
+    opened.fields[field].value = ""
+    opened.read(opened.asked)
+    assert "alert" not in opened.texts["refused"].value and not opened.buttons["run"].disabled
+
+
+@given(st.text(max_size=300), st.text(max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_pasted_is_paths_one_line_or_a_file(tmp_path_factory, first, second):
+    pasted = tmp_path_factory.getbasetemp() / "pasted.log"
+    found = given_words.items(f"{first}\n{second}", Path("/nowhere"), pasted)
+    lines = {line.strip() for line in f"{first}\n{second}".splitlines()}
+    assert all(word in lines or os.path.lexists(word) for word in found)
 
 
 # a run as a process

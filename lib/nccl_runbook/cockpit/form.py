@@ -1,0 +1,245 @@
+"""The form of 00-start: what somebody has, the answer at once, then tests that are watched, cancelled and repeated.
+
+Everything that changes is a widget: JupyterLab restores widgets from the kernel, and no cell keeps words that are
+no longer true. Buttons may call back in either of the kernel's threads (ipykernel 7) and a run in its own, so
+shared state is under a lock.
+"""
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import threading
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as w
+
+from nccl_runbook.case.answer import Case, Gathered, case as add_up
+from nccl_runbook.case.facts import Brought
+from nccl_runbook.case.judge import DUMPS, LOGS
+from nccl_runbook.case.table import text
+from nccl_runbook.cockpit import FIELDS, arguments, command_line, notebooks_here, read_values
+from nccl_runbook.cockpit.given import items, read
+from nccl_runbook.cockpit.run_process import RUN, RunProcess, WorldSeen
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.devices import gpu_ranges
+from nccl_runbook.report.render import macros
+from nccl_runbook.step import RUN_DIR_VARIABLE, outputs_root
+from nccl_runbook.triage.start.steps import step_texts, symptoms
+
+PAUSE_S = 0.05  # without a key: then what was typed is answered
+WARM = "ncclSystemError"  # any error text: it loads what reads and judges
+TESTS = ("01-gpu-visibility", "02-environment", "03-fewer-gpus", "04-transports", "05-weight-sync")
+STYLES = {"passed": "success", "": "info", "lost": "warning"}  # of a world's button, by how it ended; "": it runs
+OPTIONS = ("python", "gpus", "budget_s", "allow_busy")
+_SETTINGS = re.compile(r"export ((?:[A-Z]\w*=\S+ ?)+)")
+
+_lock = threading.RLock()
+_reading = threading.Lock()  # the matcher of messages serves one thread at a time
+_latest: RunProcess | None = None  # of this kernel: two at a time would disturb each other
+
+
+class Cockpit:
+    """The form over one namespace. A second run beside one at work is refused, in another cell as well."""
+
+    def __init__(self, namespace: MutableMapping[str, Any]) -> None:
+        self.namespace = namespace
+        self.notebooks = notebooks_here()
+        self.brought = Brought()
+        self.found = Gathered([])
+        self.asked = self.wrong = ""  # what was given, and why it cannot be read
+        values = {name: namespace.get(name, wanted()) for name, wanted in FIELDS.items()}
+        wanted = namespace.get("steps", ())
+        first, _, rest = values["symptom"].partition("\n")
+        known = first if first in symptoms() else ""
+        given = [*values["log"].split(":"), rest if known else values["symptom"]]
+        look = {"layout": w.Layout(width="98%"), "style": {"description_width": "9.5rem"}}
+        self.fields = {
+            "given": w.Textarea("\n".join(filter(None, given)), description="What do you have?", rows=3, **look, placeholder=(
+                "Paste a path (log, folder of dumps, launch script), the text of a log, or one error line")),
+            "symptom": w.Dropdown(description="Symptom", value=known, **look, options=[
+                ("choose, if you have no text", ""), *((s.words, s.id) for s in symptoms().values())]),
+            "python": w.Text(values["python"], description="Interpreter", continuous_update=False, **look,
+                             placeholder="found automatically; or a path, or docker exec -i NAME python3"),
+            "gpus": w.Text(values["gpus"], description="GPUs", placeholder="all; or 0,1 or 0-3", **look),
+            "budget_s": w.BoundedIntText(values["budget_s"], min=10, max=86400, description="Budget, seconds", **look),
+            "allow_busy": w.Checkbox(values["allow_busy"], **look,
+                                     description="Also test GPUs that others use (disturbs their jobs)")}
+        self.boxes = {name: w.Checkbox(not wanted or name in wanted, indent=False, layout=look["layout"],
+                                       description=f"{name} ({step_texts()[name].about_s} s): {step_texts()[name].answers}")
+                      for name in TESTS if (self.notebooks / f"{name}.ipynb").is_file()}
+        # no icons: their glyph would become part of the accessible name
+        self.buttons = {
+            "run": w.Button(description="Run", button_style="primary", tooltip="Run the steps. Starts ranks on the GPUs."),
+            "cancel": w.Button(description="Cancel", tooltip="Stop the run and its ranks"),
+            "try": w.Button(description="Try it beside a control", layout=w.Layout(width="auto"),
+                            tooltip="Run an all_reduce with and without the setting, in turn")}
+        self.setting = w.Text(description="Setting to try", placeholder="NAME=VALUE", layout=w.Layout(width="60%"),
+                              style=look["style"])
+        self.texts = {name: w.HTML() for name in ("refused", "price", "status", "line", "said")}
+        self.card = w.Output()
+        self.fix = w.HBox([self.setting, self.buttons["try"]], layout=w.Layout(display="none"))
+        self.plan = w.VBox(list(self.boxes.values()))
+        self.worlds = w.HBox(layout=w.Layout(flex_flow="row wrap"))
+        options = w.Accordion([w.VBox([self.fields[name] for name in OPTIONS])],
+                              titles=["Options: interpreter, GPUs, time"])
+        run = w.HBox([self.buttons["run"], self.buttons["cancel"], self.texts["status"]])
+        self.box = w.VBox([self.fields["given"], self.fields["symptom"], self.texts["refused"], self.card, self.fix,
+                           self.texts["price"], run, self.worlds, self.plan, options, self.texts["line"],
+                           self.texts["said"]], layout=w.Layout(max_width="64rem"))
+        for field in (*self.fields.values(), *self.boxes.values()):
+            field.observe(lambda _change: self.changed(), "value")
+        for name, action in (("run", self.run), ("cancel", self.cancel), ("try", self.try_setting)):
+            self.buttons[name].on_click(lambda _button, action=action: action())
+        read([WARM])
+        self.changed()
+        if _latest is not None:
+            _latest.on_change = lambda _run: self.draw()
+
+    def changed(self) -> None:
+        """Write every field into its plain variable, and have what was given read."""
+        ticked = self._ticked()
+        self.namespace.update({name: self.fields[name].value for name in OPTIONS},
+                              steps=[] if len(ticked) == len(self.boxes) else ticked)
+        asked = "\n".join(filter(None, (self._symptom(), self.fields["given"].value.strip())))
+        if asked != self.asked:
+            self.asked = asked
+            timer = threading.Timer(PAUSE_S, self.read, [asked])
+            timer.daemon = True
+            timer.start()
+        self.draw()
+
+    def _ticked(self) -> list[str]:
+        return [name for name, box in self.boxes.items() if box.value]
+
+    def _symptom(self) -> str:
+        chosen = self.fields["symptom"].value
+        return symptoms()[chosen].words if chosen else ""
+
+    def read(self, asked: str) -> None:
+        """Answer it, unless something else was typed meanwhile."""
+        with _reading:
+            if asked != self.asked:
+                return
+            brought, found, wrong = Brought(), Gathered([]), ""
+            try:
+                folder = Path(os.environ.get(RUN_DIR_VARIABLE) or outputs_root())
+                brought, found = read(items(asked, outputs_root().parent, folder / "pasted.log"))
+            except (ValueError, OSError) as error:
+                wrong = str(error)
+        with _lock:
+            if asked == self.asked:
+                words = [self.fields["symptom"].value, *(word for word in brought.words if word != self._symptom())]
+                self.namespace.update(log=":".join(brought.logs), symptom="\n".join(filter(None, words)))
+                self.brought, self.found, self.wrong = brought, found, wrong
+                if not wrong:
+                    self._propose()
+                self.draw()
+
+    def case(self, run: RunProcess | None) -> Case | None:
+        """The answer to what was given, and to what a run tested that is over."""
+        known = {r.step for r in self.found.records}
+        tested = [r for r in run.records if r.step not in known] if run and not run.interrupted else []
+        found = dataclasses.replace(self.found, records=[*self.found.records, *tested])
+        return add_up(found, "00-start", "", "unknown") if found.records else None
+
+    def _propose(self) -> None:
+        """Tests that decide come first, and only they are ticked if the answer names them; so is the fix's setting."""
+        answer = self.case(None)
+        asked = re.findall(r"--step (\S+)", answer.test.line) if answer and answer.test else []
+        lead = answer.lead if answer else None
+        order = dict.fromkeys([*asked, *self.found.steps, *self.boxes])
+        self.plan.children = [self.boxes[name] for name in order if name in self.boxes]
+        for name, box in self.boxes.items():
+            box.value = name in asked if asked else lead is None
+        lines = [line for remedy in (lead.remedy if lead else ()) for line in remedy.lines]
+        self.setting.value = " ".join(m[1] for line in lines for m in [_SETTINGS.fullmatch(line)] if m)
+        self.fix.layout.display = "" if self.setting.value else "none"
+
+    def values(self) -> dict[str, Any]:
+        """What a run gets: the plain variables, and the steps that read what was given: its page holds the answer, too."""
+        values = read_values(self.namespace)
+        read = [r.step for r in self.found.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
+        if DUMPS in read:
+            values["hang_path"] = values["log"]
+            values["log"] = values["log"] if LOGS in read else ""
+        return {**values, "steps": [*self._ticked(), *read] if values["steps"] or DUMPS in read else []}
+
+    def _refused(self) -> str:
+        """Why the fields cannot be used as they are; "" if they can."""
+        try:
+            gpu_ranges(self.fields["gpus"].value)
+            command = shlex.split(self.fields["python"].value)
+        except ValueError as error:
+            return str(error)
+        if command and shutil.which(os.path.expanduser(command[0])) is None:
+            return f"Interpreter: there is no program {command[0]}"
+        return self.wrong
+
+    def draw(self) -> None:
+        """Show everything that follows from the fields, the answer and the run."""
+        with _lock:
+            run, refused = _latest, self._refused()
+            at_work = run is not None and run.at_work
+            self.buttons["try"].disabled = bool(refused) or at_work
+            self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
+            self.buttons["cancel"].disabled = not at_work or run.cancelled_at is not None
+            line = "" if refused else command_line(self.values(), self.notebooks)
+            seconds = sum(step_texts()[name].about_s for name in self._ticked())
+            state = {"refused": refused, "line": line, "seconds": seconds, "run": run}
+            cells = macros("cells.html.j2")
+            for name, shown in self.texts.items():
+                shown.value = str(getattr(cells, f"form_{name}")(state))
+            answer = self.case(None if at_work else run)
+            page = os.path.relpath(run.page) if run and run.page else ""
+            html = cells.answer(answer, text(answer).splitlines()[1:-1] if answer else [], run, page)
+            data = {"text/html": Redactor(os.environ).text(str(html))}
+            self.card.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
+            self._draw_worlds(run.worlds if run else [])
+
+    def _draw_worlds(self, worlds: list[WorldSeen]) -> None:
+        """A button for each world of ranks, as it started and as it ended; a click repeats it."""
+        known = {button.tooltip: button for button in self.worlds.children}
+        buttons = [known.get(at.again) or w.Button(tooltip=at.again, layout={"width": "auto"}) for at in worlds]
+        for button, world in zip(buttons, worlds, strict=True):
+            button.description = world.text
+            button.button_style = STYLES.get(world.ended, "danger")
+            if button.tooltip not in known:
+                button.on_click(lambda _button, world=world: self.repeat(world))
+        self.worlds.children = buttons
+
+    def run(self) -> str:
+        """Start a run of what the plain variables say; one sentence if one is at work."""
+        return self._start(self.values())
+
+    def repeat(self, world: WorldSeen) -> str:
+        """Run one world again, by its step and on its GPUs."""
+        values = {**read_values(self.namespace), "steps": [world.step], "gpus": world.gpus, "symptom": "", "log": ""}
+        return self._start(values, "-p", "max_ranks", str(world.ranks))
+
+    def try_setting(self) -> str:
+        """The setting of the fix against the environment as it is."""
+        values = {**read_values(self.namespace), "symptom": "", "log": "", "steps": []}
+        return self._start(values, command=("ab", ".", self.setting.value.strip(), "--json"))
+
+    def _start(self, values: dict[str, Any], *more: str, command: Sequence[str] = RUN) -> str:
+        global _latest
+        with _lock:
+            if _latest is not None and _latest.at_work:
+                return "A run is in progress. Cancel it, or wait until it ends."
+            line = arguments(values, self.notebooks if command == RUN else None)
+            _latest = RunProcess([*line, *more], self.notebooks.parent / "outputs", command)
+            _latest.on_change = lambda _run: self.draw()
+            _latest.start()
+            return ""
+
+    def cancel(self) -> str:
+        """Stop the run at work; one sentence if there is none."""
+        with _lock:
+            if _latest is None or not _latest.at_work:
+                return "No run is in progress."
+            _latest.cancel()
+            self.draw()
+            return ""
