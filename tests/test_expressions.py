@@ -20,7 +20,7 @@ BOUNDED = {
     "hang.live.judge_hosts._ELSEWHERE": (300, "an address and its port, asked with match"),
     "triage.read_profile._TIMES": (LINE_CHARACTERS, "a piece of a line"),
     "messages.read_ranks._GROUP": (LINE, "a line"),
-    r"triage/start/read.py:Kernel Module.{0,80}?\s(\d{1,9}(?:\.\d{1,9}){1,4})\s": (4096, "the driver's file in /proc"),
+    r"case/read_start.py:Kernel Module.{0,80}?\s(\d{1,9}(?:\.\d{1,9}){1,4})\s": (4096, "the driver's file in /proc"),
 }
 # rows of tables that a line made for them keeps busy for longer: the list may only become shorter
 SLOW_ROWS = set((Path(__file__).parent / "data" / "slow-expressions.txt").read_text().split())

@@ -9,13 +9,12 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.case.answer import Case
+from nccl_runbook.case.table import Answer, plan_table
 from nccl_runbook.core.parameters import coerce
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
-from nccl_runbook.triage.facts import Start
-from nccl_runbook.triage.start.steps import plan
-from nccl_runbook.triage.start.table import plan_table
 
 FIELDS = {"symptom": str, "log": str, "python": str, "gpus": str, "budget_s": int, "allow_busy": bool}
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
@@ -61,7 +60,6 @@ def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[
             "--python": values.get("python", "").strip(), "--gpus": values.get("gpus", "").strip(),
             "--budget": "" if values.get("budget_s", BUDGET_S) == BUDGET_S else f"{values['budget_s']}s"}
     line = [part for option, text in told.items() if text for part in (option, text)] + ["--allow-busy"] * bool(values.get("allow_busy"))
-    line += ["-p", "hang_path", values["hang_path"]] if values.get("hang_path") else []
     if notebooks is not None and notebooks.resolve() != (outputs_root().parent / "notebooks").resolve():
         line += ["--notebooks", str(notebooks)]
     return line + (["--step", *values["steps"]] if values.get("steps") else [])
@@ -72,11 +70,11 @@ def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> st
     return shlex.join(["nccl-runbook", "run", *map(Redactor(os.environ).text, arguments(values, notebooks))])
 
 
-def show(namespace: MutableMapping[str, Any], start: Start, report: Any) -> Any:
-    """The form, or what was found, the plan of steps and the command line if nobody could press a button."""
+def show(namespace: MutableMapping[str, Any], told: Case) -> Any:
+    """The form, or the answer, the plan of steps and the command line if nobody could press a button."""
     if is_interactive(namespace):
         from nccl_runbook.cockpit.form import Cockpit
 
         return Cockpit(namespace).box
-    lines = f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(read_values(namespace))}"
-    return Shown([report, plan_table(plan(start)), Line(lines)])
+    line = f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(read_values(namespace))}"
+    return Shown([Answer(told), plan_table(told), Line(line)])

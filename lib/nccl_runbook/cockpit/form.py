@@ -18,8 +18,8 @@ import ipywidgets as w
 
 from nccl_runbook.case.answer import Case, Gathered, case as add_up
 from nccl_runbook.case.facts import Brought
-from nccl_runbook.case.judge import DUMPS, LOGS
-from nccl_runbook.case.table import text
+from nccl_runbook.case.judge import DUMPS, LOGS, plan
+from nccl_runbook.case.table import card
 from nccl_runbook.cockpit import FIELDS, arguments, command_line, notebooks_here, read_values
 from nccl_runbook.cockpit.given import items, read
 from nccl_runbook.cockpit.run_process import RUN, RunProcess, WorldSeen
@@ -148,10 +148,10 @@ class Cockpit:
     def _propose(self) -> None:
         """Tests that decide come first, and only they are ticked if the answer names them; so is the fix's setting."""
         answer = self.case(None)
-        asked = re.findall(r"--step (\S+)", answer.test.line) if answer and answer.test else []
+        test = answer.test if answer else None
+        asked = test.steps if test else []
         lead = answer.lead if answer else None
-        order = dict.fromkeys([*asked, *self.found.steps, *self.boxes])
-        self.plan.children = [self.boxes[name] for name in order if name in self.boxes]
+        self.plan.children = [self.boxes[step.name] for step, _ in plan(test, self.found.steps) if step.name in self.boxes]
         for name, box in self.boxes.items():
             box.value = name in asked if asked else lead is None
         lines = [line for remedy in (lead.remedy if lead else ()) for line in remedy.lines]
@@ -162,10 +162,7 @@ class Cockpit:
         """What a run gets: the plain variables, and the steps that read what was given: its page holds the answer, too."""
         values = read_values(self.namespace)
         read = [r.step for r in self.found.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
-        if DUMPS in read:
-            values["hang_path"] = values["log"]
-            values["log"] = values["log"] if LOGS in read else ""
-        return {**values, "steps": [*self._ticked(), *read] if values["steps"] or DUMPS in read else []}
+        return {**values, "steps": [*self._ticked(), *read] if values["steps"] else []}
 
     def _refused(self) -> str:
         """Why the fields cannot be used as they are; "" if they can."""
@@ -194,8 +191,7 @@ class Cockpit:
                 shown.value = str(getattr(cells, f"form_{name}")(state))
             answer = self.case(None if at_work else run)
             page = os.path.relpath(run.page) if run and run.page else ""
-            html = cells.answer(answer, text(answer).splitlines()[1:-1] if answer else [], run, page)
-            data = {"text/html": Redactor(os.environ).text(str(html))}
+            data = {"text/html": Redactor(os.environ).text(str(card(answer, run, page)))}
             self.card.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
             self._draw_worlds(run.worlds if run else [])
 
