@@ -1,4 +1,4 @@
-"""00-start in a real JupyterLab, driven by a real browser: paste, answer, run, watch, repeat, try a fix, cancel while ranks hang.
+"""00-start in a real JupyterLab, driven by a real browser: paste, answer, run, watch, try a fix, cancel while ranks hang.
 
 One server and one page for all tests of this file, in this order."""
 
@@ -204,27 +204,17 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     run_button(page).click()
     page.locator("progress").first.wait_for()
     assert run_button(page).is_disabled()
-    page.get_by_role("button", name="1 rank: passed").wait_for(timeout=60_000)
+    page.get_by_role("listitem").filter(has_text="1 rank: passed").wait_for(timeout=60_000)
     shot(page, "running")
     page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
     shot(page, "after-run")
     assert page.locator("p", has_text="rehearsal on Gloo").or_(page.get_by_text("healthy torch")).count()
-    assert page.get_by_role("button", name="2 ranks: passed").count() == 1
+    assert page.get_by_role("listitem").filter(has_text="2 ranks: passed").count() == 1
     assert page.get_by_role("button", name="Cancel").is_disabled() and page.get_by_role("button", name="Run", exact=True).is_enabled()
     run, = (p for p in (lab[2] / "outputs").iterdir() if (p / "verdict.json").exists() and p.name != "latest")
     verdict = json.loads((run / "verdict.json").read_text())
     assert {s["notebook"] for s in verdict["steps"]} == {"00-start", "03-fewer-gpus"}
     assert json.loads((run / "00-start.json").read_text())["parameters"]["symptom"] == "hangs-later"
-
-
-def test_a_click_on_a_world_repeats_it(lab, page):
-    before = {*(lab[2] / "outputs").iterdir()}
-    page.get_by_role("button", name="2 ranks: passed").click()
-    page.locator("progress").first.wait_for()
-    page.get_by_role("button", name="2 ranks: passed").wait_for(timeout=60_000)
-    page.locator("progress").first.wait_for(state="detached", timeout=60_000)
-    run, = {*(lab[2] / "outputs").iterdir()} - before
-    assert "03-fewer-gpus" in json.loads((run / "verdict.json").read_text())["run"]["command"]
 
 
 def test_the_setting_of_a_fix_is_tried_beside_a_control(page):

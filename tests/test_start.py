@@ -25,7 +25,7 @@ from nccl_runbook.case.judge import nothing_brought, plan
 from nccl_runbook.case.read_start import collect
 from nccl_runbook.case.table import Answer
 from nccl_runbook.cockpit import given as given_words
-from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess, WorldSeen
+from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
@@ -229,14 +229,14 @@ def test_what_a_run_says_is_escaped(tmp_path):
     run = RunProcess.__new__(RunProcess)
     run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
     run.cancelled_at, run.started_at, run.ended_at, run.compared, run._worlds = None, 0.0, 1.0, None, tempfile.NamedTemporaryFile()
-    world = {"step": "03-fewer-gpus", "name": "<script>", "gpus": "0,1", "ranks": 2}
+    world = {"step": "03-fewer-gpus", "name": "<script>", "gpus": "0,1", "ranks": 2, "ended": "", "gb_per_s": None}
     Path(run._worlds.name).write_text('{"step": "03-fewer-gpus"}\n' + json.dumps(world) + "\n" + json.dumps(world)[:9])  # the second line is not whole yet
     cells = macros("cells.html.j2")
     run.command = ("run",)
-    ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.answer(None, [], run, '')}"
+    ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.form_worlds({'run': run})}{cells.answer(None, [], run, '')}"
     assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
-    assert run.worlds == [WorldSeen(**world)] and run.now == "03-fewer-gpus"
+    assert run.worlds == [world] and run.now == "03-fewer-gpus"
     at_work = str(cells.form_status({"run": run, "seconds": 60}))
     assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "of about 60 s", "03-fewer-gpus", "2 ranks, GPU 0,1")) and "<script" not in at_work
 

@@ -171,13 +171,11 @@ class Step:
 
     def _note(self, request: WorldRequest, world: World | None) -> None:
         """For whoever watches: a world that starts, or how it ended."""
-        seen = {"name": request.name, "ranks": request.world_size,
-                "gpus": ",".join(str(d) for d in request.devices if d is not None)}
-        if world:
-            figures = [world.busbw_gb_per_s(op) for op in ("all_reduce", "send_recv")]
-            seen.update(ended=world.ended, gb_per_s=next(filter(None, figures), None))
+        figures = [world.busbw_gb_per_s(op) for op in ("all_reduce", "send_recv")] if world else []
         if request.name != "software":
-            self._tell(seen)
+            self._tell({"name": request.name, "ranks": request.world_size, "ended": world.ended if world else "",
+                        "gpus": ",".join(str(d) for d in request.devices if d is not None),
+                        "gb_per_s": next(filter(None, figures), None)})
 
     def _tell(self, seen: Mapping[str, Any]) -> None:
         """A line in the file of whoever watches, if somebody does."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from nccl_runbook.case.answer import Case
 from nccl_runbook.case.judge import plan
@@ -72,20 +73,21 @@ def _cut(text: str) -> str:
 
 @dataclasses.dataclass(repr=False)
 class Answer:
-    """The answer as a notebook shows it, and as a terminal does."""
+    """The answer as a notebook shows it, and as a terminal does. ``below``: what else a notebook shows, tables and lines."""
 
     case: Case
+    below: tuple[Any, ...] = ()
 
     def _repr_html_(self) -> str:
-        return str(card(self.case))
+        return "".join([card(self.case), *(part._repr_html_() for part in self.below)])
 
     def __repr__(self) -> str:
-        return text(self.case)
+        return "\n\n".join([text(self.case), *map(repr, self.below)])
 
 
 def card(case: Case | None, run: object = None, page: str = "") -> str:
     """The answer as HTML; ``run`` and ``page``: what was tested since, and where its report lies."""
-    return macros("cells.html.j2").answer(case, text(case).splitlines()[1:-1] if case else [], run, page)
+    return str(macros("cells.html.j2").answer(case, text(case).splitlines()[1:-1] if case else [], run, page))
 
 
 def plan_table(case: Case) -> Table:

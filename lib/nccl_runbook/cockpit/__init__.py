@@ -11,24 +11,12 @@ from typing import Any
 
 from nccl_runbook.case.answer import Case
 from nccl_runbook.case.table import Answer, plan_table
-from nccl_runbook.core.parameters import coerce
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 
-FIELDS = {"symptom": str, "log": str, "python": str, "gpus": str, "budget_s": int, "allow_busy": bool}
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
 _FIRST = "00-start"
-
-
-class Shown(list):
-    """What a notebook shows below one another."""
-
-    def _repr_html_(self) -> str:
-        return "".join(part._repr_html_() for part in self)
-
-    def __repr__(self) -> str:
-        return "\n\n".join(map(repr, self))
 
 
 def is_interactive(namespace: Mapping[str, Any]) -> bool:
@@ -46,12 +34,6 @@ def notebooks_here() -> Path:
     here = Path.cwd()
     is_book = (here / f"{_FIRST}.ipynb").is_file() and not here.is_relative_to(outputs_root())
     return here if is_book else outputs_root().parent / "notebooks"
-
-
-def read_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain variables, typed; ParameterError names one of the wrong type."""
-    values = {name: coerce(name, namespace[name], wanted) for name, wanted in FIELDS.items() if name in namespace}
-    return {**values, "steps": [str(step) for step in namespace.get("steps", [])]}
 
 
 def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[str]:
@@ -76,5 +58,5 @@ def show(namespace: MutableMapping[str, Any], told: Case) -> Any:
         from nccl_runbook.cockpit.form import Cockpit
 
         return Cockpit(namespace).box
-    line = f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(read_values(namespace))}"
-    return Shown([Answer(told), plan_table(told), Line(line)])
+    line = f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(namespace)}"
+    return Answer(told, (plan_table(told), Line(line)))

@@ -20,9 +20,9 @@ from nccl_runbook.case.answer import Case, Gathered, case as add_up
 from nccl_runbook.case.facts import Brought
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.case.table import card
-from nccl_runbook.cockpit import FIELDS, arguments, command_line, notebooks_here, read_values
+from nccl_runbook.cockpit import arguments, command_line, notebooks_here
 from nccl_runbook.cockpit.given import items, read
-from nccl_runbook.cockpit.run_process import RUN, RunProcess, WorldSeen
+from nccl_runbook.cockpit.run_process import RUN, RunProcess
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.devices import gpu_ranges
 from nccl_runbook.report.render import macros
@@ -32,7 +32,6 @@ from nccl_runbook.triage.start.steps import step_texts, symptoms
 PAUSE_S = 0.05  # without a key: then what was typed is answered
 WARM = "ncclSystemError"  # any error text: it loads what reads and judges
 TESTS = ("01-gpu-visibility", "02-environment", "03-fewer-gpus", "04-transports", "05-weight-sync")
-STYLES = {"passed": "success", "": "info", "lost": "warning"}  # of a world's button, by how it ended; "": it runs
 OPTIONS = ("python", "gpus", "budget_s", "allow_busy")
 _SETTINGS = re.compile(r"export ((?:[A-Z]\w*=\S+ ?)+)")
 
@@ -50,22 +49,21 @@ class Cockpit:
         self.brought = Brought()
         self.found = Gathered([])
         self.asked = self.wrong = ""  # what was given, and why it cannot be read
-        values = {name: namespace.get(name, wanted()) for name, wanted in FIELDS.items()}
         wanted = namespace.get("steps", ())
-        first, _, rest = values["symptom"].partition("\n")
+        first, _, rest = namespace["symptom"].partition("\n")
         known = first if first in symptoms() else ""
-        given = [*values["log"].split(":"), rest if known else values["symptom"]]
+        given = [*namespace["log"].split(":"), rest if known else namespace["symptom"]]
         look = {"layout": w.Layout(width="98%"), "style": {"description_width": "9.5rem"}}
         self.fields = {
             "given": w.Textarea("\n".join(filter(None, given)), description="What do you have?", rows=3, **look, placeholder=(
                 "Paste a path (log, folder of dumps, launch script), the text of a log, or one error line")),
             "symptom": w.Dropdown(description="Symptom", value=known, **look, options=[
                 ("choose, if you have no text", ""), *((s.words, s.id) for s in symptoms().values())]),
-            "python": w.Text(values["python"], description="Interpreter", continuous_update=False, **look,
+            "python": w.Text(namespace["python"], description="Interpreter", continuous_update=False, **look,
                              placeholder="found automatically; or a path, or docker exec -i NAME python3"),
-            "gpus": w.Text(values["gpus"], description="GPUs", placeholder="all; or 0,1 or 0-3", **look),
-            "budget_s": w.BoundedIntText(values["budget_s"], min=10, max=86400, description="Budget, seconds", **look),
-            "allow_busy": w.Checkbox(values["allow_busy"], **look,
+            "gpus": w.Text(namespace["gpus"], description="GPUs", placeholder="all; or 0,1 or 0-3", **look),
+            "budget_s": w.BoundedIntText(namespace["budget_s"], min=10, max=86400, description="Budget, seconds", **look),
+            "allow_busy": w.Checkbox(namespace["allow_busy"], **look,
                                      description="Also test GPUs that others use (disturbs their jobs)")}
         self.boxes = {name: w.Checkbox(not wanted or name in wanted, indent=False, layout=look["layout"],
                                        description=f"{name} ({step_texts()[name].about_s} s): {step_texts()[name].answers}")
@@ -78,16 +76,15 @@ class Cockpit:
                             tooltip="Run an all_reduce with and without the setting, in turn")}
         self.setting = w.Text(description="Setting to try", placeholder="NAME=VALUE", layout=w.Layout(width="60%"),
                               style=look["style"])
-        self.texts = {name: w.HTML() for name in ("refused", "price", "status", "line", "said")}
+        self.texts = {name: w.HTML() for name in ("refused", "price", "status", "worlds", "line", "said")}
         self.card = w.Output()
         self.fix = w.HBox([self.setting, self.buttons["try"]], layout=w.Layout(display="none"))
         self.plan = w.VBox(list(self.boxes.values()))
-        self.worlds = w.HBox(layout=w.Layout(flex_flow="row wrap"))
         options = w.Accordion([w.VBox([self.fields[name] for name in OPTIONS])],
                               titles=["Options: interpreter, GPUs, time"])
         run = w.HBox([self.buttons["run"], self.buttons["cancel"], self.texts["status"]])
         self.box = w.VBox([self.fields["given"], self.fields["symptom"], self.texts["refused"], self.card, self.fix,
-                           self.texts["price"], run, self.worlds, self.plan, options, self.texts["line"],
+                           self.texts["price"], run, self.texts["worlds"], self.plan, options, self.texts["line"],
                            self.texts["said"]], layout=w.Layout(max_width="64rem"))
         for field in (*self.fields.values(), *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
@@ -160,9 +157,8 @@ class Cockpit:
 
     def values(self) -> dict[str, Any]:
         """What a run gets: the plain variables, and the steps that read what was given: its page holds the answer, too."""
-        values = read_values(self.namespace)
         read = [r.step for r in self.found.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
-        return {**values, "steps": [*self._ticked(), *read] if values["steps"] else []}
+        return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
 
     def _refused(self) -> str:
         """Why the fields cannot be used as they are; "" if they can."""
@@ -191,42 +187,24 @@ class Cockpit:
                 shown.value = str(getattr(cells, f"form_{name}")(state))
             answer = self.case(None if at_work else run)
             page = os.path.relpath(run.page) if run and run.page else ""
-            data = {"text/html": Redactor(os.environ).text(str(card(answer, run, page)))}
+            data = {"text/html": Redactor(os.environ).text(card(answer, run, page))}
             self.card.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
-            self._draw_worlds(run.worlds if run else [])
-
-    def _draw_worlds(self, worlds: list[WorldSeen]) -> None:
-        """A button for each world of ranks, as it started and as it ended; a click repeats it."""
-        known = {button.tooltip: button for button in self.worlds.children}
-        buttons = [known.get(at.again) or w.Button(tooltip=at.again, layout={"width": "auto"}) for at in worlds]
-        for button, world in zip(buttons, worlds, strict=True):
-            button.description = world.text
-            button.button_style = STYLES.get(world.ended, "danger")
-            if button.tooltip not in known:
-                button.on_click(lambda _button, world=world: self.repeat(world))
-        self.worlds.children = buttons
 
     def run(self) -> str:
         """Start a run of what the plain variables say; one sentence if one is at work."""
         return self._start(self.values())
 
-    def repeat(self, world: WorldSeen) -> str:
-        """Run one world again, by its step and on its GPUs."""
-        values = {**read_values(self.namespace), "steps": [world.step], "gpus": world.gpus, "symptom": "", "log": ""}
-        return self._start(values, "-p", "max_ranks", str(world.ranks))
-
     def try_setting(self) -> str:
         """The setting of the fix against the environment as it is."""
-        values = {**read_values(self.namespace), "symptom": "", "log": "", "steps": []}
-        return self._start(values, command=("ab", ".", self.setting.value.strip(), "--json"))
+        return self._start({**self.namespace, "symptom": "", "log": "", "steps": []}, command=("ab", ".", self.setting.value.strip(), "--json"))
 
-    def _start(self, values: dict[str, Any], *more: str, command: Sequence[str] = RUN) -> str:
+    def _start(self, values: dict[str, Any], command: Sequence[str] = RUN) -> str:
         global _latest
         with _lock:
             if _latest is not None and _latest.at_work:
                 return "A run is in progress. Cancel it, or wait until it ends."
             line = arguments(values, self.notebooks if command == RUN else None)
-            _latest = RunProcess([*line, *more], self.notebooks.parent / "outputs", command)
+            _latest = RunProcess(line, self.notebooks.parent / "outputs", command)
             _latest.on_change = lambda _run: self.draw()
             _latest.start()
             return ""

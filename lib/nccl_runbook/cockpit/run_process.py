@@ -5,7 +5,6 @@ No notebook and no widget is needed for it. The process holds a pipe from its st
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -29,30 +28,6 @@ UPDATES_APART_S = 0.5
 KILL_AFTER_S = 10.0  # a run that does not heed SIGTERM; its kernel and ranks end with it
 _STEP_DONE = re.compile(r"\[(\d+)/(\d+)\] (\S+)")
 RUN = ("run", "--json", "--stop-with-stdin")
-
-
-@dataclasses.dataclass(frozen=True)
-class WorldSeen:
-    """One world of ranks, as the step noted it. ``gpus``: CUDA indices, "" on the CPU; ``ended``: "" while it runs; ``gb_per_s``: the bus
-    bandwidth of its last collective, None if it was not timed."""
-
-    step: str
-    name: str
-    gpus: str
-    ranks: int
-    ended: str = ""
-    gb_per_s: float | None = None
-
-    @property
-    def again(self) -> str:
-        """What a click on it does."""
-        return f"Run {self.name} of {self.step} again"
-
-    @property
-    def text(self) -> str:
-        """What it is and how it ended."""
-        figure = f", {self.gb_per_s:.3g} GB/s" if self.gb_per_s else ""
-        return f"{self.name}: {self.ended or 'running'}{figure}"
 
 
 class RunProcess:
@@ -115,9 +90,9 @@ class RunProcess:
         return [json.loads(line) for line in whole.splitlines()]
 
     @property
-    def worlds(self) -> list[WorldSeen]:
-        """Every world that it started, in order, as it stands now."""
-        return list({(n["step"], n["name"]): WorldSeen(**n) for n in self._noted if "name" in n}.values())
+    def worlds(self) -> list[dict[str, Any]]:
+        """Every world that it started, in order, as it stands now; ``ended``: "" while it runs."""
+        return list({(n["step"], n["name"]): n for n in self._noted if "name" in n}.values())
 
     @property
     def now(self) -> str:
