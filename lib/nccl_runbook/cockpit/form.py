@@ -196,7 +196,8 @@ class Cockpit:
 
     def try_setting(self) -> str:
         """The setting of the fix against the environment as it is."""
-        return self._start({**self.namespace, "symptom": "", "log": "", "steps": []}, command=("ab", ".", self.setting.value.strip(), "--json"))
+        values = {**self.namespace, "symptom": "", "log": "", "steps": []}
+        return self._start(values, ("ab", ".", self.setting.value.strip(), "--json"))
 
     def _start(self, values: dict[str, Any], command: Sequence[str] = RUN) -> str:
         global _latest
