@@ -12,9 +12,10 @@ from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.placement.placement import place as place_ranks
 from nccl_runbook.plan import judge as rules
+from nccl_runbook.plan.answer import intend, intention
 from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.areal.allocation import Refused, from_roles, parse, spans, valid_at, written_for
-from nccl_runbook.plan.groups import LAUNCHERS, Site, intend, place
+from nccl_runbook.plan.groups import LAUNCHERS, Site, place
 from nccl_runbook.plan.table import intended_table, intended_tables
 
 V, A, S = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"
@@ -267,7 +268,7 @@ def test_the_first_remedy_is_the_switch_to_disk_of_that_tag(tag, line):
     finding = fixes("sglang:d1+fsdp:d1", 1, tag)
     lines = "\n".join(finding.remedy[0].lines)
     assert finding.cause == "trainer-and-engine-share-gpu" and line in lines
-    assert ("weight_update_mode=disk" in lines) == knowledge.at(tag).switch.honours_option
+    assert ("weight_update_mode=disk" in lines) == knowledge.at(tag).switch["honours_option"]
 
 
 def test_the_options_that_no_script_reads_are_called_so_and_the_shipped_example_only_where_it_is():
@@ -316,8 +317,13 @@ def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():
     ("sglang.d1+d1", [0], ["allocation-refused"], "Your allocation"), ("", [0, 1], [], None), ("sglang:d1", [None, None], [], "Your allocation")])
 def test_the_allocation_of_the_notebook_is_planned_on_the_gpus_that_are_seen(text, devices, ids, caption):
     fact = intend(text, place_ranks(devices))
-    assert [f.id for f in rules.intention(fact)] == ids and intended_table(fact).columns
+    assert [f.id for f in intention(fact)] == ids and intended_table(fact).columns
     assert [caption in t.caption for t in intended_tables(fact)] == [True] * (caption is not None)
     assert isinstance(fact, Gap) == (bool(text) and devices == [None, None])
     assert isinstance(intend(text, Gap("not-run", "busy")), Gap) == bool(text)
     assert not text or intend(text, place_ranks([None, None]), "v0.4.0", 3).gpus == 3, "where none is seen, as many as are named"
+
+
+def test_the_notebook_says_of_a_tag_that_was_not_read_what_plan_says_of_it():
+    read, unread = (intention(intend("sglang:d1+fsdp:d1", place_ranks([0, 1]), tag)) for tag in ("v1.0.4", "v3.0.0"))
+    assert [len(f.evidence) for f in (*read, *unread)] == [0, 1] and "v3.0.0" in unread[0].evidence[0].text

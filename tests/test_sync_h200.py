@@ -10,8 +10,7 @@ from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.placement.placement import place
-from nccl_runbook.plan import judge as allocation
-from nccl_runbook.plan.groups import intend
+from nccl_runbook.plan.answer import intend, intention
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.page import render_index
 from nccl_runbook.report.verdict import RunInfo, verdict_document
@@ -43,7 +42,7 @@ def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
     """The planned duplicate, NCCL's own refusal of it, the tag's line, and the methods that brought every byte on that one GPU (measured)."""
     seen, seats = runs("one-gpu"), place([0])
     intended = intend("sglang:d1+fsdp:d1", seats, "v0.5.0")
-    found = allocation.intention(intended, weight_sync.judge(seen, seats))
+    found = intention(intended, weight_sync.judge(seen, seats))
     planned = found[0]
     assert [f.id for f in found] == ["allocation-duplicate", "trainer-and-engine-share-gpu", "weight-sync-choice", "weight-sync-verified"]
     assert (planned.severity, planned.status, found[1].remedy) == (Severity.BROKEN, "established", ()) and "Duplicate GPU" in planned.evidence[-1].text
@@ -54,7 +53,7 @@ def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
     told = [page.index(word) for word in (planned.title, "actor.weight_update_mode=disk", tables[0].caption, "Duplicate GPU",
                                           "ipc-direct, 0.0042 s", seen.arms["ipc-direct"].said)]
     assert told == sorted(told) and len(page) < 300_000
-    two = allocation.intention(intend("sglang:d1+fsdp:d1", place([0, 1]), "v0.5.0"), weight_sync.judge(runs("flat"), place([0, 1])))
+    two = intention(intend("sglang:d1+fsdp:d1", place([0, 1]), "v0.5.0"), weight_sync.judge(runs("flat"), place([0, 1])))
     assert two[0].id == "allocation-clean" and two[0].cause is None
 
 

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import pytest
-from book_samples import run_cli
 from hypothesis import given, strategies as st
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader
 from nccl_runbook.messages.facts import Logs, Seen
 from nccl_runbook.triage import judge as triage, judge_ranks
+from warm_cli import read_cli
 
 LOG = "NCCL INFO NCCL version 2.28.9+cuda13.0\n"
 
@@ -220,7 +220,7 @@ def test_normal_values_are_no_evidence(tmp_path, line):
 
 def test_our_own_answer_is_no_evidence(tmp_path):
     (tmp_path / "job.log").write_text("n1:1:2 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
-    ours = run_cli("triage", tmp_path / "job.log").stdout
+    ours = read_cli("triage", tmp_path / "job.log").stdout
     (tmp_path / "job.log").write_text(ours)
     assert "Duplicate GPU" in ours and "nccl-duplicate-gpu-detected" not in reader.collect([str(tmp_path / "job.log")]).seen
 

@@ -22,7 +22,7 @@ from nccl_runbook.messages.read import collect
 from nccl_runbook.report.verdict import START_STEP, RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.judge import Answer, answer
 from nccl_runbook.triage.judge_against import Comparison, compare
-from nccl_runbook.triage.start.steps import Symptom, matching
+from nccl_runbook.triage.start.steps import deciding, matching
 from nccl_runbook.triage.table import all_tables
 
 SETTINGS, PLAN = "02-environment", "plan"
@@ -30,18 +30,13 @@ SETTINGS, PLAN = "02-environment", "plan"
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-    """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any; ``symptoms``: those that
-    the user's own words name."""
+    """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any; ``steps``: those that decide
+    the symptom."""
 
     records: list[Record]
     logs: Answer | None = None
     dumps: Dumps | None = None
-    symptoms: tuple[Symptom, ...] = ()
-
-    @property
-    def steps(self) -> list[str]:
-        """Those that decide the symptoms, in their order."""
-        return list(dict.fromkeys(step for symptom in self.symptoms for step in symptom.steps))
+    steps: tuple[str, ...] = ()
 
     @property
     def findings(self) -> list[Finding]:
@@ -70,8 +65,9 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     document = verdict_document(RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps), found.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(document, sentence=sentence(document, lead), exit_code=exit_code(document.verdict, fail_on))
-    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps,
-                                                   found.logs.logs.launcher if found.logs else ""))
+    told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
+    launcher = found.logs.logs.launcher if found.logs else ""
+    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps, launcher, told))
 
 
 def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],
@@ -114,13 +110,13 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
     ``compared``: with a good run; ``good`` and ``bad``: names of the logs compared."""
     dumps, logs = dumps_of(hang, logs)
     given = answer(logs, compared, good, bad, dumps.next if dumps else None)
-    symptoms = tuple(dict.fromkeys(s for line in logs.context.splitlines() for s in matching(line)))
+    words = logs.context.splitlines()
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
     if logs.context or not dumps or any(f.lines for f in logs.files):  # nobody named a log: that none was read is not missed
         unread = [f.title for f in given.findings if f.id == "log-not-read"]
-        told = [] if given.hypotheses else [symptom_recognised(s) for s in symptoms]
-        records.append(of_findings(LOGS, [*given.findings, *told], all_tables(given), not_seen=unread))
-    return Gathered(records, given, dumps, symptoms)
+        symptoms = [] if given.hypotheses else dict.fromkeys(symptom for line in words for symptom in matching(line))
+        records.append(of_findings(LOGS, [*given.findings, *map(symptom_recognised, symptoms)], all_tables(given), not_seen=unread))
+    return Gathered(records, given, dumps, tuple(deciding(words)))
 
 
 def of_start(start: Start) -> Case:

@@ -25,7 +25,7 @@ def text(case: Case) -> str:
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
-        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and (lead or e.text not in document.sentence)]
+        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and e.text.strip() not in document.sentence]
         lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
         known = causes().get(first.cause if lead else first.id)
@@ -95,4 +95,4 @@ def plan_table(case: Case) -> Table:
     rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")]
             for step, why in plan(case.test, case.found.steps)]
     return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is planned"], rows,
-                 "A run takes its steps in the order of their numbers and ends with 99-verdict. The seconds are estimates for four GPUs.")
+                 "A run reads first, and ends once a cause is established. The seconds are estimates for four GPUs.")

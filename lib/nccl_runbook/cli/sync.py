@@ -16,8 +16,7 @@ from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.placement import placement
-from nccl_runbook.plan import judge as allocation
-from nccl_runbook.plan.groups import check, intend
+from nccl_runbook.plan.answer import check, intend, intention
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.cells import StepView
 from nccl_runbook.report.tables import Table
@@ -95,7 +94,7 @@ def _measured(step: Step, tensor_parallel: int, stopped: stop.Stop) -> tuple[lis
                         p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody,
                         say=answer.say)
     tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(weight_sync.topology(runs))]
-    return allocation.intention(intended, weight_sync.judge(runs, plan)), weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
+    return intention(intended, weight_sync.judge(runs, plan)), weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 
 
 def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str,

@@ -1,11 +1,14 @@
 """From what somebody names - an allocation, a launch line, a script, a YAML, a folder - to judged placements. Reads only."""
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
+from nccl_runbook.placement.placement import Placement
 from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training_file as training_file
 from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, of_realhf, parse
@@ -106,7 +109,7 @@ def _of_training(training: training_file.Training, where: str, asked: Site, rule
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
     by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and rules.era == "C"
     realhf = training.realhf and rules.realhf
-    update = asked.update or ("disk" if realhf or training.update == "disk" and rules.switch.honours_option else "xccl")
+    update = asked.update or ("disk" if realhf or training.update == "disk" and rules.switch["honours_option"] else "xccl")
     nodes = asked.nodes or training.nodes or 1
     controlled = realhf or by_role or training.scheduler == "local"
     told = dataclasses.replace(
@@ -124,7 +127,7 @@ def _of_training(training: training_file.Training, where: str, asked: Site, rule
 
 def _about(training: training_file.Training, rules: knowledge.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
-    ignored = training.update == "disk" and not rules.switch.honours_option
+    ignored = training.update == "disk" and not rules.switch["honours_option"]
     made_of_it = f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"
     return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (training.update not in ("", update)) + \
         [f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"] * \
@@ -146,10 +149,43 @@ def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: li
                 rules=rules)
 
 
-def _of_framework(known: frameworks.Framework, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
+def check(text: str, tag: str = "") -> None:
+    """Raises ValueError for an allocation that this tag (the newest known if empty) cannot read, and for a tag that is none."""
+    rules = knowledge.at(tag) if tag else knowledge.newest()
+    try:
+        parse(text, rules) if text.strip() else None
+    except Refused as why:
+        raise ValueError(f"AReaL {rules.tag} cannot read the allocation {text}: {why.says}") from why
+
+
+def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> Plan | Gap | None:
+    """The plan of an allocation by AReaL's local launcher on the GPUs that ``seen`` is placed on, else on as many as are ``named``; None
+    where there is no text, a Gap where there is no GPU. ``tag``: as in ``check``."""
+    gpus = named if isinstance(seen, Gap) else len({d for d in seen.devices if d is not None}) or named
+    rules = knowledge.at(tag) if tag else knowledge.newest()
+    if not text.strip():
+        return None
+    if not gpus:
+        return Gap("not-run", "no GPU is visible here, or none was checked: name the GPUs of the job, such as --gpus 0 or 0-7")
+    return _areal(text, "", Site(gpus), rules, [])
+
+
+def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> list[Finding]:
+    """What the allocation that a reader named would do here, before what was measured; only that where none was named. NCCL's own refusal
+    of the same seats, measured, establishes the planned one, which has the lines of its tag: those of the refusal go."""
+    if not isinstance(intended, Plan):
+        return list(measured)
+    planned = intended.finding
+    seen = next((f for f in measured if f.cause == rules_of_plans.CAUSE == planned.cause), None)
+    if seen:
+        planned = dataclasses.replace(planned, status=seen.status, evidence=(*planned.evidence, *seen.evidence[:1]))
+    return [planned, *(dataclasses.replace(f, remedy=()) if f is seen else f for f in measured)]
+
+
+def _of_framework(known: str, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
     pools = {" ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat}  # verl's
     gpus = _sized(asked, script.gpus or sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1)).gpus
     launch = frameworks.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    return Plan(where, "", known.name, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)
+    return Plan(where, "", known, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)

@@ -4,7 +4,6 @@ Ray gives every worker a GPU of its own and waits where there is none, so nothin
 are two programs, each of which counts from the first GPU that it sees. Sources: plan/flags.toml.
 """
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -17,41 +16,28 @@ from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, tha
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
 
-@dataclasses.dataclass(frozen=True)
-class Framework:
-    """A row of flags.toml, whose head explains the fields."""
-
-    name: str
-    source: str
-    marks: tuple[str, ...]
-    flags: dict[str, dict[str, Any]]
-    apart: tuple[str, ...] = ()
-    share_text: str = ""
-    share_lines: tuple[str, ...] = ()
-
-
-@functools.cache
-def frameworks() -> dict[str, Framework]:
-    return {name: Framework(name, **row) for name, row in table("plan/flags").items()}
-
-
-def of(text: str) -> Framework | None:
+def of(text: str) -> str | None:
     """The framework whose marks stand in the text, the first of the table."""
-    return next((f for f in frameworks().values() if any(mark in text for mark in f.marks)), None)
+    return next((name for name, row in table("plan/flags").items() if any(mark in text for mark in row["marks"])), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
     """What was read of one launch: flags by name, the GPUs that trainer and server see (None: all), and whether a server was started."""
 
-    framework: Framework
+    framework: str
     flags: Mapping[str, Sequence[str]]
     text: str
     trainer_sees: tuple[int, ...] | None = None
     server_sees: tuple[int, ...] | None = None
 
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The framework's row of flags.toml, whose head explains it."""
+        return table("plan/flags")[self.framework]
+
     def told(self, field: str) -> str:
-        named = {n: f["default"] for n, f in self.framework.flags.items() if f["field"] == field}
+        named = {n: f["default"] for n, f in self.row["flags"].items() if f["field"] == field}
         return [*[next(iter(self.flags[name]), "true") for name in named if name in self.flags], *map(str, named.values()), ""][0]
 
     def number(self, field: str) -> int:
@@ -71,7 +57,7 @@ class Launch:
         return float(self._checked(field, r"[+-]?(\d{1,9}\.?\d{0,99}|\.\d{1,99})([eE][+-]?\d{1,3})?$")) > 0
 
     def _checked(self, field: str, form: str) -> str:
-        name = next((n for n in self.flags if self.framework.flags.get(n, {}).get("field") == field), "")
+        name = next((n for n in self.flags if self.row["flags"].get(n, {}).get("field") == field), "")
         values = " ".join(self.flags[name]) if name else self.told(field)
         if not re.match(form, values):
             raise ValueError(f"{name or field} is {values!r}: not a number that can be resolved here")
@@ -81,7 +67,7 @@ class Launch:
         return self.told(field).lower() in ("true", "1", "yes")
 
 
-def merged(framework: Framework, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int) -> Launch:
+def merged(framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int) -> Launch:
     """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each see their own GPUs. Raises
     ValueError where none of its flags was read: defaults alone are no plan."""
     flags: dict[str, Sequence[str]] = {}
@@ -91,9 +77,9 @@ def merged(framework: Framework, commands: Sequence[tuple[str, Mapping[str, Sequ
         if own or serves:
             flags |= own
             sees[serves] = _visible(" ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus)
-    if not set(flags) & set(framework.flags):
-        raise ValueError(f"{framework.name} is started here, but without any flag that places its ranks")
-    if framework.name == "trl" and True in sees:
+    if not set(flags) & set(table("plan/flags")[framework]["flags"]):
+        raise ValueError(f"{framework} is started here, but without any flag that places its ranks")
+    if framework == "trl" and True in sees:
         flags.setdefault("vllm_mode", ("server",))
         if False not in sees:  # the trainer is started elsewhere
             flags["num_processes"] = ("0",)
@@ -111,9 +97,9 @@ def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
 def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[Mode, Placed, int]:
     """The components, where they sit, and on how many nodes. ``nodes``: 0 where nobody says; then as many as a launch over several nodes
     fills, ``least_nodes`` at least, else one. Raises ValueError where a size is no number."""
-    if launch.framework.name == "trl":
+    if launch.framework == "trl":
         return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
-    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct}[launch.framework.name]
+    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct}[launch.framework]
     parts, pools, update, notes, refusals = how(launch)
     mode = Mode(tuple(parts), None, scheduled=True)
     asked = mode.total_gpus
@@ -144,7 +130,7 @@ _Shape = tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]
 
 
 def _verl(launch: Launch) -> _Shape:
-    apart = not launch.on("hybrid") or any(word in launch.text for word in launch.framework.apart)
+    apart = not launch.on("hybrid") or any(word in launch.text for word in launch.row["apart"])
     pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     train, rollout = math.prod(pools[0]), math.prod(pools[-1])

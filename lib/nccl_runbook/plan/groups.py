@@ -8,10 +8,8 @@ gives engines whole nodes and the trainer all that is left.
 import dataclasses
 from collections.abc import Sequence
 
-from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.placement.placement import Placement
-from nccl_runbook.plan.areal.allocation import Mode, Part, Refused, parse
-from nccl_runbook.plan.areal.tags import at, newest
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.plan.areal.allocation import Mode, Part
 
 LAUNCHERS = ("local", "single-controller", "ray")
 MOST_RANKS = 4096  # listed for each group; the verdict counts them all
@@ -183,38 +181,3 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
          "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4"),
         (any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None),
          'the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)'))
-
-
-@dataclasses.dataclass(frozen=True)
-class Intended:
-    """``text``: "" where no allocation was named; ``tag``: of AReaL; ``gpus``: seen here, or named where none is seen; ``placed``: None
-    where that tag refuses the text."""
-
-    text: str
-    gpus: int
-    tag: str = ""
-    placed: Placed | None = None
-
-
-def check(text: str, tag: str = "") -> None:
-    """Raises ValueError for an allocation that this tag (the newest known if empty) cannot read, and for a tag that is none."""
-    rules = at(tag) if tag else newest()
-    try:
-        parse(text, rules) if text.strip() else None
-    except Refused as why:
-        raise ValueError(f"AReaL {rules.tag} cannot read the allocation {text}: {why.says}") from why
-
-
-def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> Intended | Gap:
-    """Where AReaL's local launcher would put it on the GPUs that ``seen`` is placed on, else on as many as are ``named``. ``tag``: AReaL's,
-    the newest known if empty. A Gap where there is a text and no GPU. Raises ValueError for a tag that is none."""
-    gpus = 0 if isinstance(seen, Gap) else len({d for d in seen.devices if d is not None})
-    rules, count = at(tag) if tag else newest(), gpus or named
-    if not text.strip():
-        return Intended("", count)
-    if not count:
-        return Gap("not-run", "no GPU is visible here, or none was checked: name the GPUs of the job, such as --gpus 0 or 0-7")
-    try:
-        return Intended(text, count, rules.tag, place(parse(text, rules), Site(count)))
-    except Refused:
-        return Intended(text, count, rules.tag)

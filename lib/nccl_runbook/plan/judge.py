@@ -9,10 +9,10 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.plan.areal.allocation import Mode, Refused, parse, spans, spelt, valid_at, written_for
-from nccl_runbook.plan.areal.tags import Rules, at, newest
+from nccl_runbook.plan.areal.allocation import Mode, Refused, spans, spelt, valid_at, written_for
+from nccl_runbook.plan.areal.tags import Rules, newest
 from nccl_runbook.plan.frameworks import Launch
-from nccl_runbook.plan.groups import Group, Intended, Placed, Site, place, that_apply
+from nccl_runbook.plan.groups import Group, Placed, Site, place, that_apply
 
 CAUSE = "trainer-and-engine-share-gpu"
 SEVERITY = {"clean": Severity.OK, "oversubscribed": Severity.WARN,
@@ -32,23 +32,6 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
                 f"For {rules.tag}, write:" if instead
                 else f"Use the grammar of {rules.tag}, such as sglang:d1+fsdp:d1.",
                 (instead,) if instead else ()),))
-
-
-def intention(intended: Intended | Gap, measured: Sequence[Finding] = ()) -> list[Finding]:
-    """What the allocation that a reader named would do here, before what was measured; only that where none was named. NCCL's own refusal
-    of the same seats, measured, establishes the planned one, which has the lines of its tag: those of the refusal go."""
-    if isinstance(intended, Gap) or not intended.text:
-        return list(measured)
-    rules, site = at(intended.tag) if intended.tag else newest(), Site(intended.gpus)
-    try:
-        mode = parse(intended.text, rules)
-    except Refused as why:
-        return [refused(intended.text, why, rules), *measured]
-    planned = judge(intended.text, mode, place(mode, site), rules, site)
-    seen = next((f for f in measured if f.cause == CAUSE and planned.cause == CAUSE), None)
-    if seen:
-        planned = dataclasses.replace(planned, status=seen.status, evidence=(*planned.evidence, *seen.evidence[:1]))
-    return [planned, *(dataclasses.replace(f, remedy=()) if f is seen else f for f in measured)]
 
 
 def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:
@@ -95,14 +78,14 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
 def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
     switch = rules.switch
     unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
-    shipped = [f"# or take {switch.example} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"
-               ] if switch.example and site.gpus == 1 else []
+    shipped = [f"# or take {switch['example']} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"
+               ] if "example" in switch and site.gpus == 1 else []
     engine = next(iter(mode.of("engine")), None)
     share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(engine.backend if engine else "")
     room = [f"{share}  # both share one GPU: the engine must leave memory for the trainer"] * bool(share and site.gpus == 1)
     apart = [Remedy("you", "Also add this to the command line that starts the "
-                           "job:", tuple(room))] if room and not switch.honours_option else []
-    return [Remedy("you", switch.text + unread, (*switch.lines, *shipped, *([] if apart else room))), *apart]
+                           "job:", tuple(room))] if room and not switch["honours_option"] else []
+    return [Remedy("you", switch["text"] + unread, (*switch["lines"], *shipped, *([] if apart else room))), *apart]
 
 
 def _more(mode: Mode, site: Site) -> list[Remedy]:
@@ -123,7 +106,7 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
 
 
 def _others(rules: Rules) -> list[Remedy]:
-    fit = {"take-turns": rules.era == "C", "adapter": rules.switch.honours_option, "opt-in": True}
+    fit = {"take-turns": rules.era == "C", "adapter": rules.switch["honours_option"], "opt-in": True}
     return [Remedy("you", **table("plan/areal/tags")["remedy"][name]) for name, fits in fit.items() if fits]
 
 
@@ -158,14 +141,14 @@ def about_tag(rules: Rules, site: Site) -> list[str]:
 
 def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:
     """The verdict on a launch; flags that look like one of the table and are none are named as evidence."""
-    cause, known = CAUSE if placed.verdict == "duplicate" else None, launch.framework.flags
+    cause, known = CAUSE if placed.verdict == "duplicate" else None, launch.row["flags"]
     slips = [f"--{n}: not known to us; the nearest flag is --{near}" for n in launch.flags if n not in known
              for near in difflib.get_close_matches(n, known, 1, 0.95)]
     seen = [*shared_lines(placed), *placed.notes, *slips]
     return Finding(
         f"allocation-{placed.verdict}", SEVERITY[placed.verdict],
-        f"{launch.framework.name}: {table('plan/areal/tags')['launches'][placed.verdict]} ({sizes(mode, gpus)})",
-        tuple(Evidence(e, launch.framework.source if i == 0 else "") for i, e in enumerate(seen)),
+        f"{launch.framework}: {table('plan/areal/tags')['launches'][placed.verdict]} ({sizes(mode, gpus)})",
+        tuple(Evidence(e, launch.row["source"] if i == 0 else "") for i, e in enumerate(seen)),
         () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, gpus, per_node)), cause,
         cause and "likely")
 
@@ -174,17 +157,17 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
     if placed.verdict == "refused":
         return [Remedy("you", f"Change the launch: {placed.notes[0]}.")]
     found, asked = [], sum(p.alloc_size for p in mode.parts)
-    if launch.framework.name == "trl" and placed.verdict == "duplicate":
+    if launch.framework == "trl" and placed.verdict == "duplicate":
         server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
         trainer = min(trainer, per_node - server)
         lines = (f"CUDA_VISIBLE_DEVICES={_range(0, server)} trl vllm-serve ...",
                  f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...")
         found += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
     apart = any(p.anchor is None for p in mode.of("engine")) and not launch.on("async")
-    can_share = placed.verdict == "duplicate" or apart and (launch.framework.name != "open-instruct" or gpus == 1)
-    if launch.framework.share_text and can_share:
-        found.append(Remedy("you", launch.framework.share_text, tuple(launch.framework.share_lines)))
-    alone = placed.verdict == "duplicate" and launch.framework.name != "trl"  # they share by a flag: more GPUs change nothing
+    can_share = placed.verdict == "duplicate" or apart and (launch.framework != "open-instruct" or gpus == 1)
+    if "share_text" in launch.row and can_share:
+        found.append(Remedy("you", launch.row["share_text"], launch.row["share_lines"]))
+    alone = placed.verdict == "duplicate" and launch.framework != "trl"  # they share by a flag: more GPUs change nothing
     return found + [Remedy("your launcher", f"Give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",))] * (not alone)
 
 

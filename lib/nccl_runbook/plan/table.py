@@ -3,7 +3,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.facts import counted
 from nccl_runbook.plan.answer import FOREIGN
 from nccl_runbook.report.tables import Cell, Table, titled
 
@@ -26,18 +26,17 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
 
 def intended_tables(intended: Any) -> list[Table]:
     """Its table, none where no allocation was named."""
-    return [intended_table(intended)] if isinstance(intended, Gap) or intended.text else []
+    return [] if intended is None else [intended_table(intended)]
 
 
 @titled("Your allocation")
 def intended_table(intended: Any) -> Table:
-    """plan.intended.Intended, or the Gap in its place."""
-    if intended.placed is None:
-        return Table("", ["group"], [], f"{intended.text} cannot be read" if intended.text else "the parameter allocation is empty")
+    """What plan.answer.intend gives."""
+    if intended is None or intended.placed is None:
+        return Table("", ["group"], [], f"{intended.text} cannot be read" if intended else "the parameter allocation is empty")
     return dataclasses.replace(
         groups_table(intended.placed.groups),
-        caption=f": {intended.text} (AReaL {intended.tag}) on {counted(intended.gpus, 'GPU')}: "
-        f"{intended.placed.verdict}")
+        caption=f": {intended.text} (AReaL {intended.rules.tag}) on {counted(intended.gpus, 'GPU')}: {intended.verdict}")
 
 
 def _seats(group: Any, gpu: int) -> Cell:

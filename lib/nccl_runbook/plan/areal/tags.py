@@ -4,22 +4,14 @@ import functools
 import itertools
 import operator
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from packaging.version import Version
 
 from nccl_runbook.causes.toml import table
 
 _TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
-
-
-@dataclasses.dataclass(frozen=True)
-class Switch:
-    """How a tag switches the weight update to disk; ``honours_option``: it reads actor.weight_update_mode."""
-
-    text: str
-    lines: tuple[str, ...]
-    honours_option: bool
-    example: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +30,7 @@ class Rules:
     archon_pipeline: bool
     controller: str
     realhf: bool
-    switch: Switch
+    switch: Mapping[str, Any]
 
     @property
     def known(self) -> bool:
@@ -50,7 +42,7 @@ class Rules:
 def rows() -> tuple[Rules, ...]:
     """Every row, oldest first, each with its last tag as the one that was asked for."""
     data = table("plan/areal/tags")
-    return tuple(Rules(**{**row, "tag": row["tags"][-1], "switch": Switch(**data["switch"][row["switch"]])})
+    return tuple(Rules(**{**row, "tag": row["tags"][-1], "switch": data["switch"][row["switch"]]})
                  for row in itertools.accumulate(data["rows"], operator.or_))
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 
 from nccl_runbook.causes.toml import table
 
@@ -48,3 +49,8 @@ def matching(line: str) -> list[Symptom]:
     """The symptoms whose message is in ``line``; what a line names by id or in the words of the table counts as well."""
     bare = line.strip().casefold()
     return [s for s in symptoms().values() if bare in (s.id, s.words.casefold()) or s.signatures.search(line)]
+
+
+def deciding(lines: Iterable[str]) -> list[str]:
+    """The steps that decide what lines point to, first the cheapest; [] if no single step does."""
+    return list(dict.fromkeys(step for line in lines for symptom in matching(line) for step in symptom.steps))
