@@ -2,14 +2,17 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 
+from nccl_runbook.case.facts import Start
 from nccl_runbook.causes.causes import causes, for_launcher
-from nccl_runbook.core.findings import Finding, Severity
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.judge import MOST_QUOTED, Decides
-from nccl_runbook.triage.start.steps import StepText, step_texts
+from nccl_runbook.triage.start.steps import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
@@ -26,6 +29,11 @@ class Test:
     why: str
     separates: tuple[str, ...] = ()
     about_s: int = 0
+
+    @property
+    def steps(self) -> list[str]:
+        """The steps that its line runs."""
+        return re.findall(r"--step (\S+)", self.line)
 
 
 def sentence(document: VerdictDocument, lead: Finding | None) -> str:
@@ -103,6 +111,29 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
         return Test(first.line, first.why, (open_causes[0],), about_s) if first.line else None
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
     return Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s) if ahead else None
+
+
+def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
+    """Every step once, and why it is planned: what decides, then what rules out the rest. ``steps``: those that decide the symptom."""
+    reasons = dict.fromkeys(test.steps if test else (), "decides: separates the causes that are left")
+    for name in steps:
+        reasons.setdefault(name, "decides: usual with this symptom")
+    for name in step_texts():
+        reasons.setdefault(name, "rules out the rest")
+    return [(step_texts()[name], why) for name, why in reasons.items() if name in step_texts()]
+
+
+def symptom_recognised(symptom: Symptom) -> Finding:
+    """A symptom that many causes share names none: it only orders the steps."""
+    return Finding("symptom-recognised", Severity.NOTE, f"{symptom.words}: {symptom.says}", (Evidence(symptom.says, "table of symptoms"),))
+
+
+def nothing_brought(start: Start) -> Finding:
+    """The first true sentence of a run: what this host shows before anything is started on it."""
+    count = 0 if isinstance(start.devices, Gap) else len(start.devices)
+    files = counted(count, "NVIDIA device file") if count else "no NVIDIA device file"
+    driver = "" if isinstance(start.driver, Gap) else f" and driver {start.driver}"
+    return Finding("nothing-brought", Severity.OK, f"this host has {files}{driver}; no log and no symptom: all steps run")
 
 
 def following(done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()) -> tuple[str, str]:
