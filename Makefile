@@ -1,6 +1,6 @@
 # make setup     install into .venv, and start nothing; then .venv/bin/nccl-runbook look, hang, triage, env, plan
 # make report    run the notebooks and write outputs/latest/index.html  (ARGS="--step 03-fewer-gpus", PYTHON=/path/to/your/python)
-# make lab       open them in JupyterLab
+# make lab       open a copy of them in JupyterLab, with the form of 00-start filled in
 # make test      the default test suite
 # make newest    the same on the newest versions that pyproject.toml allows, in .venv-newest; prints them
 # make bench     ours against torchrun and nccl-tests in one run, as ratios: build/bench/index.html  (ARGS="launch --nccl-tests DIR")
@@ -32,8 +32,7 @@ report: .venv/.headless
 
 lab: .venv/.lab
 	@.ci/setup torch
-	@NCCL_RUNBOOK_RUN_DIR="$$PWD/outputs/$$(date -u +%Y%m%dT%H%M%SZ)" .venv/bin/jupyter lab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$$PWD" \
-		$(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/notebooks/00-start.ipynb $(ARGS)
+	@.venv/bin/python .ci/lab $(ARGS)
 
 test: .venv/.test
 	@.venv/bin/python -m $(PYTEST) $(ARGS)

@@ -10,6 +10,7 @@ import signal
 import sys
 
 import pytest
+import warm_cli
 from hypothesis import HealthCheck, settings
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
@@ -17,11 +18,28 @@ from nccl_runbook.launch.engine import Engine
 settings.register_profile("suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+# some containers set it, and hundreds of interpreters that the tests start would compile the same files
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started with "&" in a script: the tests press Ctrl-C all the same
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """One for the tests of a file: its warm process imports torch once."""
+    with Engine([sys.executable], tmp_path_factory.mktemp("engine") / "logs", Redactor(os.environ)) as running:
+        yield running
+
+
 @pytest.fixture
-def engine(tmp_path):
+def own_engine(tmp_path):
+    """For a test that harms it, counts its processes or changes the variables."""
     with Engine([sys.executable], tmp_path / "logs", Redactor(os.environ)) as running:
         yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_warm_cli_is_left():
+    yield
+    warm_cli.end()

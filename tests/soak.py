@@ -1,4 +1,5 @@
 """Kills and stops at random moments of a real run: `python tests/soak.py kill 100`, `python tests/soak.py stop 20 --budget 30`.
+`python tests/soak.py resume 50`: runs with a log that end too early, and what `diagnose RUN` still knows of them.
 
 Each time, for the same seed at the same moments: no process is left, no torn record is believed, whoever was stopped is named, all within
 1.2 times the budget, and the next start removes what the run left in the temporary folder. Figures count on a quiet machine only.
@@ -132,9 +133,30 @@ def judged(run_dir: Path, alive: list[str], ratio: float, stopped: bool, folder:
     return {"verdict": verdict, "status": status, "reason": reason[:120], "left": len(before), "wrong": wrong}
 
 
+def resumed(number: int, after_s: float, budget_s: int, folder: Path) -> dict:
+    """A run that ends ``after_s`` after its start; what is wrong with what `diagnose` makes of its folder."""
+    log, run_dir = folder / "job.log", folder / f"case-{time.monotonic_ns()}"
+    log.write_text("node0:2360:2360 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n")
+    runner = subprocess.Popen([*CLI, "run", "--log", str(log), "--budget", f"{budget_s}s", "--out", str(run_dir), "--python", sys.executable],
+                              cwd=ROOT, env=with_library(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        runner.wait(after_s)
+    runner.send_signal(number)
+    code, whole = runner.wait(), sorted(run_dir.glob("[0-9][0-9]-*.json"))
+    finished = {one["step"] for path in whole if (one := json.loads(path.read_text()))["status"] not in ("running", "unknown")}
+    told = subprocess.run([*CLI, "diagnose", str(log), *map(str, whole[:1] and [run_dir]), "--json"], cwd=ROOT, env=with_library(), capture_output=True, text=True)
+    answer = json.loads(told.stdout or "{}")
+    wrong = [] if told.returncode in (0, 3, 4) else [f"diagnose ended with {told.returncode}: {told.stderr.strip()[-200:]}"]
+    wrong += [f"forgotten: {lost}"] if (lost := finished - {s["step"] for s in answer.get("steps", [])} - {"99-verdict"}) else []
+    wrong += ["asks again for what was done"] if any(step in (answer.get("next") or {}).get("line", "") for step in finished) else []
+    wrong += ["no cause"] if (answer.get("lead") or {}).get("cause") != "socket-interface-wrong" else []
+    return {"what": signal.Signals(number).name, "after_s": round(after_s, 2), "exit_code": code, "finished": sorted(finished),
+            "next": (answer.get("next") or {}).get("line", ""), "wrong": wrong}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["kill", "stop"])
+    parser.add_argument("what", choices=["kill", "stop", "resume"])
     parser.add_argument("count", type=int)
     parser.add_argument("--budget", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
@@ -143,6 +165,12 @@ def main() -> int:
     roles = ["runner", "kernel", "warm", "terminal"] if options.what == "kill" else ["rank", "warm", "youngest", "kernel"]
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         for number in range(options.count):
+            if options.what == "resume":
+                ends = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP]
+                found = resumed(ends[number % len(ends)], dice.uniform(0, 14.0), options.budget, Path(folder))
+                failed += bool(found["wrong"])
+                print(json.dumps(found), flush=True)
+                continue
             who = roles[number % len(roles)]
             found = once(options.what, who, dice.uniform(0, {"runner": 6.0, "terminal": 6.0, "rank": 0.1}.get(who, 1.0)), options.budget, Path(folder))
             failed += bool(found["wrong"])

@@ -43,10 +43,10 @@ POISON = {"GLOO_SOCKET_IFNAME": "nothing9", **{f"NCCL_HARMLESS_{n}": str(n) for 
           "TORCH_NCCL_TRACE_X": "1"}
 
 
-def test_one_bad_variable_among_twelve_is_named_and_proven(engine, monkeypatch):
+def test_one_bad_variable_among_twelve_is_named_and_proven(own_engine, monkeypatch):
     for name, value in POISON.items():
         monkeypatch.setenv(name, value)
-    made = arms.collect(engine, [None, None], 110, halve)
+    made = arms.collect(own_engine, [None, None], 110, halve)
     assert not made.control.passed and not made.control.again.passed and made.clean.trial.passed
     assert made.guilty.variables == {"GLOO_SOCKET_IFNAME": "nothing9"} and made.guilty.why_not == ""
     assert made.guilty.among == 12 and made.guilty.asked <= 10
@@ -55,7 +55,7 @@ def test_one_bad_variable_among_twelve_is_named_and_proven(engine, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_a_halving_without_an_answer_says_whether_the_budget_cut_it(engine, monkeypatch, cut):
+def test_a_halving_without_an_answer_says_whether_the_budget_cut_it(own_engine, monkeypatch, cut):
     for name, value in POISON.items():
         monkeypatch.setenv(name, value)
 
@@ -73,7 +73,7 @@ def test_a_halving_without_an_answer_says_whether_the_budget_cut_it(engine, monk
 
         return halve(candidates, asked)
 
-    made = arms.collect(engine, [None, None], budget_s, halve_late)
+    made = arms.collect(own_engine, [None, None], budget_s, halve_late)
     assert ("budget" in made.guilty.why_not, made.guilty.why_not == "unclear") == (cut, not cut) and made.guilty.asked == 3
     assert "GLOO_SOCKET_IFNAME" in made.guilty.variables and len(made.guilty.variables) < 12
 

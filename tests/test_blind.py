@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nvml_shim
@@ -20,14 +21,24 @@ from nccl_runbook.core.redact import Redactor
 from processes import ROOT
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, str, list[int]]]:
+    """Each fault: exit code, what was printed, the errors, and the ranks that were hit. The runs are at work at the same time: mostly, they wait."""
+    def start(fault: str) -> subprocess.Popen[str]:
+        return start_cli("run", "--step", "03-fewer-gpus", "--python", sys.executable, "--out", tmp_path_factory.mktemp(fault) / "run", "--json", "-p", "max_ranks", "2", cwd=ROOT)
+
+    with start("stop") as stopped, start("kill") as killed, Injector(stopped.pid, "stop", size=2, rank=1, after_s=0.0) as stops, \
+            Injector(killed.pid, "kill", size=2, rank=1, after_s=0.0) as kills, ThreadPoolExecutor(2) as pool:
+        said = pool.map(lambda run: run.communicate(timeout=200), (stopped, killed))
+        return {fault: (run.returncode, *told, injector.hit) for fault, told, run, injector in zip(("stop", "kill"), said, (stopped, killed), (stops, kills))}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", r"rank 1: .*\bsignal 9\b")])
-def test_a_rank_that_somebody_stops_or_kills_is_named(tmp_path: Path, fault: str, cause: str, says: str) -> None:
-    run = start_cli("run", "--step", "03-fewer-gpus", "--python", sys.executable, "--out", tmp_path / "run", "--json", "-p", "max_ranks", "2", cwd=ROOT)
-    with Injector(run.pid, fault, size=2, rank=1, after_s=0.0) as injector:
-        said, errors = run.communicate(timeout=200)
+def test_a_rank_that_somebody_stops_or_kills_is_named(ended: dict[str, tuple[int, str, str, list[int]]], fault: str, cause: str, says: str) -> None:
+    code, said, errors, hit = ended[fault]
     found = json.loads(said)["causes"][0]
-    assert run.returncode == 3 and len(injector.hit) == 2, (errors, said[:2000])
+    assert code == 3 and len(hit) == 2, (errors, said[:2000])
     assert (found["id"], found["status"]) == (cause, "established") and re.search(says, found["evidence"][0]["text"])
 
 

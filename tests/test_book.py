@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,14 +60,21 @@ FAULTS = {
 }
 
 
-def test_a_notebook_that_asks_for_it_runs_only_by_name(tmp_path: Path) -> None:
-    book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_new=GOOD)
-    path = book / "02-new.ipynb"
-    content = json.loads(path.read_text())
-    content["metadata"]["nccl_runbook"] = {"only_by_name": True}
-    path.write_text(json.dumps(content))
-    assert [p.name for p in make_plan(book, [], [])] == ["01-good"]
-    assert [p.name for p in make_plan(book, ["02-new"], [])] == ["02-new"]
+def test_a_choice_orders_the_steps_and_leaves_out_what_the_verdict_does_not_need(tmp_path: Path) -> None:
+    book = make_book(tmp_path / "notebooks", n01_good=GOOD, n02_good=GOOD, n03_good=GOOD, n99_verdict=GOOD)
+    asked: list[list[str]] = []
+
+    def choose(done: Sequence[records.Record], waiting: Sequence[str]) -> tuple[str, str]:
+        asked.append([r.step for r in done])
+        return ("02-good", "") if "02-good" in waiting else ("99-verdict", "not needed: said the test")
+
+    made = Book(make_plan(book, [], []), Options(outputs=tmp_path / "outputs", command="x"), [].append, choose)
+    document = made.run()
+    assert asked[:2] == [[], ["02-good"]]
+    left_out = [s for s in document.steps if s.status == "skipped"]
+    assert [(s.notebook, s.reason) for s in left_out] == [(n, "not needed: said the test") for n in ("01-good", "03-good")]
+    assert [records.load(made.run_dir / s.record).status for s in left_out] == ["skipped", "skipped"]
+    assert [s.status for s in document.steps if s.notebook == "02-good"] == ["ok"]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -12,14 +12,15 @@ import jsonschema
 import pytest
 from book_samples import run_cli, with_library
 from hypothesis import given, strategies as st
-from nccl_runbook.case.judge import cheapest, left
+from nccl_runbook.case.judge import READING, cheapest, following, left
 from nccl_runbook.case.read import sort
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record
-from nccl_runbook.report.verdict import RunInfo, leading, verdict_document
+from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, leading, verdict_document
 from nccl_runbook.triage.start.steps import step_texts
 from processes import ROOT
+from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data"
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/diagnose.json").read_text())
@@ -30,7 +31,7 @@ FIX = (Remedy("you", "do it"),)
 
 
 def diagnose(*given: str | Path, code: int | None = None) -> dict:
-    done = run_cli("diagnose", *given, "--json", "--gap", "0")
+    done = read_cli("diagnose", *given, "--json", "--gap", "0")
     assert done.returncode in ((0, 3, 4) if code is None else (code,)), done.stderr
     document = json.loads(done.stdout)
     jsonschema.validate(document, SCHEMA)
@@ -41,7 +42,7 @@ def diagnose(*given: str | Path, code: int | None = None) -> dict:
 @pytest.mark.parametrize("fault", sorted(p.name for p in (DATA / "hang").iterdir() if p.is_dir()))
 def test_dumps_are_answered_as_hang_answers(fault):
     """The first line names rank and cause wherever the single best tool does."""
-    ours, theirs = diagnose(DATA / "hang" / fault), json.loads(run_cli("hang", DATA / "hang" / fault, "--json").stdout)
+    ours, theirs = diagnose(DATA / "hang" / fault), json.loads(read_cli("hang", DATA / "hang" / fault, "--json").stdout)
     if theirs["culprits"] and theirs["verdict"] != "unknown":
         assert (ours["lead"] or {}).get("cause") == theirs["cause"] and ours["verdict"] == theirs["verdict"]
         assert theirs["sentence"].rstrip(".") in ours["sentence"]
@@ -56,11 +57,11 @@ def test_a_folder_of_logs_dumps_and_scripts_is_one_answer(tmp_path):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "job.sbatch").write_text(SBATCH)
     document = diagnose(tmp_path, code=3)
-    alone = json.loads(run_cli("hang", DATA / "hang" / "skip", "--json").stdout)
+    alone = json.loads(read_cli("hang", DATA / "hang" / "skip", "--json").stdout)
     assert document["lead"]["id"] == "hang-told" and document["lead"]["cause"] == alone["cause"]
     assert document["brought"]["scripts"] == [str(tmp_path / "job.sbatch")]
     assert {"06-timeouts", "02-environment"} <= {s["step"] for s in document["steps"]}
-    told = run_cli("diagnose", tmp_path).stdout
+    told = read_cli("diagnose", tmp_path).stdout
     assert told.splitlines()[0].startswith("Broken: ") and told.count(alone["sentence"].rstrip(".")) == 1
 
 
@@ -69,7 +70,7 @@ def test_a_message_that_is_the_fault_leads_before_a_setting(tmp_path):
     (tmp_path / "run.sh").write_text(SBATCH)
     for order in ([tmp_path / "a.log", tmp_path / "run.sh"], [tmp_path / "run.sh", tmp_path / "a.log"]):
         document = diagnose(*order, code=3)
-        assert document["lead"]["cause"] == json.loads(run_cli("triage", tmp_path / "a.log", "--json").stdout)["hypotheses"][0]["cause"]
+        assert document["lead"]["cause"] == json.loads(read_cli("triage", tmp_path / "a.log", "--json").stdout)["hypotheses"][0]["cause"]
         assert "a.log line 1" in document["sentence"]
 
 
@@ -117,7 +118,7 @@ def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path)
     for rest in (tmp_path / "a.log", DATA / "hang" / "skip"):
         answers = [diagnose(*both) for both in ([rest], [rest, *nothing], [*nothing, rest])]
         assert len({(a["sentence"], a["verdict"]) for a in answers}) == 1
-    assert [run_cli("hang", one).returncode for one in nothing] == [4] * 4
+    assert [read_cli("hang", one).returncode for one in nothing] == [4] * 4
 
 
 def test_what_somebody_reports_is_not_said_to_stand_in_a_log():
@@ -142,10 +143,10 @@ def test_a_record_is_judged_with_the_rest(tmp_path):
 
 @pytest.mark.parametrize("wrong", [("nope.log",), ("/nope/x",), ("99999999",), ("sglang:d1+fsdp:d1",), ("--gpus", "-1")])
 def test_wrong_input_is_one_sentence(wrong, tmp_path):
-    done = run_cli("diagnose", *wrong)
+    done = read_cli("diagnose", *wrong)
     assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
     (tmp_path / "r.json").write_text('{"schema": "nccl-runbook/record/2", "step": 7}')
-    assert run_cli("diagnose", tmp_path / "r.json").returncode == 2
+    assert read_cli("diagnose", tmp_path / "r.json").returncode == 2
 
 
 def test_the_page_says_the_sentence_of_the_terminal(tmp_path):
@@ -196,6 +197,56 @@ def test_the_cheapest_test_separates_something_and_was_not_done(open_causes, don
     if test:
         assert test.about_s > 0 and set(test.separates) <= set(open_causes) and test.separates
         assert test == cheapest(open_causes, done), "the same for the same records"
+
+
+STEPS = [*sorted({*step_texts(), *READING}), VERDICT_STEP]
+
+
+def steps_of_a_run(found: dict[str, list[Finding]], symptom_steps: tuple[str, ...] = ()) -> list[str]:
+    """In their order, up to where the run says that the rest is not needed."""
+    waiting, done = list(STEPS), []
+    while not done or done[-1].step != VERDICT_STEP:
+        name, why = following(done, waiting, symptom_steps)
+        assert (name, why) == following(done, waiting, symptom_steps), "the same for the same records"
+        assert name != VERDICT_STEP or waiting == [VERDICT_STEP] or why.startswith("not needed: ")
+        waiting.remove(name)
+        done.append(Record(step=name, status="ok", started="2026-11-28T00:00:00Z", findings=found.get(name, [])))
+    return [r.step for r in done]
+
+
+FOUND = st.lists(st.builds(finding, st.sampled_from([c for c in CAUSES if c != "benign"]), st.sampled_from(STATUSES), st.sampled_from([Severity.BROKEN, Severity.WARN, Severity.NOTE])), max_size=3)
+
+
+@given(st.dictionaries(st.sampled_from(STEPS[:-1]), FOUND))
+def test_a_run_reads_first_and_takes_no_step_once_a_cause_is_established(found):
+    steps = steps_of_a_run(found)
+    assert set(steps[:3]) == set(READING)
+    for at in range(3, len(steps) - 1):
+        before = [f for name in steps[:at] for f in found.get(name, [])]
+        assert not any(f.status == "established" and f.severity is Severity.BROKEN for f in before)
+    assert set(steps) == set(STEPS) or any(f.status in ("likely", "established") for f_ in found.values() for f in f_)
+
+
+@pytest.mark.parametrize("status", ["likely", "established"])
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_run_takes_the_steps_that_decide_what_the_log_leaves_open(cause, status):
+    expected = [causes()[cause].decides[0]] if status == "likely" and causes()[cause].decides[0] in {*step_texts()} - {*READING} else []
+    if cause != "benign":
+        assert steps_of_a_run({"07-logs": [finding(cause, status, Severity.WARN)]})[3:-1] == expected
+
+
+def test_a_symptom_orders_the_steps_and_leaves_none_out():
+    steps = steps_of_a_run({}, ("05-weight-sync", "03-fewer-gpus"))
+    assert steps[3:5] == ["05-weight-sync", "03-fewer-gpus"] and set(steps) == set(STEPS)
+
+
+def test_dumps_that_name_the_rank_end_a_run(tmp_path):
+    """Reading decides; nothing is started on a GPU."""
+    done = run_cli("run", "--log", DATA / "hang" / "skip", "--out", tmp_path / "run", "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 3 and document["verdict"] == "broken"
+    tested = {s["notebook"]: s["status"] for s in document["steps"]}
+    assert {name for name, status in tested.items() if status != "skipped"} <= {*READING} and tested["06-timeouts"] == "broken"
 
 
 def test_nothing_is_left_to_separate_where_a_cause_is_established():

@@ -411,12 +411,12 @@ def test_settings_of_a_named_conf_file_are_judged(tmp_path):
     assert done.returncode == 3 and "nope0" in done.stdout and CANARY not in done.stdout
 
 
-def test_a_rank_has_the_conf_file_that_its_own_environment_names(engine, tmp_path, monkeypatch):
+def test_a_rank_has_the_conf_file_that_its_own_environment_names(own_engine, tmp_path, monkeypatch):
     named, usual = str(tmp_path / "my.conf"), str(tmp_path / ".nccl.conf")
     (tmp_path / "my.conf").write_text("NCCL_NET=IB\n")
     (tmp_path / ".nccl.conf").write_text("NCCL_NET=Socket\n")
     monkeypatch.setenv("NCCL_CONF_FILE", named)  # of the notebook, not of a rank for which it is unset
-    seen = [probe.role_of("x", probe._of_rank(engine, {"HOME": str(tmp_path), "NCCL_CONF_FILE": conf})).conf for conf in (named, None)]
+    seen = [probe.role_of("x", probe._of_rank(own_engine, {"HOME": str(tmp_path), "NCCL_CONF_FILE": conf})).conf for conf in (named, None)]
     assert seen[0][named] == {"NCCL_NET": "IB"} and usual not in seen[0]
     assert seen[1][usual] == {"NCCL_NET": "Socket"} and named not in seen[1]
 

@@ -32,6 +32,7 @@ from nccl_runbook.hang import judge as rules, read as reader
 from nccl_runbook.hang.facts import Group, Track
 from nccl_runbook.hang.table import matrix, ranges, ranks_table, tables
 from processes import ROOT
+from warm_cli import read_cli
 
 DATA = Path(__file__).parent / "data" / "hang"
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/hang.json").read_text())
@@ -54,14 +55,14 @@ def test_kinds_of_the_schema_are_those_of_the_rules():
 
 def test_a_lost_dump_is_unknown_and_fail_on_moves_the_line(tmp_path):
     (tmp_path / "fr_rank_0").write_bytes((DATA / "none" / "fr_rank_0").read_bytes())
-    assert run_cli("hang", str(tmp_path)).returncode == 4
-    assert run_cli("hang", str(tmp_path), "--fail-on", "broken").returncode == 0
-    assert run_cli("hang", str(DATA / "skip"), "--fail-on", "never").returncode == 0
+    assert read_cli("hang", str(tmp_path)).returncode == 4
+    assert read_cli("hang", str(tmp_path), "--fail-on", "broken").returncode == 0
+    assert read_cli("hang", str(DATA / "skip"), "--fail-on", "never").returncode == 0
 
 
 @pytest.mark.parametrize("fault", ["stall", "skip", "spin", "pair-spin", "gloo-exception"])
 def test_advice_stands_there_once_and_is_not_what_was_just_done(fault):
-    text = run_cli("hang", str(DATA / fault)).stdout.partition("\n\nGroup")[0]
+    text = read_cli("hang", str(DATA / fault)).stdout.partition("\n\nGroup")[0]
     advice = [line.strip().removeprefix("decides: ") for line in text[text.index("   you: "):].splitlines()]
     assert len(set(advice)) == len(advice) > 1 and "nccl-runbook hang" not in text and "LOG" not in text
     assert any(line.startswith("grep ") and line.endswith(f"{DATA}/gloo-exception/rank1.log") for line in advice) == (fault == "gloo-exception")
@@ -79,7 +80,7 @@ def test_what_is_no_log_is_counted_and_a_virtual_environment_left_alone(tmp_path
     (tmp_path / "venv").mkdir()
     for name in ("pyvenv.cfg", "rank1.log"):
         (tmp_path / "venv" / name).write_text("")
-    unused = [line for line in run_cli("hang", str(tmp_path), str(DATA / "none")).stdout.splitlines() if line.startswith("not used: ")]
+    unused = [line for line in read_cli("hang", str(tmp_path), str(DATA / "none")).stdout.splitlines() if line.startswith("not used: ")]
     assert len(unused) == 2 and "venv: " in unused[0] and re.search(r"weights2\.pt and 6 more .*: .*\bzip\b", unused[1])
 
 
@@ -130,18 +131,18 @@ def test_counts_of_minibatches_are_found_in_packed_logs_too(tmp_path, packing):
     else:
         for name, text in told.items():
             (tmp_path / f"{name}{'.bz2' * (packing == 'bz2')}").write_bytes(bz2.compress(text.encode()) if packing == "bz2" else text.encode())
-    first = run_cli("hang", str(tmp_path)).stdout.partition("\n")[0]
+    first = read_cli("hang", str(tmp_path)).stdout.partition("\n")[0]
     assert first.startswith("skipped: Rank 1 had 10 minibatches, rank 0 had 11 minibatches: "), first
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), (), (str(DATA), "--fail-on", "x")])
 def test_wrong_usage_is_one_sentence(arguments):
-    done = run_cli("hang", *arguments)
+    done = read_cli("hang", *arguments)
     assert done.returncode == 2 and "Traceback" not in done.stderr
 
 
 def test_help_has_an_example():
-    assert "Example: nccl-runbook hang" in " ".join(run_cli("hang", "--help").stdout.split())
+    assert "Example: nccl-runbook hang" in " ".join(read_cli("hang", "--help").stdout.split())
 
 
 def test_no_torch_and_no_jupyter_are_imported():
@@ -156,7 +157,7 @@ def test_the_page_shows_the_rank_the_matrix_and_no_secret(tmp_path):
     for path in (DATA / "skip").iterdir():
         (name / path.name).write_bytes(path.read_bytes())
     (name / "rank2.log").write_text("HF_TOKEN=hf_abcdefghijklmnopqrstuvwx\n<script>alert(1)</script>\nstep 3 done\n")
-    done = run_cli("hang", str(name), "--html", str(tmp_path / "page.html"))
+    done = read_cli("hang", str(name), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert done.returncode == 3 and done.stdout.startswith("skipped: rank 2 ")
     assert "default_pg" in page and re.search(r"rank 2 .*\bbroadcast\b", page) and "<script" not in page and "hf_abc" not in page + done.stdout
@@ -167,7 +168,7 @@ def test_a_page_of_many_ranks_stays_small(tmp_path):
     job = Job(2, 64, 4)
     job.inject(40, "stall", 2)
     folder = job.run().write(tmp_path / "dumps")
-    run_cli("hang", str(folder), "--html", str(tmp_path / "page.html"))
+    read_cli("hang", str(folder), "--html", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").stat().st_size < 300_000
 
 
@@ -198,24 +199,24 @@ class TestTables:
 def test_triage_begins_with_what_the_dumps_among_its_files_show(tmp_path):
     """The log alone decides nothing; it stays first if the dumps decide nothing, or less than the log."""
     (tmp_path / "job.log").write_text("step 1 loss 2.0\nstep 2 loss 1.9\n")
-    assert json.loads(run_cli("triage", str(tmp_path), "--json").stdout)["dumps"] == ""
+    assert json.loads(read_cli("triage", str(tmp_path), "--json").stdout)["dumps"] == ""
     for path in (DATA / "stall").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     page = tmp_path / "page.html"
-    hang = json.loads(run_cli("hang", str(tmp_path), "--json").stdout)
-    ended = run_cli("triage", str(tmp_path), "--json", "--html", str(page))
+    hang = json.loads(read_cli("hang", str(tmp_path), "--json").stdout)
+    ended = read_cli("triage", str(tmp_path), "--json", "--html", str(page))
     told = json.loads(ended.stdout)
     body = hang["sentence"].rstrip(".")
     assert body in told["sentence"] and body in told["dumps"] and told["sentence"] in page.read_text()
     assert (ended.returncode, told["verdict"], told["hypotheses"][0]["cause"]) == (3, "broken", hang["cause"])
     assert not [line for h in told["hypotheses"] for line in (h["decides"]["line"], *(x for r in h["remedy"] for x in r["lines"])) if "nccl-runbook hang" in line]
-    assert run_cli("triage", str(tmp_path)).stdout.splitlines()[0] == told["sentence"]
+    assert read_cli("triage", str(tmp_path)).stdout.splitlines()[0] == told["sentence"]
     (tmp_path / "job.log").write_text("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")
-    told = json.loads(run_cli("triage", str(tmp_path), "--json").stdout)
+    told = json.loads(read_cli("triage", str(tmp_path), "--json").stdout)
     assert told["hypotheses"][0]["cause"] == ("gpu-or-link-fault" if hang["status"] == "possible" else hang["cause"])
     for path in [p for p in tmp_path.iterdir() if p.name != "job.log"][1:]:
         path.unlink()
-    told = json.loads(run_cli("triage", str(tmp_path), "--json").stdout)
+    told = json.loads(read_cli("triage", str(tmp_path), "--json").stdout)
     assert told["sentence"].startswith("Broken: a GPU or a link is faulty") and told["dumps"]
 
 
@@ -247,7 +248,7 @@ def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tm
     op = rules.judge(reader.collect([str(tmp_path / "op")]))
     assert (op.kind, op.culprits) == ("mismatch", (3,)), op.sentence
     page = tmp_path / "page.html"
-    document = json.loads(run_cli("hang", str(tmp_path / "minibatch"), "--json", "--html", str(page)).stdout)
+    document = json.loads(read_cli("hang", str(tmp_path / "minibatch"), "--json", "--html", str(page)).stdout)
     assert (document["kind"], document["culprits"], document["cause"]) == ("skipped", [2], "uneven-minibatches"), document
     assert re.findall(r"[Rr]ank (\d) had (\d)", document["sentence"]) == [("2", "0"), ("0", "2")], "minibatches of each"
     said = [(tmp_path / "minibatch" / f"rank{rank}.log").read_text() for rank in (0, 1, 3)]
@@ -264,7 +265,7 @@ def test_names_in_a_dump_send_nothing_to_the_terminal_and_break_no_output(tmp_pa
     (dumps / "rank_1.json").write_text(json.dumps({**pages, "entries": []}))
     (dumps / "rank_\x1b[2J.out").write_text("[rank0]: hello\n")
     for arguments in ((), ("--json",), ("--html", str(tmp_path / "page.html"))):
-        done = run_cli("hang", str(dumps), *arguments)
+        done = read_cli("hang", str(dumps), *arguments)
         assert done.returncode in (3, 4) and not done.stderr, done.stderr
         assert "\x1b" not in done.stdout and "\x07" not in done.stdout
     assert "\x1b" not in (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -273,11 +274,11 @@ def test_names_in_a_dump_send_nothing_to_the_terminal_and_break_no_output(tmp_pa
 def test_what_is_no_log_of_a_job_is_called_so(tmp_path):
     (tmp_path / "noise").write_bytes(bytes(random.Random(4).choices(range(32, 127), k=3000)))
     (tmp_path / "job.log").write_text("[rank0]: NCCL INFO Bootstrap\n")
-    told = {name: run_cli("hang", str(tmp_path / name)).stdout for name in ("noise", "job.log")}
+    told = {name: read_cli("hang", str(tmp_path / name)).stdout for name in ("noise", "job.log")}
     assert re.search(r"noise +log +read; ", told["noise"]) and not re.search(r"job\.log +log +read; ", told["job.log"]), "only the first has a reservation"
 
 
 def test_what_is_only_possible_is_said_to_be_so(tmp_path):
-    told = run_cli("hang", str(DATA / "stall"), "--html", str(tmp_path / "page.html"), "--json")
-    first = run_cli("hang", str(DATA / "stall")).stdout.splitlines()[0]
+    told = read_cli("hang", str(DATA / "stall"), "--html", str(tmp_path / "page.html"), "--json")
+    first = read_cli("hang", str(DATA / "stall")).stdout.splitlines()[0]
     assert json.loads(told.stdout)["status"] == "possible" and first.endswith(" (possible)") and first.split(": ", 1)[1] in html.unescape((tmp_path / "page.html").read_text())

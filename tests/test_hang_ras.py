@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from book_samples import run_cli
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.judge import Told, judge
 from nccl_runbook.hang.live import ask_answers as live_answers
 from nccl_runbook.hang.live.judge_ranks import apart
 from nccl_runbook.hang.read import collect
+from warm_cli import read_cli
 
 TABLE = """Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
     #  in group  per comm  per node  per comm  in group
@@ -127,6 +127,6 @@ def test_any_text_gives_answers_or_a_gap(data: str) -> None:
 def test_triage_reads_an_answer_of_ras_as_hang_does(tmp_path: Path, as_text: bool) -> None:
     counts = {rank: {"AllReduce": 40 if rank == 2 else 41} for rank in range(4)}
     (tmp_path / "ras.txt").write_text(text(4, mismatch({41: [0, 1, 3], 40: [2]})) if as_text else as_json(("aa11", counts, {})))
-    alone, beside = (json.loads(run_cli(command, tmp_path, "--json").stdout) for command in ("hang", "triage"))
+    alone, beside = (json.loads(read_cli(command, tmp_path, "--json").stdout) for command in ("hang", "triage"))
     assert alone["culprits"] == [2] and alone["sentence"].rstrip(".") in beside["sentence"]
     assert beside["hypotheses"][0]["cause"] == alone["cause"] and beside["dumps"]

@@ -1,7 +1,10 @@
-"""00-start in a real JupyterLab, driven by a real browser: a field, Run to the verdict, Cancel while ranks hang."""
+"""00-start in a real JupyterLab, driven by a real browser: paste, answer, run, watch, try a fix, cancel while ranks hang.
+
+One server and one page for all tests of this file, in this order."""
 
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -9,11 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from book_samples import run_cli
 from processes import ROOT, children, gone, start_time
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.skipif(find_spec("jupyterlab") is None, reason="JupyterLab is not installed"),
@@ -39,9 +42,8 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """JupyterLab over a copy of the notebooks, with nothing of the user's own configuration: (process, address of 00-start, folder)."""
+    """`.ci/lab` as `make lab` calls it, with nothing of the user's own configuration: (process, address of 00-start, folder of the session)."""
     folder = tmp_path_factory.mktemp("lab")
-    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
     for name, values in SETTINGS.items():
         path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,17 +51,15 @@ def lab(tmp_path_factory):
     homes = {f"JUPYTER_{n}_DIR": folder / n.lower() for n in ("CONFIG", "DATA", "RUNTIME")}
     homes |= {f"JUPYTERLAB_{n}_DIR": folder / n.lower() for n in ("SETTINGS", "WORKSPACES")}
     env = {**os.environ, **{k: str(v) for k, v in homes.items()}, "PYTHONPATH": str(ROOT / "lib"), "IPYTHONDIR": str(folder / "ipython"),
-           "JUPYTER_PREFER_ENV_PATH": "1", "NCCL_RUNBOOK_RUN_DIR": str(folder / "outputs" / "by-hand")}
+           "JUPYTER_PREFER_ENV_PATH": "1", "NCCL_RUNBOOK_RUN_DIR": str(folder / "session")}
     env.pop("NCCL_RUNBOOK_HEADLESS", None)
-    port, token = free_port(), secrets.token_hex(16)
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
-               f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={folder}", "--LabApp.extension_manager=readonly",
-               *(["--allow-root"] if os.geteuid() == 0 else [])]
+    command = [sys.executable, ROOT / ".ci" / "lab", "--no-browser", f"--ServerApp.port={free_port()}", "--ServerApp.port_retries=0",
+               f"--IdentityProvider.token={secrets.token_hex(16)}", "--LabApp.extension_manager=readonly"]
+    before = book()
     with (folder / "lab.log").open("wb") as log:
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=folder)
     try:
-        _wait_for(f"http://127.0.0.1:{port}/api?token={token}", process, folder / "lab.log")
-        yield process, f"http://127.0.0.1:{port}/lab/tree/notebooks/00-start.ipynb?token={token}", folder
+        yield process, _address(process, folder / "lab.log"), folder / "session"
     finally:
         left = {pid: start_time(pid) for pid in [process.pid, *children(process.pid)]}
         process.terminate()
@@ -68,44 +68,62 @@ def lab(tmp_path_factory):
         except subprocess.TimeoutExpired:
             process.kill()
         assert gone(left, 10), "JupyterLab left processes behind"
+    assert book() == before, "a session changed the checkout"
 
 
-def _wait_for(address: str, process: subprocess.Popen, log: Path) -> None:
-    for _ in range(300):
-        assert process.poll() is None, log.read_text(errors="replace")[-2000:]
-        try:
-            urllib.request.urlopen(address, timeout=2).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise AssertionError("JupyterLab did not answer within 30 s")
+def book() -> dict[str, bytes]:
+    """The notebooks of the checkout."""
+    return {path.name: path.read_bytes() for path in (ROOT / "notebooks").iterdir() if path.is_file()}
+
+
+def _address(process: subprocess.Popen, log: Path) -> str:
+    """What `.ci/lab` prints once the form is filled."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        said = log.read_text(errors="replace")
+        assert process.poll() is None, said[-2000:]
+        if found := re.search(r"^lab: (http\S+)\n", said, re.M):
+            assert "form could not be opened" not in said, said[-2000:]
+            return found[1]
+        time.sleep(0.1)
+    raise AssertionError("JupyterLab did not answer within 60 s")
 
 
 @pytest.fixture(scope="module")
 def page(lab):
-    """00-start in the browser, all cells run."""
+    """00-start in the browser; nobody has run a cell."""
     playwright = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        shown = browser.new_page(viewport={"width": 1280, "height": 1500})
+        shown = browser.new_page(viewport={"width": 1440, "height": 900})
         shown.set_default_timeout(30_000)
         shown.goto(lab[1])
-        shown.get_by_text("(ipykernel) | Idle").wait_for()  # before, Lab asks which kernel to take
-        shown.get_by_role("menuitem", name="Run", exact=True).click()
-        shown.get_by_text("Run All Cells", exact=True).click()
-        shown.get_by_role("button", name="Cancel").wait_for()
+        field(shown).wait_for()
         yield shown
         browser.close()
 
 
 def shot(page, name: str) -> None:
     if SHOTS:
-        page.get_by_role("button", name="Cancel").scroll_into_view_if_needed()
         page.screenshot(path=f"{SHOTS}/{name}-{THEME.split()[-1].lower()}.png")
 
 
+
+def field(page):
+    return page.get_by_label("What do you have?", exact=True)
+
+
+def give(page, text: str, answer: str) -> float:
+    """Paste it, and wait for words of the answer; how many seconds that took."""
+    field(page).fill("")
+    page.locator("p", has_text=answer).first.wait_for(state="detached")
+    began = time.monotonic()
+    field(page).fill(text)
+    shows = "words => [...document.querySelectorAll('.jp-OutputArea-output p')].some(p => p.textContent.includes(words))"
+    page.wait_for_function(shows, arg=answer, polling="raf")  # a locator looks twice a second only
+    return time.monotonic() - began
 
 
 def runner_of(lab_pid: int) -> int:
@@ -127,10 +145,51 @@ def _command(pid: int) -> bytes:
 
 
 def only_step(page, wanted: str) -> None:
-    for name in ("01-gpu-visibility", "02-environment", "03-fewer-gpus", "04-transports", "05-weight-sync", "07-logs"):
-        box = page.get_by_role("checkbox", name=name)
-        if box.count():
-            box.set_checked(name == wanted)
+    for name in ("01-gpu-visibility", "02-environment", "03-fewer-gpus", "04-transports", "05-weight-sync"):
+        page.get_by_role("checkbox", name=name).set_checked(name == wanted)
+
+
+def run_button(page):
+    return page.get_by_role("button", name="Run", exact=True)
+
+
+def test_the_form_is_open_and_the_code_is_folded(page):
+    box = run_button(page).bounding_box()
+    assert box["y"] + box["height"] < 900, "everything up to Run is on the first screen"
+    assert not page.locator(".jp-CodeCell .cm-content").locator("visible=true").count()
+    shot(page, "form")
+
+
+@pytest.mark.parametrize("given", ["tests/data/hang/skip", "[rank0]: NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error",
+                                   "tests/data/hang/skip tests/data/hang/gloo-kill"])
+def test_what_is_pasted_is_answered_at_once_as_the_terminal_answers(page, given):
+    words = [ROOT / word for word in given.split()] if given.startswith("tests/") else [given]
+    sentence = json.loads(run_cli("diagnose", *words, "--json").stdout)["sentence"].partition(": ")[2]
+    took = min(give(page, given, sentence) for _ in range(3))
+    print(f"answered after {took:.2f} s")  # 0.2 s on a quiet machine, browser and messages included
+    assert took < 1
+    shot(page, "pasted")
+
+
+def test_a_pasted_log_is_read_as_a_log(lab, page):
+    give(page, "step 1\n[rank0]: node0:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error", "pasted.log line 2")
+    assert (lab[2] / "pasted.log").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("label, wrong, why", [("What do you have?", "/nowhere/a.log", "there is no file"), ("GPUs", "zero", "'zero' is not a GPU index"),
+                                               ("Interpreter", "/nowhere/python", "there is no program")])
+def test_wrong_input_is_refused_in_the_field(page, label, wrong, why):
+    if not page.get_by_label("GPUs", exact=True).is_visible():
+        page.get_by_text("Options: interpreter").click()
+    field(page).fill("")
+    page.get_by_label(label, exact=True).fill(wrong)
+    page.get_by_label(label, exact=True).press("Tab")
+    page.get_by_role("alert").filter(has_text=why).wait_for()
+    assert run_button(page).is_disabled()
+    page.get_by_label(label, exact=True).fill("")
+    page.get_by_label(label, exact=True).press("Tab")
+    page.get_by_role("alert").wait_for(state="detached")
+    assert run_button(page).is_enabled()
 
 
 def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
@@ -142,22 +201,42 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     page.get_by_label("GPUs", exact=True).press("Tab")
     only_step(page, "03-fewer-gpus")
     page.get_by_text("--step 03-fewer-gpus").wait_for()
-    page.get_by_role("button", name="Run", exact=True).click()
+    run_button(page).click()
     page.locator("progress").first.wait_for()
-    assert page.get_by_role("button", name="Run", exact=True).is_disabled()
+    assert run_button(page).is_disabled()
+    page.get_by_role("listitem").filter(has_text="1 rank: passed").wait_for(timeout=60_000)
+    shot(page, "running")
     page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
     shot(page, "after-run")
-    assert page.get_by_text("? unknown no GPU was used").or_(page.get_by_text("healthy torch")).count()
+    assert page.locator("p", has_text="rehearsal on Gloo").or_(page.get_by_text("healthy torch")).count()
+    assert page.get_by_role("listitem").filter(has_text="2 ranks: passed").count() == 1
     assert page.get_by_role("button", name="Cancel").is_disabled() and page.get_by_role("button", name="Run", exact=True).is_enabled()
-    run, = (p for p in (lab[2] / "outputs").iterdir() if (p / "verdict.json").exists() and p.name not in ("latest", "by-hand"))
+    run, = (p for p in (lab[2] / "outputs").iterdir() if (p / "verdict.json").exists() and p.name != "latest")
     verdict = json.loads((run / "verdict.json").read_text())
     assert {s["notebook"] for s in verdict["steps"]} == {"00-start", "03-fewer-gpus"}
     assert json.loads((run / "00-start.json").read_text())["parameters"]["symptom"] == "hangs-later"
 
 
+def test_the_setting_of_a_fix_is_tried_beside_a_control(page):
+    give(page, "node0:7:7 [0] transport/nvls.cc:9 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\nstep 2 of 3",
+         "multicast")
+    playwright = pytest.importorskip("playwright.sync_api")
+    playwright.expect(page.get_by_label("Setting to try")).to_have_value("NCCL_NVLS_ENABLE=0")  # a widget of its own: its message comes later
+    page.get_by_role("button", name="Try it beside a control").click()
+    page.locator("p", has_text="Tested:").filter(has_text="2 ranks, gloo").wait_for(timeout=60_000)
+    shot(page, "tried")
+
+
+def test_after_a_reload_the_form_shows_the_same(page):
+    give(page, "tests/data/hang/skip", "rank 2 called broadcast")
+    page.reload()
+    page.locator("p", has_text="rank 2 called broadcast").first.wait_for()
+    assert field(page).input_value() == "tests/data/hang/skip"
+
+
 def test_cancel_ends_runner_kernel_and_hanging_ranks(lab, page):
     only_step(page, "03-fewer-gpus")
-    page.get_by_role("button", name="Run", exact=True).click()
+    run_button(page).click()
     runner = runner_of(lab[0].pid)
     ranks = _hang_a_rank(runner)
     ours = {pid: start_time(pid) for pid in [runner, *children(runner)]}
@@ -168,6 +247,8 @@ def test_cancel_ends_runner_kernel_and_hanging_ranks(lab, page):
     assert done, [(_command(p), start_time(p)) for p in ours]
     print(f"gone {time.monotonic() - clicked:.2f} s after the click: {len(ours)} processes")
     page.get_by_text("interrupted; exit code 143").wait_for()
+    print(f"told {time.monotonic() - clicked:.2f} s after the click")
+    page.locator("p", has_text="Cancelled. Kept: ").wait_for()
     shot(page, "after-cancel")
     page.get_by_role("button", name="Run", exact=True).and_(page.locator(":enabled")).wait_for()
 

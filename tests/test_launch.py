@@ -104,15 +104,15 @@ def test_a_rank_that_leaves_early_shows_its_exit_code(engine):
     assert engine.run(check(fault="exit@1")).ranks[1].code == 3
 
 
-def test_environment_of_one_world_does_not_leak_into_the_next(engine):
-    broken = engine.run(check(env={"GLOO_SOCKET_IFNAME": "nothing9"}))
-    assert not broken.passed and engine.run(check()).passed
-    assert len(engine._links) == 1  # GLOO_* may differ between forks of one warm process
+def test_environment_of_one_world_does_not_leak_into_the_next(own_engine):
+    broken = own_engine.run(check(env={"GLOO_SOCKET_IFNAME": "nothing9"}))
+    assert not broken.passed and own_engine.run(check()).passed
+    assert len(own_engine._links) == 1  # GLOO_* may differ between forks of one warm process
 
 
-def test_a_variable_that_acts_at_import_gets_a_warm_process_of_its_own(engine):
-    assert engine.run(check(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})).passed and engine.run(check()).passed
-    assert len(engine._links) == 2
+def test_a_variable_that_acts_at_import_gets_a_warm_process_of_its_own(own_engine):
+    assert own_engine.run(check(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})).passed and own_engine.run(check()).passed
+    assert len(own_engine._links) == 2
 
 
 def test_the_shell_line_runs_as_printed(engine):
@@ -196,9 +196,9 @@ def test_cancel_ends_the_ranks_within_a_second(tmp_path):
     assert min(took) < 1.0, took
 
 
-def test_an_interrupted_cell_leaves_no_rank_at_work(engine):
+def test_an_interrupted_cell_leaves_no_rank_at_work(own_engine):
     """What a reader of a notebook does to a trial that takes too long."""
-    engine.software()
+    own_engine.software()
     warm, below = children(os.getpid()), {}
 
     def interrupt():
@@ -209,9 +209,9 @@ def test_an_interrupted_cell_leaves_no_rank_at_work(engine):
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        engine.run(check(fault="skip@0", deadline_s=300))
+        own_engine.run(check(fault="skip@0", deadline_s=300))
     assert gone(below)
-    assert engine.run(check(deadline_s=60)).passed, "the engine goes on"
+    assert own_engine.run(check(deadline_s=60)).passed, "the engine goes on"
 
 
 OWNER = """
@@ -272,12 +272,12 @@ def test_nothing_outlives_an_owner_killed_while_its_warm_process_is_stopped(owne
     assert gone(ours, within_s=5.0)
 
 
-def test_a_new_warm_process_follows_a_killed_one(engine):
-    assert engine.run(check()).passed
-    link = next(iter(engine._links.values()))
+def test_a_new_warm_process_follows_a_killed_one(own_engine):
+    assert own_engine.run(check()).passed
+    link = next(iter(own_engine._links.values()))
     link.process.kill()
     link.ended.wait(5)
-    assert engine.run(check()).passed
+    assert own_engine.run(check()).passed
 
 
 def test_nothing_is_left_in_the_temporary_folder(tmp_path, monkeypatch):
@@ -373,26 +373,26 @@ def test_check_runs_as_it_is_under_other_launchers(launcher):
 
 
 @pytest.mark.parametrize(("number", "outcome"), [(signal.SIGSTOP, "late"), (signal.SIGKILL, "lost")])
-def test_a_late_rank_is_told_from_one_whose_warm_process_died_and_neither_is_remembered(engine, monkeypatch, number, outcome):
+def test_a_late_rank_is_told_from_one_whose_warm_process_died_and_neither_is_remembered(own_engine, monkeypatch, number, outcome):
     monkeypatch.setattr(engine_module, "KILL_ALLOWANCE_S", 0.5)
-    engine.software()
-    warm = engine._link({}).process
+    own_engine.software()
+    warm = own_engine._link({}).process
     timer = threading.Timer(1.0, warm.send_signal, (number,))
     timer.start()
-    world = engine.run(check(fault="skip@1", deadline_s=4.0))
-    assert {r.outcome for r in world.ranks} == {outcome} and world.ended == "lost" and world.wall_s >= 1.0 and engine._running == {}
+    world = own_engine.run(check(fault="skip@1", deadline_s=4.0))
+    assert {r.outcome for r in world.ranks} == {outcome} and world.ended == "lost" and world.wall_s >= 1.0 and own_engine._running == {}
     assert explain("r", "2 ranks", world).evidence[0].text == rank_line(world.ranks[0])
     warm.kill()
 
 
-def test_a_report_that_comes_after_its_world_was_given_up_is_not_heard(engine, monkeypatch):
+def test_a_report_that_comes_after_its_world_was_given_up_is_not_heard(own_engine, monkeypatch):
     monkeypatch.setattr(engine_module, "KILL_ALLOWANCE_S", 0.0)
-    engine.software()
-    link = engine._link({})
-    world = engine.run(check(fault="skip@1", deadline_s=0.5))
-    assert {r.outcome for r in world.ranks} == {"late"} and engine._running == {}
+    own_engine.software()
+    link = own_engine._link({})
+    world = own_engine.run(check(fault="skip@1", deadline_s=0.5))
+    assert {r.outcome for r in world.ranks} == {"late"} and own_engine._running == {}
     monkeypatch.undo()
-    assert engine.run(check()).passed and engine._link({}) is link, "the reports of the first came in meanwhile"
+    assert own_engine.run(check()).passed and own_engine._link({}) is link, "the reports of the first came in meanwhile"
 
 
 def test_an_engine_ends_what_runs_when_it_is_told_to_stop(tmp_path):

@@ -83,19 +83,19 @@ def test_a_parent_with_threads_is_not_forked_and_holds_fresh_interpreters_at_the
     assert all(w.passed and w.started.startswith("exec (2 threads") for w in worlds)
 
 
-def test_cancel_ends_those_that_wait_too(engine):
-    engine.software()
+def test_cancel_ends_those_that_wait_too(own_engine):
+    own_engine.software()
     def cancel() -> None:
         until = time.monotonic() + 60
-        while time.monotonic() < until and not any(world.ready.is_set() for world in list(engine._running.values())):
+        while time.monotonic() < until and not any(world.ready.is_set() for world in list(own_engine._running.values())):
             time.sleep(0.02)
-        engine.cancel()
+        own_engine.cancel()
 
     threading.Thread(target=cancel).start()
-    worlds = engine.run_in_turn([asked("hangs", fault="skip@0", deadline_s=60), *map(asked, "bcdef")])
+    worlds = own_engine.run_in_turn([asked("hangs", fault="skip@0", deadline_s=60), *map(asked, "bcdef")])
     assert {r.outcome for w in worlds for r in w.ranks} == {"signalled"}
     assert 1 <= len(worlds) <= 3, "those that had not been made ready were never started"
-    assert [w.passed for w in engine.run_in_turn([asked("g"), asked("h")])] == [True, True]
+    assert [w.passed for w in own_engine.run_in_turn([asked("g"), asked("h")])] == [True, True]
 
 
 OWNER = """

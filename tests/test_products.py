@@ -13,6 +13,7 @@ from hang_samples import Job
 from live_samples import IN_ALL_REDUCE, SAVING, Frame, look, rank
 from nccl_runbook.look import live
 from nccl_runbook.sync.read_trace import PREFIX
+from warm_cli import read_cli
 
 SHAPES = [shape.strip("\n") for shape in (Path(__file__).parent / "data" / "secrets.txt").read_text().split("\n---\n")]
 ONE_LINE = [shape for shape in SHAPES if "\n" not in shape]
@@ -39,7 +40,7 @@ def test_triage_shows_none_of_a_log(tmp_path: Path, prefix: str) -> None:
     """One log for a few shapes each, so that every line has its chance to be quoted."""
     for number in range(0, len(ONE_LINE), 6):
         (tmp_path / "a.log").write_text("\n".join(prefix.replace("rank0", f"rank{i}") + s for i, s in enumerate(ONE_LINE[number : number + 6])) + "\n" + KEY)
-        ended = run_cli("triage", tmp_path / "a.log", "--html", tmp_path / "page.html", "--json")
+        ended = read_cli("triage", tmp_path / "a.log", "--html", tmp_path / "page.html", "--json")
         assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == []
         assert json.loads(ended.stdout)["files"][0]["lines"] > 6
 
@@ -48,7 +49,7 @@ def test_triage_shows_none_of_what_the_reader_types(tmp_path: Path) -> None:
     context = "\n".join(["hangs at the first all_reduce", *SHAPES])
     (tmp_path / "good.log").write_text("\n".join(f"export NCCL_DEBUG={s}\nNCCL INFO NCCL_IB_HCA set by environment to {s}" for s in ONE_LINE))
     for more in ((), ("--json",)):
-        ended = run_cli("triage", log(tmp_path), "--context", context, "--against", tmp_path / "good.log", "--html", tmp_path / "page.html", *more)
+        ended = read_cli("triage", log(tmp_path), "--context", context, "--against", tmp_path / "good.log", "--html", tmp_path / "page.html", *more)
         page = (tmp_path / "page.html").read_text()
         assert leaks(ended.stdout, ended.stderr, page) == [] and ended.returncode in (0, 3, 4)
     assert "Masked in it: " in page and " x value behind a telling name" in page
@@ -69,7 +70,7 @@ def test_hang_shows_none_of_dumps_stacks_and_logs(tmp_path: Path) -> None:
     (tmp_path / "rank7.txt").write_text("Process 12: python train.py " + " ".join(ONE_LINE[:40]) + "\nPython v3.11\n\nThread 12 (active): MainThread\n    "
                                         + "\n    ".join(f"all_reduce {s} (torch/x.py:1)" for s in ONE_LINE))
     for more in ((), ("--json",)):
-        ended = run_cli("hang", tmp_path, "--html", tmp_path / "page.html", *more)
+        ended = read_cli("hang", tmp_path, "--html", tmp_path / "page.html", *more)
         assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in (0, 3, 4)
 
 
@@ -79,7 +80,7 @@ def test_env_and_plan_show_none_of_a_script(tmp_path: Path) -> None:
                       + "\npython3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 " + " ".join(ONE_LINE))
     for command in ("env", "plan"):
         for more in ((), ("--json",)):
-            ended = run_cli(command, script, "--html", tmp_path / "page.html", *more)
+            ended = read_cli(command, script, "--html", tmp_path / "page.html", *more)
             page = (tmp_path / "page.html").read_text() if (tmp_path / "page.html").exists() else ""
             assert leaks(ended.stdout, ended.stderr, page) == [] and ended.returncode in (0, 2, 3, 4)
 
@@ -103,7 +104,7 @@ def test_diagnose_shows_none_of_what_it_is_given(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/bash\n" + "\n".join(f"export NCCL_X{i}='{s}'" for i, s in enumerate(ONE_LINE)) + "\nsrun python3 train.py\n")
     for more in ((), ("--json",)):
-        ended = run_cli("diagnose", log(tmp_path), script, "hangs with " + " ".join(ONE_LINE[:30]), "--html", tmp_path / "page.html", *more)
+        ended = read_cli("diagnose", log(tmp_path), script, "hangs with " + " ".join(ONE_LINE[:30]), "--html", tmp_path / "page.html", *more)
         assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in (0, 3, 4)
 
 
@@ -118,7 +119,7 @@ def test_look_shows_none_of_a_record_and_sync_none_of_a_trace(tmp_path: Path) ->
     (tmp_path / "trace.log").write_text("".join(f"{PREFIX}{json.dumps(event)}\n{s}\n" for s in ONE_LINE))
     for words, codes in ((("look", "--record", tmp_path / "look.json"), (0, 3, 4)), (("sync", "--trace", tmp_path / "trace.log"), (0, 2, 3, 4))):
         for more in ((), ("--json",)):
-            ended = run_cli(*words, "--html", tmp_path / "page.html", *more)
+            ended = read_cli(*words, "--html", tmp_path / "page.html", *more)
             assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in codes, ended.stderr
 
 
@@ -161,12 +162,12 @@ def test_own_patterns_are_masked_and_a_wrong_one_is_named(tmp_path: Path) -> Non
     (tmp_path / "own.txt").write_text("bluebird-\\d+\n\n(?i)PROJECT x\n")
     (tmp_path / "wrong.txt").write_text("fine\n(never closed\n")
     (tmp_path / "job.log").write_text(f"{KNOWN} of bluebird-42, project X\n")
-    ended = run_cli("triage", tmp_path / "job.log", "--redact", tmp_path / "own.txt", "--html", tmp_path / "page.html")
+    ended = read_cli("triage", tmp_path / "job.log", "--redact", tmp_path / "own.txt", "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     for text in (ended.stdout, page):
         assert "bluebird" not in text and "project X" not in text and "[redacted:own], [redacted:own]" in text
     for name, line in (("wrong.txt", "line 2"), ("none.txt", "none.txt")):
-        wrong = run_cli("triage", tmp_path / "job.log", "--redact", tmp_path / name)
+        wrong = read_cli("triage", tmp_path / "job.log", "--redact", tmp_path / name)
         assert wrong.returncode == 2 and line in wrong.stderr and wrong.stdout == ""
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import hostile
 import pytest
-from book_samples import run_cli
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.case.read import sort
 from nccl_runbook.compare import read as set_ups
@@ -20,6 +19,7 @@ from nccl_runbook.logs.file import Limit, Metered, Spent
 from nccl_runbook.messages import read
 from nccl_runbook.step import Step
 from triage_samples import DUPLICATE, hung
+from warm_cli import read_cli
 
 WARN = hostile.LINE.encode()
 
@@ -48,10 +48,10 @@ def test_all_members_and_all_files_share_one_amount(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["triage", "hang", "diagnose"])
 def test_the_answer_names_what_was_not_read(command: str, tmp_path: Path) -> None:
     archive(tmp_path / "job.tar.gz", rank0=hung(0).encode(), big=b"a b\n" * (24 << 20))
-    answer = json.loads(run_cli(command, tmp_path / "job.tar.gz", "--json").stdout)
+    answer = json.loads(read_cli(command, tmp_path / "job.tar.gz", "--json").stdout)
     fields = json.dumps(answer.get("files", answer.get("not_looked_at")))
     assert "no further: what is packed here" in fields or "not read to its end" in fields
-    assert "job.tar.gz" in run_cli(command, tmp_path / "job.tar.gz").stdout
+    assert "job.tar.gz" in read_cli(command, tmp_path / "job.tar.gz").stdout
 
 
 def test_an_ordinary_log_is_unpacked_whole(tmp_path: Path) -> None:
@@ -123,10 +123,10 @@ def test_a_member_of_an_archive_does_not_hide_the_archive_beside_a_script(tmp_pa
 
 def test_diagnose_reads_what_is_there_and_names_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_bytes(WARN)
-    done = run_cli("diagnose", tmp_path / "job.log", tmp_path / "missing.log", "--json")
+    done = read_cli("diagnose", tmp_path / "job.log", tmp_path / "missing.log", "--json")
     answer = json.loads(done.stdout)
-    assert done.returncode == 3 and answer["lead"]["cause"] and "missing.log" in run_cli("diagnose", tmp_path / "job.log", tmp_path / "missing.log").stdout
-    alone = run_cli("diagnose", tmp_path / "missing.log")
+    assert done.returncode == 3 and answer["lead"]["cause"] and "missing.log" in read_cli("diagnose", tmp_path / "job.log", tmp_path / "missing.log").stdout
+    alone = read_cli("diagnose", tmp_path / "missing.log")
     assert alone.returncode == 2 and len(alone.stderr.splitlines()) == 1 and "missing.log" in alone.stderr
 
 
@@ -134,10 +134,10 @@ def test_diagnose_reads_what_is_there_and_names_what_is_missing(tmp_path: Path) 
 def test_a_page_in_a_folder_that_is_not_there_is_refused_and_makes_no_folder(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(DUPLICATE)
     words = [str(tmp_path / w) if w == "job.log" else w for w in arguments]
-    done = run_cli(*words, "--html", tmp_path / "no" / "page.html")
+    done = read_cli(*words, "--html", tmp_path / "no" / "page.html")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and not (tmp_path / "no").exists()
     if arguments[0] == "triage":
-        told = run_cli(*words, "--html", "/proc/page.html")
+        told = read_cli(*words, "--html", "/proc/page.html")
         assert told.returncode == 2 and "Duplicate GPU" in told.stdout and len(told.stderr.splitlines()) == 1
 
 
@@ -151,7 +151,7 @@ def test_a_log_of_plain_progress_is_a_jobs_log_without_a_fault(text: str, tmp_pa
     (tmp_path / "job.log").write_text(f"Loading\nSeed set to 42\n{text}")
     logs = read.collect([str(tmp_path / "job.log")])
     assert not logs.foreign and not [r for r in logs.ranks if r.first_error]
-    assert run_cli("triage", tmp_path / "job.log").returncode == 4, "as for any log: none proves health"
+    assert read_cli("triage", tmp_path / "job.log").returncode == 4, "as for any log: none proves health"
 
 
 @pytest.mark.parametrize("text", [
@@ -189,7 +189,7 @@ def test_a_guard_waits_no_longer_than_the_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["/proc/kmsg", "/proc/self/mem", "/dev/zero"])
 def test_a_link_to_a_file_of_the_kernel_ends_in_a_sentence(command: list[str], target: str, tmp_path: Path) -> None:
     (tmp_path / "a.log").symlink_to(target)
-    done = run_cli(*command, tmp_path / "a.log")
+    done = read_cli(*command, tmp_path / "a.log")
     assert done.returncode in (2, 4) and "Traceback" not in done.stderr
 
 
@@ -209,5 +209,5 @@ def test_an_archive_without_a_file_says_so(command: str, tmp_path: Path) -> None
     (tmp_path / "x.tar").write_bytes(hostile.tarred([("d", tarfile.DIRTYPE, ""), ("a.log", tarfile.SYMTYPE, "/etc/passwd")]))
     (tmp_path / "x.zip").write_bytes(b"PK\3\4" + hostile.zipped({"d/": b""})[4:])
     for name in ("x.tar", "x.zip"):
-        done = run_cli(command, tmp_path / name)
+        done = read_cli(command, tmp_path / name)
         assert done.returncode == 4 and "contains no readable file" in done.stdout and "Traceback" not in done.stderr

@@ -4,7 +4,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from book_samples import run_cli
@@ -24,6 +26,7 @@ from nccl_runbook.look import live
 from nccl_runbook.messages.read import collect
 from nccl_runbook.triage.judge import answer
 from triage_samples import DUPLICATE, SAMPLES, init
+from warm_cli import read_cli
 
 KEY = "0123456789abcdef0123456789abcdef"
 DATA = Path(__file__).parent / "data"
@@ -298,11 +301,11 @@ def log(tmp_path: Path) -> Path:
 SAID = "gpu-canary07 of canaryuser hangs at 10.11.12.13 in canarydan's job"
 
 
-def _ended(tmp_path: Path, *words: str | Path, html: bool = True, codes: tuple[int, ...] = (0, 3, 4), **more: object) -> str:
+def _ended(tmp_path: Path, *words: str | Path, ask: Callable[..., Any] = read_cli, **more: object) -> str:
     for extra in ((), ("--json",)):
-        ended = run_cli(words[0], "--share", *(["--html", tmp_path / "page.html"] if html else []), *extra, *words[1:], **more)
-        page = (tmp_path / "page.html").read_text() if html else ""
-        assert ended.returncode in codes, ended.stderr
+        ended = ask(words[0], "--share", "--html", tmp_path / "page.html", *extra, *words[1:], **more)
+        page = (tmp_path / "page.html").read_text()
+        assert ended.returncode in (0, 3, 4), ended.stderr
         assert leaks(ended.stdout, ended.stderr, page) == [] and KEY not in ended.stdout + page
     return page
 
@@ -333,7 +336,7 @@ def test_look_of_records(tmp_path: Path) -> None:
 
 
 def test_reduce_and_ab(tmp_path: Path, log: Path) -> None:
-    _ended(tmp_path, "ab", ".", "MASTER_ADDR=canaryhead NCCL_COMM_ID=10.11.12.13:4000", "--rounds", "1", "--", "cat", log, timeout=100)
+    _ended(tmp_path, "ab", ".", "MASTER_ADDR=canaryhead NCCL_COMM_ID=10.11.12.13:4000", "--rounds", "1", "--", "cat", log, ask=run_cli, timeout=100)
     for number, extra in enumerate(((), ("--json",))):
         out = tmp_path / f"out{number}"
         ended = run_cli("reduce", "--share", *extra, "--out", out, "--axis", "n=1,2", "--", "sh", "-c", f"cat {log}; exit 3")

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,18 +18,20 @@ import typer
 from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
+from nccl_runbook.case import read_start
+from nccl_runbook.case.answer import Case, case, logs_of, of_start
+from nccl_runbook.case.facts import Brought, Start
+from nccl_runbook.case.judge import nothing_brought, plan
+from nccl_runbook.case.read_start import collect
+from nccl_runbook.case.table import Answer
+from nccl_runbook.cockpit import given as given_words
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.messages import read
-from nccl_runbook.report.cells import Line
-from nccl_runbook.triage.facts import Start
-from nccl_runbook.triage.judge import answer
-from nccl_runbook.triage.start import judge as rules, read as start_files
-from nccl_runbook.triage.start.read import collect
-from nccl_runbook.triage.start.steps import WITHOUT_REASON, matching, plan, step_texts, symptoms
-from nccl_runbook.triage.start.table import brought_table
+from nccl_runbook.report.render import macros
+from nccl_runbook.triage.start.steps import matching, step_texts, symptoms
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 
@@ -44,6 +47,14 @@ def brought(tmp_path: Path, log: str = "", symptom: str = "") -> Start:
     path = tmp_path / "job.log"
     path.write_text(log)
     return collect(symptom, str(path) if log else "")
+
+
+def answered(tmp_path: Path, log: str = "", symptom: str = "") -> Case:
+    return of_start(brought(tmp_path, log, symptom))
+
+
+def ids(told: Case) -> list[str]:
+    return [f.id for f in told.found.findings]
 
 
 # the table
@@ -68,91 +79,115 @@ def test_a_log_is_read_as_07_reads_it(tmp_path):
     (tmp_path / "rank0.log").write_text(DUPLICATES[0] + "\n")
     for named in (str(tmp_path), str(tmp_path / "rank0.log"), f"{tmp_path / 'rank0.log'}:{tmp_path / 'none.log'}"):
         assert collect("", named).logs.seen == read.collect(named).seen
-        assert "message-points-to-cause" in {f.id for f in rules.judge(collect("", named))}
+        assert "log-points-to-cause" in ids(of_start(collect("", named)))
 
 
 def test_what_was_brought_survives_its_record(tmp_path):
-    for start in (brought(tmp_path, HEALTHY + DUPLICATES[0], "hangs"), collect("", str(tmp_path)), collect("", "")):
+    dumps = collect("", str(ROOT / "tests/data/hang/skip"))
+    assert dumps.hang
+    for start in (brought(tmp_path, HEALTHY + DUPLICATES[0], "hangs"), collect("", str(tmp_path)), collect("", ""), dumps):
         assert TypeAdapter(Start).validate_python(json.loads(json.dumps(to_json(start)))) == start
 
 
-# the rules
+def test_what_an_older_version_recorded_is_judged_again(tmp_path):
+    new = to_json(brought(tmp_path, HEALTHY + DUPLICATES[0], "hangs"))
+    del new["hang"]
+    start = TypeAdapter(Start).validate_python(json.loads(json.dumps({**new, "symptom": "hangs", "log_path": "job.log"})))
+    assert of_start(start).document.causes == answered(tmp_path, HEALTHY + DUPLICATES[0], "hangs").document.causes
+
+
+# one engine: the same answer wherever it is read
 
 
 @pytest.mark.parametrize("line", DUPLICATES)
-def test_message_points_to_cause_fires_when_the_log_names_two_ranks_on_one_gpu(tmp_path, line):
-    findings = rules.judge(brought(tmp_path, HEALTHY + line + "\n"))
-    given = answer(collect("", str(tmp_path / "job.log")).logs).hypotheses
-    assert [f.cause for f in findings] == [h.cause for h in given]
-    assert {"device-not-set-per-rank", "scheduler-shares-gpu"} <= {f.cause for f in findings}
-    assert all((f.id, f.severity, f.status) == ("message-points-to-cause", Severity.NOTE, "possible") for f in findings)
-    assert findings[0].evidence[0].source.endswith("job.log line 4") and findings[0].evidence[-1].source == "plan"
+def test_a_log_with_a_shared_gpu_points_to_its_causes(tmp_path, line):
+    told = answered(tmp_path, HEALTHY + line + "\n")
+    assert [f.cause for f in told.found.findings if f.cause] == [h.cause for h in told.found.logs.hypotheses]
+    assert {"device-not-set-per-rank", "scheduler-shares-gpu"} <= {f.cause for f in told.found.findings}
+    first = next(f for f in told.found.findings if f.cause)
+    assert first.id == "log-points-to-cause" and first.evidence[0].source.endswith("job.log line 4")
 
 
-def test_message_points_to_cause_stays_quiet_when_the_log_is_healthy(tmp_path):
-    assert [f.id for f in rules.judge(brought(tmp_path, HEALTHY))] == ["nothing-recognised"]
+def test_a_healthy_log_points_to_nothing(tmp_path):
+    told = answered(tmp_path, HEALTHY)
+    assert ids(told)[0] == "no-cause-in-log" and {f.cause for f in told.found.findings} == {None, "benign"} and told.document.verdict == "unknown", "silence is never health"
 
 
-def test_nothing_is_ever_more_than_a_possible_note(tmp_path):
+def test_nothing_is_ever_healthy(tmp_path):
     every = "\n".join(s.error for s in symptoms().values())
-    findings = rules.judge(brought(tmp_path, every, every))
-    assert {f.severity for f in findings} == {Severity.NOTE} and {f.status for f in findings} == {"possible"}
+    assert answered(tmp_path, every, every).document.verdict == "broken"
+    assert [s.id for s in symptoms().values() if answered(tmp_path, s.error, s.words).document.verdict == "healthy"] == []
 
 
 def test_symptom_recognised_fires_when_no_message_names_a_cause(tmp_path):
-    findings = rules.judge(brought(tmp_path, HEALTHY, "hangs-later"))
-    assert [(f.id, f.severity, f.cause) for f in findings] == [("symptom-recognised", Severity.NOTE, None)]
+    found = [f for f in answered(tmp_path, HEALTHY, "hangs-later").found.findings if f.id == "symptom-recognised"]
+    assert [(f.severity, f.cause) for f in found] == [(Severity.NOTE, None)]
 
 
 def test_symptom_recognised_stays_quiet_when_a_message_names_the_cause(tmp_path):
-    assert {f.id for f in rules.judge(brought(tmp_path, DUPLICATES[0], "hangs-later"))} == {"message-points-to-cause"}
+    assert "symptom-recognised" not in ids(answered(tmp_path, DUPLICATES[0], "hangs-later"))
 
 
 def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
-    finding, = rules.judge(collect("", str(tmp_path / "none.log")))
-    assert (finding.id, finding.severity) == ("log-not-read", Severity.UNKNOWN)
+    told = of_start(collect("", str(tmp_path / "none.log")))
+    assert "log-not-read" in ids(told) and {f.severity for f in told.found.findings} == {Severity.UNKNOWN}
 
 
 def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
     (tmp_path / "empty.log").touch()
-    assert [f.id for f in rules.judge(collect("", str(tmp_path / "empty.log")))] == ["nothing-recognised"]
-
-
-def test_where_nothing_was_recognised_there_is_no_table(tmp_path):
-    assert isinstance(brought_table(collect("", ""), []), Line)
-    start = brought(tmp_path, DUPLICATES[0])
-    assert all(row[1].text.endswith("job.log line 1") for row in brought_table(start, rules.judge(start)).rows)
+    assert ids(of_start(collect("", str(tmp_path / "empty.log")))) == ["no-cause-in-log"]
 
 
 def test_nothing_brought_fires_when_nothing_was_brought():
-    assert [(f.id, f.severity) for f in rules.judge(collect("", " "))] == [("nothing-brought", Severity.OK)]
+    assert [(f.id, f.severity) for f in of_start(collect("", " ")).found.findings] == [("nothing-brought", Severity.OK)]
 
 
 def test_the_first_sentence_says_what_this_host_shows(tmp_path):
     for name in ("nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()
-    assert [Path(p).name for p in start_files.devices(tmp_path)] == ["nvidia0", "nvidia11"]
+    assert [Path(p).name for p in read_start.devices(tmp_path)] == ["nvidia0", "nvidia11"]
     version = tmp_path / "version"
     for line, wanted in (("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023", "535.54.03"),
                          ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build", "580.159.04")):
         version.write_text(line + "\nGCC version:  gcc version 12.2.0\n")
-        assert start_files.driver(version) == wanted
+        assert read_start.driver(version) == wanted
     version.write_text("GCC version:  gcc version 12.2.0\n")
-    assert isinstance(start_files.driver(version), Gap) and isinstance(start_files.driver(tmp_path / "none"), Gap)
-    seen = Start("", "", None, ["/dev/nvidia0", "/dev/nvidia1"], "580.159.04")
-    assert rules.judge(seen)[0].title == "this host has 2 NVIDIA device files and driver 580.159.04; no log and no symptom: all steps run"
-    assert rules.judge(Start("", "", None))[0].title.startswith("this host has no NVIDIA device file; ")
+    assert isinstance(read_start.driver(version), Gap) and isinstance(read_start.driver(tmp_path / "none"), Gap)
+    seen = Start(None, None, ["/dev/nvidia0", "/dev/nvidia1"], "580.159.04")
+    assert nothing_brought(seen).title == "this host has 2 NVIDIA device files and driver 580.159.04; no log and no symptom: all steps run"
+    assert nothing_brought(Start(None)).title.startswith("this host has no NVIDIA device file; ")
 
 
 def test_nothing_brought_stays_quiet_when_a_symptom_was_typed():
-    assert [f.id for f in rules.judge(collect("it smells of smoke", ""))] == ["nothing-recognised"]
+    assert ids(of_start(collect("it smells of smoke", ""))) == ["no-cause-in-log"]
 
 
 def test_the_plan_has_every_step_once_the_deciding_ones_first(tmp_path):
-    usual = [(step.name, why) for step, why in plan(collect("", ""))]
-    assert usual == [(name, WITHOUT_REASON) for name in step_texts()]
-    mine = [step.name for step, _ in plan(brought(tmp_path, DUPLICATES[0], "weight-sync"))]
-    assert mine[:2] == list(symptoms()["weight-sync"].steps) and sorted(mine) == list(step_texts())
+    usual = plan(None, [])
+    assert [step.name for step, _ in usual] == list(step_texts()) and len({why for _, why in usual}) == 1
+    told = answered(tmp_path, DUPLICATES[0], "weight-sync")
+    mine = [step.name for step, _ in plan(told.test, told.found.steps)]
+    first = list(dict.fromkeys([*told.test.steps, *symptoms()["weight-sync"].steps]))
+    assert mine[:len(first)] == first and sorted(mine) == list(step_texts())
+
+
+@pytest.mark.parametrize(("log", "symptom"), [
+    (HEALTHY + DUPLICATES[0], ""), ("", "hangs-later"), (HEALTHY, "it smells of smoke"), ("dumps", ""), ("dumps", "hangs"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n", "")], ids=repr)
+def test_notebooks_page_and_terminal_say_the_same_first_line(tmp_path, monkeypatch, log, symptom):
+    monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
+    path = ROOT / "tests/data/hang/skip" if log == "dumps" else tmp_path / "job.log"
+    if log != "dumps":
+        path.write_text(log)
+    paths = (str(path),) * bool(log)
+    told = case(logs_of(Brought(logs=paths, words=(symptom,) * bool(symptom)), None), "triage", "", "unknown")
+    for notebook in ("00-start", "07-logs"):
+        out = tmp_path / f"{notebook}.ipynb"
+        given = {"run_dir": str(tmp_path), "log": "".join(paths), "symptom": symptom}
+        papermill.execute_notebook(ROOT / "notebooks" / f"{notebook}.ipynb", out, parameters=given, progress_bar=False)
+        shown = [o["data"]["text/plain"] for c in json.loads(out.read_text())["cells"] for o in c.get("outputs", ()) if "data" in o]
+        assert told.document.sentence in "\n".join(map("".join, shown)).splitlines(), notebook
+    assert repr(Answer(told)).splitlines()[0] == told.document.sentence
 
 
 # the cockpit, without its widgets
@@ -181,6 +216,10 @@ def test_the_line_shown_says_what_the_variables_say(values):
     assert told["budget"] == ("5m" if values["budget_s"] == 300 else f"{values['budget_s']}s")
 
 
+def test_the_line_shown_holds_no_secret():
+    assert "hunter2" not in cockpit.command_line({**PLAIN, "symptom": 'wandb.login(key="canary-hunter2")\nit hangs'})
+
+
 def test_the_line_of_the_defaults_is_the_bare_command():
     assert cockpit.command_line(PLAIN) == "nccl-runbook run"
     assert cockpit.BUDGET_S == 300 and parsed([])["budget"] == "5m"
@@ -189,11 +228,17 @@ def test_the_line_of_the_defaults_is_the_bare_command():
 def test_what_a_run_says_is_escaped(tmp_path):
     run = RunProcess.__new__(RunProcess)
     run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
-    run.cancelled_at, run.started_at, run.ended_at = None, 0.0, 1.0
-    ended = cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"])
+    run.cancelled_at, run.started_at, run.ended_at, run.compared, run._worlds = None, 0.0, 1.0, None, tempfile.NamedTemporaryFile()
+    world = {"step": "03-fewer-gpus", "name": "<script>", "gpus": "0,1", "ranks": 2, "ended": "", "gb_per_s": None}
+    Path(run._worlds.name).write_text('{"step": "03-fewer-gpus"}\n' + json.dumps(world) + "\n" + json.dumps(world)[:9])  # the second line is not whole yet
+    cells = macros("cells.html.j2")
+    run.command = ("run",)
+    ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.form_worlds({'run': run})}{cells.answer(None, [], run, '')}"
     assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
-    assert all(text in cockpit.run_html(run, ["03-fewer-gpus", "99-verdict"]) for text in ('<progress value="1" max="2"', "now 99-verdict"))
+    assert run.worlds == [world] and run.now == "03-fewer-gpus"
+    at_work = str(cells.form_status({"run": run, "seconds": 60}))
+    assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "of about 60 s", "03-fewer-gpus", "2 ranks, GPU 0,1")) and "<script" not in at_work
 
 
 def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path):
@@ -213,7 +258,8 @@ def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path)
 
 def test_headless_it_is_a_table_and_needs_no_widgets(monkeypatch):
     monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
-    assert "03-fewer-gpus" in repr(cockpit.show(dict(PLAIN), collect("", "")))
+    shown = repr(cockpit.show(dict(PLAIN), of_start(collect("", ""))))
+    assert all(text in shown for text in ("this host has", "03-fewer-gpus", "nccl-runbook run", "nccl-runbook diagnose"))
     asked = "import sys, nccl_runbook.cockpit; assert not {'ipywidgets', 'torch', 'IPython', 'papermill'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", asked], check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
 
@@ -225,32 +271,91 @@ def test_the_notebook_runs_headlessly_and_touches_nothing(tmp_path, monkeypatch)
     given = {"run_dir": str(tmp_path), "log": str(tmp_path / "job.log")}
     papermill.execute_notebook(ROOT / "notebooks" / "00-start.ipynb", out, parameters=given, progress_bar=False)
     record = records.load(tmp_path / "00-start.json")
-    assert (record.status, record.facts["start"]["logs"]["files"][0]["lines"], record.commands) == ("note", 4, [])
-    assert "application/vnd.jupyter.widget" not in out.read_text() and len(record.tables) == 2 and record.wall_s < 30
+    assert (record.status, record.facts["start"]["logs"]["files"][0]["lines"], record.commands) == ("unknown", 4, [])
+    assert "application/vnd.jupyter.widget" not in out.read_text() and len(record.tables) == 1 and record.wall_s < 30
 
 
-@pytest.mark.parametrize(("symptom", "status", "tables"), [("", "ok", 1), ("it smells of smoke", "note", 1), ("hangs-later", "note", 2)])
-def test_the_notebook_runs_with_a_symptom_alone_and_with_nothing(tmp_path, monkeypatch, symptom, status, tables):
+@pytest.mark.parametrize(("symptom", "status", "found"), [
+    ("", "ok", ["nothing-brought"]), ("it smells of smoke", "unknown", ["no-cause-in-log"]),
+    ("hangs-later", "unknown", ["no-cause-in-log", "symptom-recognised"])])
+def test_the_notebook_runs_with_a_symptom_alone_and_with_nothing(tmp_path, monkeypatch, symptom, status, found):
     monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
     given = {"run_dir": str(tmp_path), "symptom": symptom}
     papermill.execute_notebook(ROOT / "notebooks" / "00-start.ipynb", tmp_path / "out.ipynb", parameters=given, progress_bar=False)
     record = records.load(tmp_path / "00-start.json")
-    assert (record.status, len(record.tables)) == (status, tables)
+    assert (record.status, [f.id for f in record.findings], len(record.tables)) == (status, found, 1)
 
 
-def test_fields_write_plain_variables_and_a_second_run_is_refused(tmp_path, monkeypatch):
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """The form over plain variables, without a frontend."""
     pytest.importorskip("ipywidgets")
-    variables = dict(PLAIN)
-    fields = cockpit.Cockpit(variables, collect("", ""))
-    fields.gpus.value, fields.budget.value, fields.busy.value = " 0,1 ", 90, True
-    fields.boxes["04-transports"].value = False
-    assert (variables["gpus"], variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
-    assert variables["steps"] == [name for name in step_texts() if name != "04-transports"]
-    assert "--budget 90s --allow-busy" in fields.line.value and fields.cancel() == "No run is in progress."
+    from nccl_runbook.cockpit import form
+
+    monkeypatch.setenv("NCCL_RUNBOOK_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(form, "_latest", None)
+    return form.Cockpit({**PLAIN})
+
+
+def typed(opened, text: str) -> dict:
+    """The variables once that was typed and read."""
+    opened.fields["given"].value = text
+    opened.read(opened.asked)
+    return opened.namespace
+
+
+def test_fields_write_plain_variables_and_a_second_run_is_refused(opened, tmp_path, monkeypatch):
+    from nccl_runbook.cockpit import form
+
+    for name, value in (("gpus", " 0,1 "), ("budget_s", 90), ("allow_busy", True)):
+        opened.fields[name].value = value
+    opened.boxes["04-transports"].value = False
+    variables = opened.namespace
+    assert (variables["gpus"].strip(), variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
+    assert variables["steps"] == [name for name in form.TESTS if name != "04-transports"]
+    assert "--gpus 0,1 --budget 90s --allow-busy" in opened.texts["line"].value and opened.cancel() == "No run is in progress."
     at_work = RunProcess(["--step", "none"], tmp_path)  # not watched yet: at work as far as anybody knows
-    monkeypatch.setattr(cockpit, "_latest", at_work)
-    assert "Cancel it" in fields.run() and cockpit._latest is at_work
+    monkeypatch.setattr(form, "_latest", at_work)
+    assert "Cancel it" in opened.run() and form._latest is at_work
     assert at_work.start().wait(30)
+
+
+def test_what_is_typed_is_read_as_the_command_line_reads_it(opened, tmp_path):
+    data = ROOT / "tests" / "data" / "hang"
+    assert typed(opened, "tests/data/hang/skip")["log"] == str(data / "skip") and opened.case(None).lead.id == "hang-told"
+    assert typed(opened, f"{data / 'skip'}\ntests/data/hang/op")["log"] == f"{data / 'skip'}:{data / 'op'}"
+    assert typed(opened, "ncclSystemError") | {"steps": []} == {**PLAIN, "symptom": "ncclSystemError"}
+    assert typed(opened, f"{DUPLICATES[0]}\nstep 2 of 3")["log"] == str(tmp_path / "pasted.log")
+    assert opened.boxes[opened.case(None).test.line.split()[-1]].value
+    assert typed(opened, "hf_abcdefghijklmnopqrstuvwxyz012345 is my\ntoken x")["log"] and "hf_abc" not in (tmp_path / "pasted.log").read_text()
+    assert typed(opened, "")["log"] == "" and opened.case(None) is None
+
+
+def test_a_run_reads_the_dumps_that_were_given(opened):
+    typed(opened, "tests/data/hang/skip")
+    opened.boxes["03-fewer-gpus"].value = True
+    values = opened.values()
+    assert (values["log"], values["steps"]) == (str(ROOT / "tests/data/hang/skip"), ["03-fewer-gpus", "06-timeouts"])
+
+
+@pytest.mark.parametrize("field, wrong", [("given", "/nowhere/a.log"), ("given", "tests/data /nowhere/a.log"), ("gpus", "1-0"), ("python", "/nowhere/python -u"),
+                                          ("python", "python3 'x")])
+def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
+    opened.fields[field].value = wrong
+    opened.read(opened.asked)
+    assert 'role="alert"' in opened.texts["refused"].value and opened.buttons["run"].disabled and "<pre" not in opened.texts["line"].value
+    opened.fields[field].value = ""
+    opened.read(opened.asked)
+    assert "alert" not in opened.texts["refused"].value and not opened.buttons["run"].disabled
+
+
+@given(st.text(max_size=300), st.text(max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_whatever_is_pasted_is_paths_one_line_or_a_file(tmp_path_factory, first, second):
+    pasted = tmp_path_factory.getbasetemp() / "pasted.log"
+    found = given_words.items(f"{first}\n{second}", Path("/nowhere"), pasted)
+    lines = {line.strip() for line in f"{first}\n{second}".splitlines()}
+    assert all(word in lines or os.path.lexists(word) for word in found)
 
 
 # a run as a process

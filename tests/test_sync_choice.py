@@ -21,6 +21,7 @@ from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, OwnSyncTime, 
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table
 from pydantic import TypeAdapter
 from test_rules_sync import DUPLICATE, ERROR, TOGETHER, arm, broken, runs
+from warm_cli import read_cli
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 8}, {"NET/Socket/0": 4}
 
@@ -238,14 +239,14 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
 
 def test_the_command_reads_a_trace_without_a_test(tmp_path):
     (tmp_path / "t.log").write_text(LINE + "\n")
-    ended = run_cli("sync", "--trace", tmp_path / "t.log")
+    ended = read_cli("sync", "--trace", tmp_path / "t.log")
     assert ended.returncode == 0 and "20.600 s" in ended.stdout and "verdict: healthy" in ended.stdout
-    assert run_cli("sync", "--trace", tmp_path / "none.log").returncode == 2
+    assert read_cli("sync", "--trace", tmp_path / "none.log").returncode == 2
 
 
 def test_a_log_without_a_sync_is_told_in_words_and_a_sync_of_two_ranks_is_one(tmp_path):
     (tmp_path / "empty.log").touch()
-    ended = run_cli("sync", "--trace", tmp_path / "empty.log")
+    ended = read_cli("sync", "--trace", tmp_path / "empty.log")
     assert ended.returncode == 4 and str(tmp_path / "empty.log") in ended.stdout and "pause_trace()" in ended.stdout
     one = [OwnSyncTime(rank, {"wire": 1.0}, "t.log:1") for rank in (0, 1)]
     assert own_table(OwnSync(one)).note.endswith(": 1.") and own_table(OwnSync([*one, one[0]])).note.endswith(": 1 to 2.")

@@ -14,7 +14,6 @@ import jsonschema
 import papermill
 import pytest
 import score
-from book_samples import run_cli
 from nccl_runbook.case.answer import case, logs_of
 from nccl_runbook.case.facts import Brought
 from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise
@@ -34,6 +33,7 @@ from nccl_runbook.triage.judge import answer
 from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
 from triage_samples import DUPLICATE, SAMPLES, hung
+from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/triage.json").read_text())
 INTERNAL = {"duplicate-gpu"}  # several causes behind one message: never named itself
@@ -72,7 +72,7 @@ def test_what_decides_is_asked_of_what_can_answer_it():
 
 def test_the_page_names_the_gpu_that_a_bus_id_stands_for_as_the_terminal_does(tmp_path):
     (tmp_path / "job.log").write_text(DUPLICATE)
-    text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(tmp_path / "page.html")).stdout
+    text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(tmp_path / "page.html")).stdout
     bus = re.search(r"in hexadecimal: it is ([0-9a-f:.]+)\.\s", text)
     assert bus and f"it is {bus[1]}." in (tmp_path / "page.html").read_text()
 
@@ -80,12 +80,12 @@ def test_the_page_names_the_gpu_that_a_bus_id_stands_for_as_the_terminal_does(tm
 def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
     page = tmp_path / "page.html"
-    text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
+    text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert f"If so: {causes()['container-gpu-access'].says}" in text and "your launcher: If so: Start the container" in text
     assert page.read_text().count("If so: Start the container") == 1 and "If so: What decides it" not in page.read_text()
     assert f"If so: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Only possible: the process has no access to a GPU</h3>" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
-    text = run_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
+    text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
     assert "If so" not in text.split("\nalso ")[0] and "Only possible" not in page.read_text()
 
 
@@ -228,7 +228,7 @@ def test_a_recorded_fact_is_read_back(tmp_path):
 
 
 @pytest.mark.parametrize("launcher, expected", [
-    ("srun", "#SBATCH --export=ALL,NCCL_IB_GID_INDEX=3"), ("deepspeed", "echo 'NCCL_IB_GID_INDEX=3' >> ~/.deepspeed_env"),
+    ("srun", "export NCCL_IB_GID_INDEX=3  # in the batch script, before srun"),
     ("ray", 'ray.init(runtime_env={"env_vars": {"NCCL_IB_GID_INDEX": "3"}})'), ("docker", "docker run -e NCCL_IB_GID_INDEX=3 ..."),
     ("kubernetes", '- {name: NCCL_IB_GID_INDEX, value: "3"}  # under env: of the container'), ("torchrun", "export NCCL_IB_GID_INDEX=3"), ("beaker", "gantry run --env NCCL_IB_GID_INDEX=3 ..."),
     ("accelerate", "NCCL_IB_GID_INDEX=3 accelerate launch ...  # on every machine: accelerate passes on its own environment")])
@@ -238,8 +238,8 @@ def test_a_remedy_speaks_the_launchers_language(launcher, expected):
 
 
 @pytest.mark.parametrize("launcher, expected", [
-    ("deepspeed", ("echo 'A=1' >> ~/.deepspeed_env", "echo 'B=2' >> ~/.deepspeed_env")), ("ray", ('ray.init(runtime_env={"env_vars": {"A": "1", "B": "2"}})',)),
-    ("srun", ("#SBATCH --export=ALL,A=1,B=2",)), ("docker", ("docker run -e A=1 -e B=2 ...",)), ("torchrun", ("export A=1 B=2",))])
+    ("deepspeed", ("export A=1 B=2", "printf '%s\\n' A=1 B=2 >> ~/.deepspeed_env  # for a job of several hosts: only NCCL_ names reach the other hosts without it")), ("ray", ('ray.init(runtime_env={"env_vars": {"A": "1", "B": "2"}})',)),
+    ("srun", ("export A=1 B=2  # in the batch script, before srun",)), ("docker", ("docker run -e A=1 -e B=2 ...",)), ("torchrun", ("export A=1 B=2",))])
 def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     assert for_launcher("export A=1 B=2", launcher) == expected
 
@@ -248,7 +248,7 @@ def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     ("docker run --shm-size=8g ...", "beaker", "gantry run --shared-memory 8GiB ..."), ("docker run --shm-size=8g ...", "kubernetes", "volumes: [{name: dshm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]"),
     ("ulimit -l unlimited", "docker", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ..."), ("ulimit -n 65536", "srun", "ulimit -n 65536 && srun --propagate=NOFILE,MEMLOCK ..."),
     ("unset NCCL_TOPO_FILE", "docker", "docker run ... IMAGE sh -c 'unset NCCL_TOPO_FILE; exec python train.py'"),
-    ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "sed -i -E '/^(NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME)=/d' ~/.deepspeed_env"),
+    ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME"),
     ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit the environment of the raylet"),
     ("torchrun --nproc-per-node $(x) train.py", "srun",
      "srun --ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID exec python train.py'  # as many tasks as GPUs"),
@@ -269,7 +269,7 @@ def test_every_line_that_a_launcher_says_otherwise_is_a_remedy_of_some_cause():
 
 def test_json_follows_its_schema_and_ends_3(tmp_path):
     (tmp_path / "job.log").write_text(DUPLICATE + hung(0))
-    ended = run_cli("triage", tmp_path / "job.log", "--json", "--context", "two Ray actors")
+    ended = read_cli("triage", tmp_path / "job.log", "--json", "--context", "two Ray actors")
     document = json.loads(ended.stdout)
     jsonschema.validate(document, SCHEMA)
     assert ended.returncode == document["exit_code"] == 4 and document["undecided"] and document["hypotheses"][0]["evidence"][0]["line"] == 1
@@ -278,7 +278,7 @@ def test_json_follows_its_schema_and_ends_3(tmp_path):
 def test_exit_codes(tmp_path):
     (tmp_path / "bad.log").write_text("kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=7\n")
     (tmp_path / "empty.log").write_text("")
-    codes = [run_cli("triage", tmp_path / n, *more).returncode for n, more in (("bad.log", ()), ("bad.log", ("--fail-on", "never")), ("empty.log", ()), ("none.log", ()),
+    codes = [read_cli("triage", tmp_path / n, *more).returncode for n, more in (("bad.log", ()), ("bad.log", ("--fail-on", "never")), ("empty.log", ()), ("none.log", ()),
                                                                              ("bad.log", ("--fail-on", "soon")))]
     assert codes == [3, 0, 4, 2, 2]
 
@@ -286,7 +286,7 @@ def test_exit_codes(tmp_path):
 @pytest.mark.parametrize("line", [hung(3), "step 1 loss 2", "NCCL WARN Bootstrap : no socket interface found", "NVRM: Xid (PCI:0000:3b:00): 79, pid=7"])
 def test_the_banner_of_the_page_says_what_the_exit_code_says(tmp_path, line):
     (tmp_path / "job.log").write_text(line + "\n")
-    ended = run_cli("triage", tmp_path / "job.log", "--json", "--html", tmp_path / "page.html")
+    ended = read_cli("triage", tmp_path / "job.log", "--json", "--html", tmp_path / "page.html")
     tone = re.search('class="banner ([a-z]+)"', (tmp_path / "page.html").read_text())[1]
     assert tone == badge(json.loads(ended.stdout)["verdict"]).tone != badge("healthy").tone
 
@@ -294,7 +294,7 @@ def test_the_banner_of_the_page_says_what_the_exit_code_says(tmp_path, line):
 def test_the_page_escapes_and_hides_secrets(tmp_path):
     token = "hf_" + "a1B2" * 8
     (tmp_path / "job.log").write_text(f"NCCL WARN Duplicate GPU detected : <script>alert(1)</script> token={token}\nERROR <img src=x onerror=alert(2)> {token}\n")
-    ended = run_cli("triage", tmp_path / "job.log", "--json", "--html", tmp_path / "page.html")
+    ended = read_cli("triage", tmp_path / "job.log", "--json", "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "Duplicate GPU detected" in page and "<script" not in page and "<img" not in page
     assert token not in page and token not in ended.stdout
@@ -325,7 +325,7 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
     log = SAMPLES[[s[0] for s in SAMPLES].index("device-not-set-per-rank")][1]
     for name, text in (("there", log), ("here", log.replace("node0", socket.gethostname())), ("nowhere", "RuntimeError: CUDA error: invalid device ordinal\n")):
         (tmp_path / f"{name}.log").write_text(text)
-        ended = run_cli("triage", tmp_path / f"{name}.log", "--html", tmp_path / f"{name}.html")
+        ended = read_cli("triage", tmp_path / f"{name}.log", "--html", tmp_path / f"{name}.html")
         page = (tmp_path / f"{name}.html").read_text()
         assert ("Run on the hosts of the job" in ended.stdout, "Run on the hosts of the job" in page) == (name == "there",) * 2, name
         if name == "there":

@@ -5,7 +5,6 @@ import json
 
 import jsonschema
 import pytest
-from book_samples import run_cli
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
@@ -15,6 +14,7 @@ from nccl_runbook.triage.facts import RunProfile
 from nccl_runbook.triage.judge import answer
 from processes import ROOT
 from pydantic import TypeAdapter
+from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/triage.json").read_text())
 
@@ -123,12 +123,12 @@ def test_any_text_gives_a_profile_that_can_be_compared(tmp_path_factory, text):
 def test_the_command_shows_both_runs_and_ends_3(tmp_path):
     (tmp_path / "good.log").write_text(run_log())
     (tmp_path / "bad.log").write_text(run_log(SLOW, nccl="2.28.9"))
-    ended = run_cli("triage", tmp_path / "bad.log", "--against", tmp_path / "good.log", "--json", "--html", tmp_path / "page.html")
+    ended = read_cli("triage", tmp_path / "bad.log", "--against", tmp_path / "good.log", "--json", "--html", tmp_path / "page.html")
     document = json.loads(ended.stdout)
     jsonschema.validate(document, SCHEMA)
     assert (ended.returncode, document["verdict"]) == (3, "degraded") and document["against"]["sentence"].rstrip(".") in document["sentence"]
     assert "The good run and the bad run" in (tmp_path / "page.html").read_text()
-    assert run_cli("triage", tmp_path / "bad.log", "--against", tmp_path / "none.log").returncode == 2
+    assert read_cli("triage", tmp_path / "bad.log", "--against", tmp_path / "none.log").returncode == 2
 
 
 def test_a_record_of_before_has_no_comparison():
@@ -147,9 +147,9 @@ def test_beside_a_slower_run_nothing_is_called_harmless(tmp_path):
     good, bad = tmp_path / "good.log", tmp_path / "bad.log"
     good.write_text(quiet + run_log())
     bad.write_text(quiet + run_log(SLOW))
-    told = json.loads(run_cli("triage", str(bad), "--against", str(good), "--json").stdout)
+    told = json.loads(read_cli("triage", str(bad), "--against", str(good), "--json").stdout)
     assert "benign" not in [h["cause"] for h in told["hypotheses"]] and "2.2 times slower" in told["sentence"]
-    told = json.loads(run_cli("triage", str(bad), "--against", str(bad), "--json").stdout)
+    told = json.loads(read_cli("triage", str(bad), "--against", str(bad), "--json").stdout)
     assert [h["cause"] for h in told["hypotheses"]] == ["benign"]
     alone = answer(logs.collect([str(bad)])).findings  # as the notebook does it
     runs = [log_profile.collect([str(p)]) for p in (good, bad)]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from book_samples import run_cli
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.logs import sources as log_sources
 from nccl_runbook.messages import read as reader
@@ -16,6 +15,7 @@ from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.judge import answer
 from processes import ROOT
 from triage_samples import DUPLICATE, hung
+from warm_cli import read_cli
 
 PYSPY = 'Process 4711: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\nThread 4711 (idle): "MainThread"\n    wait (threading.py:320)\n'
 ENV = "# of the job\nNCCL_DEBUG=INFO\nexport NCCL_IB_HCA=mlx5\nHOME=/home/u\nPATH=/bin\n"
@@ -89,17 +89,17 @@ def test_the_command_says_what_each_file_is(tmp_path):
     (tmp_path / "fr.json").write_text(DUMP)
     (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(json.loads(DUMP), protocol=2))
     (tmp_path / "weights.pt").write_bytes(pickle.dumps([1.0], protocol=4))
-    told = run_cli("triage", tmp_path, "--fail-on", "never").stdout
+    told = read_cli("triage", tmp_path, "--fail-on", "never").stdout
     assert "job.env is variables: `nccl-runbook env` judges them" in told and "weights.pt: is a binary file" in told
     assert "`nccl-runbook hang` reads it" not in told, "hang has read them"
-    assert json.loads(run_cli("triage", tmp_path, "--json").stdout)["dumps"]
+    assert json.loads(read_cli("triage", tmp_path, "--json").stdout)["dumps"]
 
 
 @pytest.mark.parametrize(("folder", "verdict", "code", "rank"), [
     ("skip", "broken", 3, "rank 2"), ("slow", "degraded", 3, "rank 3"), ("none", "unknown", 4, "4 ranks")])
 def test_dumps_alone_lead_whatever_they_show(folder: str, verdict: str, code: int, rank: str) -> None:
     """Complete dumps prove no health, and what `hang` has read is not unread."""
-    told = run_cli("triage", ROOT / "tests/data/hang" / folder, "--json")
+    told = read_cli("triage", ROOT / "tests/data/hang" / folder, "--json")
     answer = json.loads(told.stdout)
     assert (answer["verdict"], answer["exit_code"], told.returncode) == (verdict, code, code) and rank in answer["sentence"]
     assert not [f for f in answer["files"] if f["problem"]] and "nccl-runbook hang" not in told.stdout

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 import pytest
-from book_samples import run_cli
 from hypothesis import given, strategies as st
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as reader
 from nccl_runbook.messages.facts import Logs, Seen
 from nccl_runbook.triage import judge as triage, judge_ranks
+from warm_cli import read_cli
 
 LOG = "NCCL INFO NCCL version 2.28.9+cuda13.0\n"
 
@@ -92,6 +92,13 @@ def test_the_version_that_works_is_installed():
 @pytest.mark.parametrize("words", ["vLLM 0.20.2 hangs with TP=2", "vLLM 0.19.1 and torch 2.9.1 are installed", "upgraded to vLLM 0.17.0 and it works", "vLLM 0.16.1 works"])
 def test_a_version_that_is_only_named_is_no_result(words):
     assert judge_ranks.experiments(words) == []
+
+
+@pytest.mark.parametrize("words", [
+    "`--disable-custom-all-reduce` fixed their case, not ours", "NCCL_P2P_DISABLE=1 solved another user's problem", "NCCL_NVLS_ENABLE=0 helped in someone else's setup",
+    "NCCL_P2P_DISABLE=1 worked for the other's case"])
+def test_what_helped_somebody_else_is_no_result(words):
+    assert judge_ranks.experiments(f"it hangs at init. {words}") == [] and judge_ranks.ruled_out(words) == set()
 
 
 def test_several_causes_of_one_path_are_listed_and_none_is_likely(tmp_path):
@@ -220,7 +227,7 @@ def test_normal_values_are_no_evidence(tmp_path, line):
 
 def test_our_own_answer_is_no_evidence(tmp_path):
     (tmp_path / "job.log").write_text("n1:1:2 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n")
-    ours = run_cli("triage", tmp_path / "job.log").stdout
+    ours = read_cli("triage", tmp_path / "job.log").stdout
     (tmp_path / "job.log").write_text(ours)
     assert "Duplicate GPU" in ours and "nccl-duplicate-gpu-detected" not in reader.collect([str(tmp_path / "job.log")]).seen
 

@@ -26,9 +26,9 @@ def test_a_ladder_on_the_cpu_passes_and_survives_the_round_trip_through_a_record
     assert told.id == "rehearsed" and "Gloo" in told.title and "1, 2 and 3 ranks" in told.title
 
 
-def test_a_ladder_stops_at_the_first_size_that_fails_and_tries_that_twice(engine, monkeypatch):
+def test_a_ladder_stops_at_the_first_size_that_fails_and_tries_that_twice(own_engine, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothing9")
-    ladder = worlds.ladder(engine, [None, None], 60)
+    ladder = worlds.ladder(own_engine, [None, None], 60)
     assert ladder.first_failing.name == "1 rank" and not ladder.first_failing.again.passed
     assert fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run"))[0].cause == "socket-interface-wrong"
 

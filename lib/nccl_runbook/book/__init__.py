@@ -4,7 +4,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from nccl_runbook.report.verdict import RunInfo, VerdictDocument
 __all__ = ["Book", "Options", "Planned", "UsageError", "duration_s", "from_here", "make_plan"]
 
 LINE_CHARACTERS = 160
+# from the records so far and the steps that wait: which comes next, LAST where no other is needed any more, and why
+Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
 VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 
 
@@ -55,6 +57,11 @@ class Options:
         return self.budget_s - (time.monotonic() - self.began)
 
 
+def in_order(done: Sequence[records.Record], waiting: Sequence[str]) -> tuple[str, str]:
+    """Every step, by its number."""
+    return waiting[0], ""
+
+
 class Book:
     """One run of a plan. ``run`` gives the verdict document, with what a command ends with.
 
@@ -62,8 +69,9 @@ class Book:
     if a file cannot be written later: what was written before stays whole.
     """
 
-    def __init__(self, plan: list[Planned], options: Options, on_line: Callable[[str], None]) -> None:
-        self.plan, self.options, self.on_line = plan, options, on_line
+    def __init__(self, plan: list[Planned], options: Options, on_line: Callable[[str], None], choose: Choice = in_order) -> None:
+        self.plan, self.options, self.on_line, self.choose = plan, options, on_line, choose
+        self.done: list[records.Record] = []
         self.redactor = Redactor(os.environ)
         self.started = utc_now()
         self.not_run: dict[str, str] = {}
@@ -78,8 +86,8 @@ class Book:
                 unfinished.unlink(missing_ok=True)
             if kernels.note:
                 self.on_line(f"note: {kernels.note}")
-            for number, planned in enumerate(self.plan, 1):
-                self._step(number, planned, kernels)
+            for number, (planned, unneeded) in enumerate(self._order(), 1):
+                self._step(number, planned, unneeded, kernels)
             document = self._write()
             for page in self.run_dir.glob("[0-9][0-9]-*.html"):
                 without_dead_links(page)
@@ -116,14 +124,24 @@ class Book:
             asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop()),
             signal=self.stop.received))
 
-    def _step(self, number: int, planned: Planned, kernels: Kernels) -> None:
+    def _order(self) -> Iterator[tuple[Planned, str]]:
+        """Each step at its turn, with why it need not run, "" for one that runs."""
+        waiting = {planned.name: planned for planned in self.plan}
+        while waiting:
+            name, why = self.choose(self.done, [*waiting])
+            for unneeded in [other for other in waiting if name == LAST != other]:
+                yield waiting.pop(unneeded), why
+            yield waiting.pop(name), ""
+
+    def _step(self, number: int, planned: Planned, unneeded: str, kernels: Kernels) -> None:
         clock, left_s = time.monotonic(), self.options.left_s
         if planned.name == LAST:  # also after a step that took the whole budget
             left_s = max(VERDICT_S, left_s + 2 * self.options.reserve_s)
         if why := self._why_not(left_s):
             self.not_run[planned.name], status, reason = why, "unknown", why
         else:
-            record = self._visit(planned, kernels, left_s)
+            record = self._leave_out(planned, unneeded) if unneeded else self._visit(planned, kernels, left_s)
+            self.done.append(record)
             status, reason = record.status, record.reason
         self._write()
         width = max(len(p.name) for p in self.plan)
@@ -135,6 +153,12 @@ class Book:
     def _why_not(self, left_s: float) -> str:
         used_up = f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
         return next((why for holds, why in ((self.stop(), "not run: interrupted"), (left_s < 1, used_up)) if holds), "")
+
+    def _leave_out(self, planned: Planned, why: str) -> records.Record:
+        """The record of a step that the verdict does not need."""
+        record = records.Record(step=planned.name, started=utc_now(), ended=utc_now(), status="skipped", reason=why)
+        records.save(record, self.run_dir / f"{planned.name}.json", self.redactor)
+        return record
 
     def _visit(self, planned: Planned, kernels: Kernels, left_s: float) -> records.Record:
         """Run one notebook, leave its record and its pages, and give the record back."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core import records
-from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, did_you_mean, only_by_name, read_cell
+from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, did_you_mean, read_cell
 
 LAST = "99-verdict"
 # what the runner itself decides: an own option says each of them
@@ -66,7 +66,7 @@ def make_plan(folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str
         if step not in book:
             raise UsageError(did_you_mean("step", step, book))
     by_step = _records_by_step(replayed, list(book))
-    wanted = set(steps) | set(by_step) or {name for name, path in book.items() if not only_by_name(path)}
+    wanted = set(steps) | set(by_step) or set(book)
     names = [n for n in book if n in wanted and n != LAST] + [n for n in book if n == LAST]
     if by_step and (missing := [n for n in steps if n != LAST and n not in by_step]):
         raise UsageError(f"--record has no record of {', '.join(missing)}")

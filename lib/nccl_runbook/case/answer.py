@@ -7,19 +7,22 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nccl_runbook.case.dumps import Dumps, dumps_of
-from nccl_runbook.case.facts import Brought
-from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, sentence
+from nccl_runbook.case.facts import Brought, Start
+from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, nothing_brought, sentence, symptom_recognised
+from nccl_runbook.case.read_start import hang_of
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code
 from nccl_runbook.core.records import Record, load_all, of_findings
+from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.logs.file import Limit
+from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import collect
-from nccl_runbook.report.verdict import RunInfo, VerdictDocument, leading, verdict_document
+from nccl_runbook.report.verdict import START_STEP, RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.judge import Answer, answer
 from nccl_runbook.triage.judge_against import Comparison, compare
-from nccl_runbook.triage.start.steps import deciding
+from nccl_runbook.triage.start.steps import deciding, matching
 from nccl_runbook.triage.table import all_tables
 
 SETTINGS, PLAN = "02-environment", "plan"
@@ -34,6 +37,11 @@ class Gathered:
     logs: Answer | None = None
     dumps: Dumps | None = None
     steps: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of every subject."""
+        return [finding for record in self.records for finding in record.findings]
 
     @property
     def fits(self) -> tuple[Cause, ...]:
@@ -57,8 +65,9 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     document = verdict_document(RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps), found.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(document, sentence=sentence(document, lead), exit_code=exit_code(document.verdict, fail_on))
-    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps,
-                                                   found.logs.logs.launcher if found.logs else ""))
+    told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
+    launcher = found.logs.logs.launcher if found.logs else ""
+    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps, launcher, told))
 
 
 def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],
@@ -69,8 +78,6 @@ def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
     found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
-    if found.dumps and not (brought.words or any(f.lines for f in found.logs.logs.files)):
-        found.records.pop()  # nobody named a log: that none was read is not missed
     found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])
     if brought.pids or brought == Brought():
         found.records.extend(_live([look([int(p) for p in brought.pids])]))
@@ -89,17 +96,33 @@ def _recorded(paths: Iterable[str]) -> list[Record]:
 
 
 def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = ()) -> Gathered:
+    """Of what was printed and reported. ``against``: logs of a good run, to compare."""
+    limit = Limit()
+    paths = [p for p in brought.logs if p != "-"]
+    logs = collect([*brought.logs], "\n".join(brought.words), stdin, limit)
+    compared = _compared(against, paths, limit) if against else None
+    return of_logs(logs, hang_of(logs, paths, limit), compared, "".join(against[:1]), "".join(brought.logs[:1]))
+
+
+def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None, good: str = "", bad: str = "") -> Gathered:
     """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other.
 
-    ``against``: logs of a good run, to compare."""
-    paths, words, limit = list(brought.logs), "\n".join(brought.words), Limit()
-    dumps, logs = dumps_of(collect(paths, words, stdin, limit), paths, limit)
-    compared = _compared(against, [p for p in paths if p != "-"], limit) if against else None
-    given = answer(logs, compared, "".join(against[:1]), "".join(paths[:1]), dumps.next if dumps else None)
+    ``compared``: with a good run; ``good`` and ``bad``: names of the logs compared."""
+    dumps, logs = dumps_of(hang, logs)
+    given = answer(logs, compared, good, bad, dumps.next if dumps else None)
+    words = logs.context.splitlines()
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
-    unread = [f.title for f in given.findings if f.id == "log-not-read"]
-    records.append(of_findings(LOGS, given.findings, all_tables(given), not_seen=unread))
-    return Gathered(records, given, dumps, tuple(deciding(brought.words)))
+    if logs.context or not dumps or any(f.lines for f in logs.files):  # nobody named a log: that none was read is not missed
+        unread = [f.title for f in given.findings if f.id == "log-not-read"]
+        symptoms = [] if given.hypotheses else dict.fromkeys(symptom for line in words for symptom in matching(line))
+        records.append(of_findings(LOGS, [*given.findings, *map(symptom_recognised, symptoms)], all_tables(given), not_seen=unread))
+    return Gathered(records, given, dumps, tuple(deciding(words)))
+
+
+def of_start(start: Start) -> Case:
+    """The answer to what 00-start was given; without anything it says what this host shows."""
+    nothing = Gathered([of_findings(START_STEP, [nothing_brought(start)])])
+    return case(of_logs(start.logs, start.hang) if start.logs else nothing, START_STEP, "", "unknown")
 
 
 def _compared(good: Sequence[str], bad: Sequence[str], limit: Limit) -> Comparison:

@@ -1,8 +1,9 @@
 """What recorder dumps and stacks among the files of a log show."""
 import dataclasses
 
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
-from nccl_runbook.logs.file import Limit
+from nccl_runbook.hang.facts import Hang
 from nccl_runbook.logs.sources import READ_BY_HANG
 from nccl_runbook.messages.facts import Logs
 
@@ -17,18 +18,15 @@ class Dumps:
     next: str = ""
 
 
-def dumps_of(logs: Logs, paths: list[str], limit: Limit) -> tuple[Dumps | None, Logs]:
-    """What `hang` says of them, None without any; and the logs, in which these files count as read."""
-    theirs = [f for f in logs.files if READ_BY_HANG in f.kind + f.problem]
-    if not theirs:
+def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
+    """What `hang` says of them, None without any, or where an old record holds none; and the logs, in which these files count as read."""
+    if hang is None or isinstance(hang, Gap):
         return None, logs
-    from nccl_runbook.hang import read
     from nccl_runbook.hang.judge import hang_told, judge
     from nccl_runbook.hang.table import tables
 
-    seen = read.collect([p for p in paths if p != "-"], limit)
-    told = judge(seen)
+    told = judge(hang)
     sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
-    dumps = Dumps(f"{told.kind}: {told.sentence}{sure}", hang_told(told, seen.logs.launcher), tables(seen, told.culprits), told.decides)
-    files = [dataclasses.replace(f, kind="", problem="") if f in theirs else f for f in logs.files]
+    dumps = Dumps(f"{told.kind}: {told.sentence}{sure}", hang_told(told, hang.logs.launcher), tables(hang, told.culprits), told.decides)
+    files = [dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f for f in logs.files]
     return dumps, dataclasses.replace(logs, files=files)

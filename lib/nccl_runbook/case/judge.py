@@ -2,14 +2,20 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 
+from nccl_runbook.case.facts import Start
 from nccl_runbook.causes.causes import causes, for_launcher
-from nccl_runbook.core.findings import Finding, Severity
-from nccl_runbook.report.verdict import VerdictDocument
-from nccl_runbook.triage.start.steps import StepText, step_texts
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.core.records import Record
+from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
+from nccl_runbook.triage.judge import MOST_QUOTED, Decides
+from nccl_runbook.triage.start.steps import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
+READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 # torch 2.2 to 2.15 read these names, 2.9 and later beside TORCH_FR_BUFFER_SIZE and TORCH_FR_DUMP_TEMP_FILE (variables.toml)
 RECORDER = ("export TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=DIR/nccl_trace_rank_ "
             "NCCL_DEBUG=INFO")
@@ -24,6 +30,11 @@ class Test:
     separates: tuple[str, ...] = ()
     about_s: int = 0
 
+    @property
+    def steps(self) -> list[str]:
+        """The steps that its line runs."""
+        return re.findall(r"--step (\S+)", self.line)
+
 
 def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     """Who, what, where, and how sure."""
@@ -32,12 +43,21 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
         status = next((c.status for c in document.causes if c.id == lead.cause), "")
         is_likely = status == "likely" and lead.severity is Severity.WARN and lead.id != "hang-told"
         said = f"Likely: {lead.title.rstrip('.')}" if is_likely else document.sentence.rstrip(".")
-        return said + (f": {lead.evidence[0].source}." if printed else ".")
+        if not printed:
+            return f"{said}."
+        decoded = next((e.text.split(". ")[0].rstrip(".") for e in lead.evidence if e.source == "decoded"), "")
+        return f"{said}: {decoded or quoted(lead.evidence[0].text)} ({lead.evidence[0].source})."
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
     unknown = [s.reason.rstrip(".") for s in document.steps if s.status in ("unknown", "skipped")]
     return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
+
+
+def quoted(line: str) -> str:
+    """The line that was printed, cut where it is long."""
+    bare = line.strip()
+    return f'"{bare}"' if len(bare) <= MOST_QUOTED else f'"{bare[:MOST_QUOTED]} ..."'
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
@@ -48,38 +68,93 @@ def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -
     return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
 
 
-def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
-    """Of the steps that were not done the one that tells most for its seconds: each cause that a step decides is an outcome of its own,
-    and the causes that it cannot see are one together. All causes that are left count alike, as nothing says how usual each is."""
+def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | None:
+    """Of the steps that were not done the one that tells most for its seconds, None where none separates anything: each cause that a step
+    decides is an outcome of its own, and the causes that it cannot see are one together. All causes that are left count alike, as nothing
+    says how usual each is."""
     def bits_per_second(step: StepText) -> float:
         decided = sum(causes()[c].decides[0] == step.name for c in open_causes)
         shares = [1] * decided + [len(open_causes) - decided]
         return -sum(n / len(open_causes) * math.log2(n / len(open_causes)) for n in shares if n) / step.about_s
 
     able = [s for s in step_texts().values() if s.name not in done and any(causes()[c].decides[0] == s.name for c in open_causes)]
-    if len(open_causes) < 2 or not able:
+    return max(able, key=bits_per_second) if able and len(open_causes) > 1 else None
+
+
+def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
+    """The test that separates what is left for the fewest seconds."""
+    if not (best := telling(open_causes, done)):
         return None
-    best = max(able, key=bits_per_second)
     told = tuple(c for c in open_causes if causes()[c].decides[0] == best.name)
     return Test(f"nccl-runbook run --step {best.name}", best.answers, told, best.about_s)
 
 
 def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[str], steps: Sequence[str],
-              launcher: str = "") -> Test | None:
+              launcher: str, told: Mapping[str, Decides]) -> Test | None:
     """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else what decides the leading
-    cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``launcher``: that of the job."""
+    cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``launcher``: that of the job; ``told``: what
+    decides a cause in this job."""
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
         return Test(asked.removeprefix("decides: "), "collects the evidence that is still missing")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     if test := cheapest(open_causes, done):
         return test
     if open_causes:
-        probe, why, line = causes()[open_causes[0]].decides
-        if probe == "hang" and DUMPS not in done:
-            lines = "\n".join(["nccl-runbook look   # on the job's host, while it still hangs", *for_launcher(RECORDER, launcher), line])
+        first = told.get(open_causes[0]) or Decides(*causes()[open_causes[0]].decides)
+        if first.probe == "hang" and DUMPS not in done:
+            lines = "\n".join(
+                ["nccl-runbook look   # on the job's host, while it still hangs", *for_launcher(RECORDER, launcher), first.line])
             return Test(lines,
                         "No dump is here that names the rank. A look at the running job does; or start it again with these settings, "
                         "DIR on a disk that stays, and read what it leaves.", (open_causes[0],))
-        return Test(line, why, (open_causes[0],), step_texts()[probe].about_s if probe in step_texts() else 0) if line else None
+        about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0
+        return Test(first.line, first.why, (open_causes[0],), about_s) if first.line else None
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
     return Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s) if ahead else None
+
+
+def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
+    """Every step once, and why it is planned: what decides, then what rules out the rest. ``steps``: those that decide the symptom."""
+    reasons = dict.fromkeys(test.steps if test else (), "decides: separates the causes that are left")
+    for name in steps:
+        reasons.setdefault(name, "decides: usual with this symptom")
+    for name in step_texts():
+        reasons.setdefault(name, "rules out the rest")
+    return [(step_texts()[name], why) for name, why in reasons.items() if name in step_texts()]
+
+
+def symptom_recognised(symptom: Symptom) -> Finding:
+    """A symptom that many causes share names none: it only orders the steps."""
+    return Finding("symptom-recognised", Severity.NOTE, f"{symptom.words}: {symptom.says}", (Evidence(symptom.says, "table of symptoms"),))
+
+
+def nothing_brought(start: Start) -> Finding:
+    """The first true sentence of a run: what this host shows before anything is started on it."""
+    count = 0 if isinstance(start.devices, Gap) else len(start.devices)
+    files = counted(count, "NVIDIA device file") if count else "no NVIDIA device file"
+    driver = "" if isinstance(start.driver, Gap) else f" and driver {start.driver}"
+    return Finding("nothing-brought", Severity.OK, f"this host has {files}{driver}; no log and no symptom: all steps run")
+
+
+def following(done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()) -> tuple[str, str]:
+    """The next step of a run that was given evidence, VERDICT_STEP once no other step can change what is known, and why.
+
+    First what only reads; then the cheapest step that separates what is left, those that decide a cause that is left, and
+    ``symptom_steps``; the others only as long as nothing is likely.
+    """
+    if reading := [name for name in READING if name in waiting]:
+        return reading[0], "it only reads"
+    steps = [r.step for r in done]
+    document = verdict_document(RunInfo(id="", started="", planned=steps), done)
+    lead = leading(document.steps, document.causes)
+    if lead and (lead.id == "hang-told" or any(c.id == lead.cause and c.status == "established" for c in document.causes)):
+        return VERDICT_STEP, f"not needed: {next(s.notebook for s in document.steps if lead in s.findings)} has the answer"
+    open_causes = left(document, lead, ())
+    best = telling(open_causes, steps)
+    deciding = [best.name] if best else [causes()[c].decides[0] for c in open_causes]
+    ahead = [name for name in (*deciding, *symptom_steps) if name in waiting]
+    if ahead:
+        return ahead[0], "it decides what is left"
+    if any(c.status == "likely" for c in document.causes):
+        return VERDICT_STEP, "not needed: this step cannot decide what is still open"
+    return waiting[0], ""

@@ -1,15 +1,21 @@
 """The answer for a terminal: one sentence, its proof, the fix, what weaker causes there are, and what comes next."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from nccl_runbook.case.answer import Case
+from nccl_runbook.case.judge import plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Finding, Remedy, Severity
+from nccl_runbook.report.render import macros
+from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import Cause
 
 SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
-NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run"])  # what a reader must know beside the causes
+# what a reader must know beside the causes
+NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run", "symptom-recognised"])
 
 
 def text(case: Case) -> str:
@@ -19,7 +25,7 @@ def text(case: Case) -> str:
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
-        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and (lead or e.text not in document.sentence)]
+        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and e.text.strip() not in document.sentence]
         lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
         known = causes().get(first.cause if lead else first.id)
@@ -63,3 +69,30 @@ def _beside(findings: Iterable[Finding], lead: Finding | None) -> list[Finding]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_CHARACTERS else text[:TEXT_CHARACTERS] + " ..."
+
+
+@dataclasses.dataclass(repr=False)
+class Answer:
+    """The answer as a notebook shows it, and as a terminal does. ``below``: what else a notebook shows, tables and lines."""
+
+    case: Case
+    below: tuple[Any, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return "".join([card(self.case), *(part._repr_html_() for part in self.below)])
+
+    def __repr__(self) -> str:
+        return "\n\n".join([text(self.case), *map(repr, self.below)])
+
+
+def card(case: Case | None, run: object = None, page: str = "") -> str:
+    """The answer as HTML; ``run`` and ``page``: what was tested since, and where its report lies."""
+    return str(macros("cells.html.j2").answer(case, text(case).splitlines()[1:-1] if case else [], run, page))
+
+
+def plan_table(case: Case) -> Table:
+    """The steps that could follow, in the order that decides."""
+    rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")]
+            for step, why in plan(case.test, case.found.steps)]
+    return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is planned"], rows,
+                 "A run reads first, and ends once a cause is established. The seconds are estimates for four GPUs.")

@@ -24,11 +24,12 @@ class Advice:
     decides: tuple[str, ...] = ()
 
     def filled(self, fields: Mapping[str, str | None]) -> Advice:
-        """With what stands in the message in place of ``<name>``."""
+        """With what stands in the message in place of ``<name>``; it says nothing of what does not stand there."""
         def fill(text: str) -> str:
             return re.sub(r"<([a-z_]+)>", lambda found: fields.get(found[1]) or found[1].upper(), text)
 
-        return Advice(fill(self.says),
+        says = "" if any(not fields.get(name) for name in re.findall(r"<([a-z_]+)>", self.says)) else fill(self.says)
+        return Advice(says,
                       tuple((who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy),
                       tuple(map(fill, self.decides)))
 

@@ -13,7 +13,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from nccl_runbook.book import Book, Options, Planned, UsageError, duration_s, from_here, make_plan
+from nccl_runbook.book import Book, Choice, Options, Planned, UsageError, duration_s, from_here, in_order, make_plan
 from nccl_runbook.cli import answer
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
@@ -68,7 +68,8 @@ def run(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan, seconds),
             gpus=gpus, allow_busy=allow_busy, budget_s=seconds, began=began, asked=tuple(step), fail_on=fail_on,
             command=answer.command(_WITH_STDIN))
-        book = Book(plan, options, functools.partial(_progress, sys.stderr if json else sys.stdout))
+        book = Book(plan, options, functools.partial(_progress, sys.stderr if json else sys.stdout),
+                    _by_evidence(symptom) if brought and not step else in_order)
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
         answer.leave(error)
@@ -82,6 +83,14 @@ def run(
         sys.stdout.flush()
         os._exit(document.exit_code)
     sys.exit(document.exit_code)
+
+
+def _by_evidence(symptom: str) -> Choice:
+    """A run that was given a log or a symptom takes what decides it first, and ends when it is decided."""
+    from nccl_runbook.case.judge import following
+    from nccl_runbook.triage.start.steps import deciding
+
+    return functools.partial(following, symptom_steps=deciding([symptom]))
 
 
 def _progress(stream: TextIO, line: str) -> None:

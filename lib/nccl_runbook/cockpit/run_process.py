@@ -1,10 +1,12 @@
-"""One `nccl-runbook run` as a process of its own: lines as they come, a verdict at the end, and a stop that ends all of it.
+"""One `nccl-runbook run` or `ab` as a process of its own: its lines and worlds as they come, its answer, and a stop that ends all of it.
 
 No notebook and no widget is needed for it. The process holds a pipe from its starter: if that dies, the run ends by itself.
 """
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 import signal
 import subprocess
@@ -14,38 +16,44 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from nccl_runbook.core.records import RecordError, read
-from nccl_runbook.report.verdict import VerdictDocument
+from nccl_runbook.core.records import Record, RecordError, load, read
+from nccl_runbook.report.verdict import START_STEP, VerdictDocument
+from nccl_runbook.step import WORLDS_VARIABLE
 
 LINES_KEPT = 200
 LINE_CHARACTERS = 400
 UPDATES_APART_S = 0.5
 KILL_AFTER_S = 10.0  # a run that does not heed SIGTERM; its kernel and ranks end with it
 _STEP_DONE = re.compile(r"\[(\d+)/(\d+)\] (\S+)")
+RUN = ("run", "--json", "--stop-with-stdin")
 
 
 class RunProcess:
     """A run at work or over. ``on_change(run)`` is called from a thread of its own, at most twice a second, and once at the end.
 
-    ``lines``: what it said; ``done``, ``total``: steps; ``document``: the verdict once there is one; ``exit_code``: None while at work.
+    ``lines``: what it said; ``done``, ``total``: steps; ``document``: the verdict once there is one; ``exit_code``: None
+    while at work; ``compared``: what `ab` answered.
     """
 
-    def __init__(self, arguments: Sequence[str], outputs: Path) -> None:
-        self.outputs = outputs
+    def __init__(self, arguments: Sequence[str], outputs: Path, command: Sequence[str] = RUN) -> None:
+        self.outputs, self.command = outputs, command
         self.lines: tuple[str, ...] = ()  # replaced for each line: whoever reads it has a whole one
         self.done = self.total = 0
         self.document: VerdictDocument | None = None
+        self.compared: dict[str, Any] | None = None
         self.exit_code: int | None = None
         self.cancelled_at: float | None = None
         self.ended_at: float | None = None
         self.started_at = time.monotonic()
         self.on_change = lambda run: None
-        self._said = tempfile.TemporaryFile()
+        self._said, self._worlds = tempfile.TemporaryFile(), tempfile.NamedTemporaryFile()
         # a session of its own: a kernel that is restarted takes its group with it, and the page could not say "interrupted"
-        self.process = subprocess.Popen([sys.executable, "-m", "nccl_runbook", "run", "--json", "--stop-with-stdin", *arguments],
+        self.process = subprocess.Popen([sys.executable, "-m", "nccl_runbook", *command, *arguments],
                                         stdin=subprocess.PIPE, stdout=self._said, stderr=subprocess.PIPE,
-                                        text=True, errors="replace", start_new_session=True)
+                                        text=True, errors="replace", start_new_session=command == RUN,
+                                        env={**os.environ, WORLDS_VARIABLE: self._worlds.name})
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._thread = threading.Thread(target=self._watch, name="nccl-runbook run", daemon=True)
 
@@ -68,6 +76,28 @@ class RunProcess:
         """index.html of the run, once its verdict is known."""
         path = self.outputs / self.document.run.id / "index.html" if self.document else None
         return path if path and path.exists() else None
+
+    @property
+    def records(self) -> list[Record]:
+        """What its steps recorded, once its verdict is known."""
+        names = [s.record for s in self.document.steps if s.record and s.notebook != START_STEP] if self.document else []
+        return [load(self.outputs / self.document.run.id / name) for name in names]
+
+    @property
+    def _noted(self) -> list[dict[str, Any]]:
+        """What its steps noted: that they began, and their worlds."""
+        whole = Path(self._worlds.name).read_text(encoding="utf-8").rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    @property
+    def worlds(self) -> list[dict[str, Any]]:
+        """Every world that it started, in order, as it stands now; ``ended``: "" while it runs."""
+        return list({(n["step"], n["name"]): n for n in self._noted if "name" in n}.values())
+
+    @property
+    def now(self) -> str:
+        """The step at work, "" before the first."""
+        return next((noted["step"] for noted in reversed(self._noted)), "")
 
     @property
     def interrupted(self) -> bool:
@@ -100,8 +130,11 @@ class RunProcess:
         self._reader.join(2)  # whoever still holds the pipe is not waited for
         self.process.stdin.close()
         self._said.seek(0)
+        answer = self._said.read()
         with contextlib.suppress(RecordError):  # it ended without one
-            self.document = read(VerdictDocument, self._said.read())
+            self.document = read(VerdictDocument, answer)
+        if self.command != RUN and answer:
+            self.compared = json.loads(answer)
         self.ended_at = time.monotonic()
         self.on_change(self)
 
@@ -110,7 +143,11 @@ class RunProcess:
         if self.at_work:
             return "Stopping the run" if self.cancelled_at else "At work"
         if self.document is not None:
-            return self.document.sentence
+            apart = (START_STEP, *self.document.run.not_run)
+            names = ", ".join(s.notebook for s in self.document.steps if s.record and s.notebook not in apart) or "no step"
+            return f"Cancelled. Kept: {names}." if self.interrupted else f"{names}, {self.wall_s:.0f} s."
+        if self.compared is not None:
+            return f"{self.command[2]}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
         last = next((line for line in reversed(self.lines) if line.strip()), "")
         if self.interrupted:
             return "Interrupted before the run could write its first page"

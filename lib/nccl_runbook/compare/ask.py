@@ -80,10 +80,11 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
     ranks: rank0, rank1, ..."""
     if op not in OPS:
         raise ValueError(f"unknown collective {op!r}; one of {', '.join(OPS)}")
-    args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", "gloo" if devices[0] is None else "nccl"]
+    backend = "gloo" if devices[0] is None else "nccl"
+    args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", backend]
     asked = WorldRequest(op, "check.py", list(devices), args, deadline_s=WORLD_DEADLINE_S)
-    return _of_world(engine, asked, f"{op} of {size_bytes} bytes, {len(devices)} ranks", [f"rank{r}" for r in range(len(devices))],
-                     op, ("op", "median_s"))
+    return _of_world(engine, asked, f"{op} of {size_bytes} bytes, {len(devices)} ranks, {backend}",
+                     [f"rank{r}" for r in range(len(devices))], op, ("op", "median_s"))
 
 
 def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str) -> Subject:

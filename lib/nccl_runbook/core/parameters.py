@@ -83,14 +83,6 @@ def read_cell(notebook: Path) -> dict[str, Parameter]:
     return {p.name: p for p in lines}
 
 
-def only_by_name(notebook: Path) -> bool:
-    """Whether a run takes this notebook only if it is asked for: its metadata says so while its rules were not yet seen on hardware."""
-    try:
-        return bool(json.loads(notebook.read_text(encoding="utf-8"))["metadata"].get("nccl_runbook", {}).get("only_by_name"))
-    except (OSError, ValueError, KeyError, AttributeError):  # no notebook: `read_cell` says what is wrong with it
-        return False
-
-
 def _read_line(node: ast.stmt) -> Parameter:
     if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(node.annotation, ast.Name) and node.value):
         raise ValueError(f"line {node.lineno} is not of the form name: type = literal")

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from nccl_runbook.causes.variables import is_kept
+from nccl_runbook.causes.variables import is_kept, variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.share import learn
@@ -19,6 +19,7 @@ from nccl_runbook.logs.file import text_of
 from nccl_runbook.scripts.read import read as read_script, worked_out
 
 MOST_BYTES = 4 << 20
+MOST_NAMES = 2000  # that are kept: Linux gives a process its environment in some hundred
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not the middle of another word
@@ -72,7 +73,8 @@ def parse(text: str, name: str = "text") -> Role:
     found = assigned(text) if _is_text(text) else {}
     script = read_script(text if _is_text(text) else "")
     redactor = Redactor({n: v for n, (v, _) in found.items()})
-    kept = {n: redactor.text(v) for n, (v, _) in found.items() if is_kept(n)}
+    names = set(sorted(filter(is_kept, found), key=lambda n: n not in variables())[:MOST_NAMES])  # the known ones first
+    kept = {n: redactor.text(found[n][0]) for n in found if n in names}
     return Role(
         name, kept, {n: found[n][1] for n in kept},
         len(found) - len(kept) if kept or is_dump(text) else 0, {},

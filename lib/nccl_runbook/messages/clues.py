@@ -46,7 +46,7 @@ PRINTED = {
     "platform-ascend": r"HCCL (?:function )?error|\btorch_npu\b|\bnpu:\d|ASCEND_RT_VISIBLE_DEVICES\W{1,3}\d",
     "platform-xpu": r"ProcessGroupXCCL|\bxpu:\d|CCL_(?:WARN|ERROR)|oneCCL \d|ZE_AFFINITY_MASK\W{1,3}\d",
     # a tensor as sender and receiver print it: name, data type, shape
-    "tensor-described": (r"\b((?:[A-Za-z_]\w*\.)+\w+)\b[^\n]{0,40}?\bdtype[=:] ?(?:torch\.)?(\w+)"
+    "tensor-described": (r"\b((?:[A-Za-z_]\w*+\.){1,16}\w++)\b[^\n]{0,40}?\bdtype[=:] ?(?:torch\.)?(\w+)"
                          r"[^\n]{0,12}?\bshape[=:] ?[\[(]([\d, ]*)[\])]"),
     "nccl-tests-rank-0": r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})",  # each job has one such rank
     "nccl-tests-row": r"^\s+\d+ +\d+ +\w+ +(?:sum|none) +-?\d+ +[\d.]+ ",

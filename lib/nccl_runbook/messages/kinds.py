@@ -218,11 +218,13 @@ def plain(text: str) -> str:
 
 
 def joined(above: bytes, text: str) -> str:
-    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken."""
+    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken, or is longer than a line."""
+    if len(above) + len(text) > LINE_CHARACTERS:
+        return ""
     if above.rstrip().endswith(b"Last error:"):
         return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
     goes_on = text.startswith((" ", "\t")) and above.rstrip().endswith((b":", b","))
-    looks_broken = 16 <= len(above) <= 2000 and text[:1].strip() and not _STARTS.match(text)
+    looks_broken = len(above) >= 16 and text[:1].strip() and not _STARTS.match(text)
     head = above.decode("utf-8", "replace").rstrip("\r\n")
     if not (goes_on or looks_broken) or not matcher().pattern("ends-open").search(head):
         return ""

@@ -168,7 +168,7 @@ class _Reader:
         rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for raw, (_, kind) in zip(rows, kinds)]
         for at, messages in asked.may_match([*rows, context.replace("\n", " ").encode("utf-8", "replace")]).items():
             kind = kinds[at][1] or Kind(kinds[at][0]) if at < len(kinds) else None
-            texts = kind.texts() if kind else [context]
+            texts = kind.texts() if kind else pieces(context.encode())
             for message in (m for m in messages if m not in self._found):
                 for text in [text for text in texts if shows(asked.pattern(message), text)][:1]:
                     line = self._first(text, kind)

@@ -7,12 +7,13 @@ from typing import Any
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
+from nccl_runbook.core.findings import NOTHING_KNOWN
 from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.cells import not_looked_at_table
 from nccl_runbook.report.markup import badge, framed
 from nccl_runbook.report.render import environment
 from nccl_runbook.report.tables import Table
-from nccl_runbook.report.verdict import VERDICT_STEP, VerdictDocument, fixes, leading
+from nccl_runbook.report.verdict import POSSIBLE, VERDICT_STEP, VerdictDocument, fixes, leading
 
 MAX_BYTES = 300_000
 # pieces of evidence, tables of what leads, their rows, and fixes; more than that is one line until it is opened
@@ -66,15 +67,17 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     lead = leading(document.steps, document.causes)
     ahead = next((s.notebook for s in document.steps if lead in s.findings or len(document.steps) == 1), "")
     # beside what leads, a cause that is only possible stands with its remedies among the other causes
-    answer = [one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith("Only possible: "))]
+    answer = [one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith(POSSIBLE))]
+    weaker = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))]
     context = {
         "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "counts": _counts(document),
         "lead": lead, "ahead": ahead,
         "picture": max((t for t in tables.get(ahead, ()) if any(_first_shown(t))), key=_first_shown, default=None),
         "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
-        "weaker": [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))],
+        "weaker": [c for c in weaker if f"{POSSIBLE}{c.title}" not in dict(answer)],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
-        "fixes": answer, "fixed": [remedy for _, remedies in answer for remedy in remedies],
+        "fixes": answer, "fixed": [*(remedy for _, remedies in answer for remedy in remedies), *[NOTHING_KNOWN] * bool(document.causes)],
+        "by_title": {f"{POSSIBLE}{c.title}": c for c in weaker},
         "says": {c.id: c.says for c in causes().values()}, "leading": LEADING, "open_tables": OPEN_TABLES, "open_rows": OPEN_ROWS,
         "open_cards": OPEN_CARDS,
         "gpus": [f"{n} x {name}" if n > 1 else name for name, n in Counter(document.judged.gpus).items()],

@@ -23,6 +23,7 @@ SCHEMA = "nccl-runbook/verdict/1"
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
 DONE = ("ok", "note")
+POSSIBLE = "Only possible: "  # before the title of a cause that its evidence does not prove
 # where a finding comes from, the strongest proof first: what ranks left or do now, a message, an experiment, a configuration
 PROOF = ("06-timeouts", "07-logs", "03-fewer-gpus", "04-transports", "01-gpu-visibility", "05-weight-sync", "02-environment", "plan")
 _AT_WORK, _TO_COME = "still at work", "not run yet"
@@ -192,7 +193,7 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     sure = [(c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy]
     sure += [(f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)]
     if not sure:
-        sure = [(f"Only possible: {c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
+        sure = [(f"{POSSIBLE}{c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy]
         sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
     sure = sure or [(f.title, list(f.remedy)) for f in bad]
     first = {r: at for at, (_, remedies) in reversed([*enumerate(sure)]) for r in remedies}  # each is told once

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from nccl_runbook.causes.toml import table
 
 MOST_BYTES = 1 << 20
+MOST_COMMANDS = 50_000  # of one text; with more it is a log or a table
 MOST_LEVELS = 4
 MOST_HEREDOCS = 500  # of one text: for each the rest is searched
 MOST_EXPANDED = 1 << 20  # characters that the variables of a text may be put in for: `A=$A$A` doubles with each line
@@ -64,7 +65,7 @@ def read(text: str) -> Script:
     asked = _size("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
     names = ("SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_GPUS_PER_NODE")
     known = {name: str(value) for name, value in zip(names, asked * 2) if value}
-    commands = tuple(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]))
+    commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
     launchers = {program: name for name, row in table("scripts/launchers").items() for program in row["programs"]}
     told = [(launchers[program], _size(launchers[program], c.text)) for c in commands
             for program in dict.fromkeys(map(posixpath.basename, c.words[:3])) if program in launchers]

@@ -3,8 +3,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import clipped
@@ -25,9 +25,17 @@ def collect(path: str) -> OwnSync | Gap:
     with opening as file:
         if os.fstat(file.fileno()).st_size > FILE_BYTES:
             return Gap("unsupported", f"{path} has more than {FILE_BYTES >> 30} GiB")
-        syncs = read(file, path)
+        syncs = read(_beginnings(file), path)
     return OwnSync(syncs) if syncs else Gap("absent",
                                             f"{path} contains no line of pause_trace(): wrap your sync in pause_trace() of nccl_guards.py")
+
+
+def _beginnings(file: BinaryIO) -> Iterator[bytes]:
+    """Of each line what a guard can have printed: one line may be as long as the file."""
+    for line in iter(lambda: file.readline(LINE_BYTES), b""):
+        yield line
+        while line and not line.endswith(b"\n"):
+            line = file.readline(1 << 20)
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:

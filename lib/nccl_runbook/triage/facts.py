@@ -1,10 +1,8 @@
-"""Facts about what the user gave, how a run was set up and how long things took."""
+"""Facts about how a run was set up and how long things took."""
 
 import dataclasses
 
-from nccl_runbook.core.facts import Gap
 from nccl_runbook.logs.facts import FileRead
-from nccl_runbook.messages.facts import Logs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,18 +21,3 @@ class RunProfile:
     syncs: int = 0
     devices: dict[str, str] = dataclasses.field(default_factory=dict)
     times: dict[str, list[float]] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """What was brought, and what can be said of this host before anything runs.
-
-    ``logs``: what the log and the symptom hold, as 07-logs reads them; None if neither was brought. ``devices``: device
-    files of NVIDIA GPUs in /dev. ``driver``: the version of the kernel module in /proc/driver/nvidia/version.
-    """
-
-    symptom: str
-    log_path: str
-    logs: Logs | None
-    devices: list[str] | Gap = Gap("absent", "not asked")
-    driver: str | Gap = Gap("absent", "not asked")

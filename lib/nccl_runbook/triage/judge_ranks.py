@@ -3,6 +3,7 @@ version, and whether the job worked with it."""
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -93,7 +94,13 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     first, echoes = raised_first(logs)
     who = ", ".join(str(line.rank) for line in first)
     against = (f"ranks {who} raised too close together to show which was first",) if len(first) > 1 else ()
-    return [Pointer("peer-crashed", "likely", (*first[:3], *echoes), against, 30)] if first else []
+    return [Pointer("peer-crashed", "likely", (*first[:3], *echoes), against, 30, _traceback(first[0]))] if first else []
+
+
+def _traceback(line: LogLine) -> Advice:
+    """An exception says more in the lines above it."""
+    shown = f"sed -n '{max(1, line.line - 40)},{line.line}p' {shlex.quote(line.file)}"
+    return Advice() if line.file == CONTEXT else Advice(decides=("by hand", "the traceback above that line", shown))
 
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
@@ -245,7 +252,7 @@ def communicators_pile_up(logs: Logs) -> list[Pointer]:
 def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program's own, and no other rank is heard; it says more where nobody waited."""
     place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
-    return [Pointer("peer-crashed", "possible", (logs.raised,), (), place)] if logs.raised else []
+    return [Pointer("peer-crashed", "possible", (logs.raised,), (), place, _traceback(logs.raised))] if logs.raised else []
 
 
 def experiments(context: str) -> list[Pointer]:

@@ -1,0 +1,98 @@
+"""`read_cli`: the command line as `book_samples.run_cli` calls it, for commands that only read, and without their start of half a second.
+
+As a program, this file has imported the commands, has answered once, and forks for each call. Whatever a command changes in its
+process ends with that fork. What a new interpreter does at its start is for `run_cli`: PYTHON* variables, the encoding, the import itself.
+"""
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+if __name__ == "__main__":
+    from nccl_runbook.__main__ import COMMANDS, main
+
+
+class Ended(subprocess.CompletedProcess):
+    """With the seconds that it computed, and the most memory that it took."""
+
+    cpu_s: float
+    peak_bytes: int
+
+
+_servers: list[subprocess.Popen[str]] = []
+
+
+def read_cli(*words: str | Path, timeout: float = 120, cwd: str | Path | None = None, env: dict[str, str] | None = None) -> Ended:
+    pipe = subprocess.PIPE
+    server = _servers.pop() if _servers else subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True)
+    with _text_file() as out, _text_file() as errors:
+        files = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (out, errors)]
+        call = {"words": list(map(str, words)), "files": files, "timeout": timeout, "cwd": str(cwd or os.getcwd()), "env": env or dict(os.environ)}
+        print(json.dumps(call), file=server.stdin, flush=True)
+        code, cpu_s, peak_bytes = json.loads(server.stdout.readline())
+        _servers.append(server)  # one that a test was torn from still owes an answer: it is not asked again
+        if code == -signal.SIGALRM:
+            raise subprocess.TimeoutExpired(call["words"], timeout)
+        ended = Ended(call["words"], code, *(_text(file) for file in (out, errors)))
+    ended.cpu_s, ended.peak_bytes = cpu_s, peak_bytes
+    return ended
+
+
+def _text_file() -> Any:
+    return tempfile.TemporaryFile("w+", encoding="utf-8", newline="")
+
+
+def _text(file: Any) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def end() -> None:
+    """Nothing is left of it."""
+    for server in _servers:
+        server.communicate()
+    _servers.clear()
+
+
+def serve() -> None:
+    for name in COMMANDS:
+        importlib.import_module(f"nccl_runbook.cli.{name}")
+    calls, answers = sys.stdin, sys.stdout
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(SystemExit):
+        sys.argv = ["nccl-runbook", "triage", __file__, "--html", os.devnull]
+        main()
+    for line in calls:
+        pid = os.fork() or _answer(**json.loads(line))
+        _, status, used = os.wait4(pid, 0)
+        print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]), file=answers, flush=True)
+
+
+def _answer(words: list[str], files: list[str], timeout: float, cwd: str, env: dict[str, str]) -> NoReturn:
+    signal.setitimer(signal.ITIMER_REAL, timeout)  # whose signal ends it
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    for number, name in ((0, os.devnull), *enumerate(files, 1)):
+        os.dup2(os.open(name, os.O_RDWR), number)
+    sys.argv = ["nccl-runbook", *words]
+    sys.stdin = open(0, encoding="utf-8")
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8")
+    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        os._exit(end.code or 0)  # as an interpreter ends, but for the time that it takes to forget everything
+    sys.exit()
+
+
+if __name__ == "__main__":
+    serve()
