@@ -62,7 +62,7 @@ def quoted(line: str) -> str:
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
     """The causes between which the proof does not decide yet, surest first; none where one is established, or dumps name the rank."""
-    known = {c.id: c for c in document.causes if c.status != "ruled-out" and c.id != "benign"}
+    known = {c.id: c for c in document.causes if c.status != "ruled-out" and c.id in causes() and c.id != "benign"}
     if any(c.status == "established" for c in known.values()) or lead and lead.id == "hang-told":
         return []
     return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
