@@ -195,16 +195,16 @@ def _stop(*_: Any) -> None:
 
 
 def took(pattern: re.Pattern, way: str, text: str, limit_s: float) -> float:
-    """Seconds; infinite above the limit: `re` looks for signals while it matches."""
+    """Seconds of computing; infinite above the limit: `re` looks for signals while it matches."""
     given = text if isinstance(pattern.pattern, str) else text.encode("utf-8", "replace")
-    before = signal.signal(signal.SIGALRM, _stop)
+    before = signal.signal(signal.SIGVTALRM, _stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
         began = time.thread_time()
         collections.deque(pattern.finditer(given), maxlen=0) if way == "search" else getattr(pattern, way)(given)
         return time.thread_time() - began
     except Slow:
         return float("inf")
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
