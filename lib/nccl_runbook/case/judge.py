@@ -115,12 +115,11 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
 
 def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
     """Every step once, and why it is planned: what decides, then what rules out the rest. ``steps``: those that decide the symptom."""
-    reasons = dict.fromkeys(test.steps if test else (), "decides: separates the causes that are left")
-    for name in steps:
-        reasons.setdefault(name, "decides: usual with this symptom")
-    for name in step_texts():
-        reasons.setdefault(name, "rules out the rest")
-    return [(step_texts()[name], why) for name, why in reasons.items() if name in step_texts()]
+    separating = test.steps if test else []
+    reasons = {**dict.fromkeys(step_texts(), "rules out the rest"), **dict.fromkeys(steps, "decides: usual with this symptom"),
+               **dict.fromkeys(separating, "decides: separates the causes that are left")}
+    order = dict.fromkeys([*separating, *steps, *step_texts()])
+    return [(step_texts()[name], reasons[name]) for name in order if name in step_texts()]
 
 
 def symptom_recognised(symptom: Symptom) -> Finding:
