@@ -217,7 +217,7 @@ def weights(bench: Bench) -> list[Row]:
     nccl = nccl_of(bench.prefix)
     if bench.gpus < 2:
         return not_measured("weights", "needs two GPUs")
-    spec = models.find(bench_sync.MODEL).spec()
+    spec = models.find(bench_sync.MODEL)
     with tempfile.TemporaryDirectory() as built, tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
         programs = build_nccl_tests(bench.nccl_tests.resolve(), nccl, Path(built)) if bench.nccl_tests and nccl else "no --nccl-tests"
         by_torch = isinstance(programs, str) or nccl is None
@@ -233,7 +233,7 @@ def ipc(bench: Bench) -> list[Row]:
     if not bench.gpus:
         return not_measured("ipc", "needs a GPU")
     with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
-        found = bench_sync.ipc_on_one_gpu(engine, models.find(bench_sync.MODEL).spec(), 0, bench.rounds)
+        found = bench_sync.ipc_on_one_gpu(engine, models.find(bench_sync.MODEL), 0, bench.rounds)
     return [Row("ipc", f"{method}, one GPU, {bench_sync.MODEL}, against a copy there", "GB/s", gb(found[method]), gb(found["copy"]),
                 bench_sync.GOALS.get(method, "")) for method in list(found)[1:]]
 
@@ -244,7 +244,7 @@ def disk(bench: Bench, where: str = "disk") -> list[Row]:
     if subprocess.run([*bench.prefix, "-c", "import numpy, safetensors.torch"], capture_output=True).returncode:
         return not_measured(where, "needs safetensors and NumPy beside torch: the peer is their save and load, not our own writer of that form")
     with tempfile.TemporaryDirectory() as folder, bench.engine(folder) as engine:
-        found = bench_sync.disk(engine, models.find(bench_sync.MODEL).spec(), [0, min(1, bench.gpus - 1)], bench.rounds, where)
+        found = bench_sync.disk(engine, models.find(bench_sync.MODEL), [0, min(1, bench.gpus - 1)], bench.rounds, where)
     return [Row(where, f"syncs a second of fast-{where}, {bench_sync.MODEL}, against safetensors' save and load", "1/s",
                 [1 / s for s in found[f"fast-{where}"]], [1 / s for s in found[where]], bench_sync.GOALS[f"fast-{where}"], "fsync apart")]
 

@@ -82,7 +82,7 @@ def disk(engine: Engine, spec: dict[str, Any], devices: list[int | None], rounds
 
 
 def main(model: str, python: str) -> None:
-    spec = models.find(model).spec()
+    spec = models.find(model)
     with tempfile.TemporaryDirectory() as folder, Engine([python], Path(folder), Redactor({})) as engine:
         told = {"flat": flat_broadcast(engine, spec, [0, 1], lambda: torch_broadcast(engine, [0, 1]), 2),
                 "ipc": ipc_on_one_gpu(engine, spec, 0, 1), "disk": disk(engine, spec, [0, 1], 1),

@@ -30,7 +30,7 @@ import sync_bytes  # noqa: E402
 import sync_ways  # noqa: E402
 import weight_sync  # noqa: E402
 
-TINY = models.decoder("test/tiny", "qwen2", hidden=64, intermediate=160, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=1000, tied=True).spec()
+TINY = models.decoder("test/tiny", "qwen2", hidden=64, intermediate=160, layers=2, heads=4, kv_heads=2, head_dim=16, vocab=1000, tied=True)
 
 
 def run(engine, method, *args, ranks=2, spec=TINY, deadline_s=30.0):

@@ -1,7 +1,6 @@
 """One notebook's run: its parameters, what it collects, and the record it leaves behind."""
 import ast
 import dataclasses
-import json
 import math
 import os
 import re
@@ -29,7 +28,6 @@ from nccl_runbook.launch.stop import never
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
-WORLDS_VARIABLE = "NCCL_RUNBOOK_WORLDS"  # a file that gets a line for each step, and world of ranks, that begins or ends
 UNTIL_VARIABLE = "NCCL_RUNBOOK_UNTIL"  # when the runner's budget for this step ends, by time.monotonic()
 _LONGEST_WORD = 1 << 17  # bytes of one argument of a command, with its end (Linux, MAX_ARG_STRLEN)
 _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
@@ -80,7 +78,6 @@ class Step:
         self._ends = min(self._clock + parameters.get("budget_s", 300), float(os.environ.get(UNTIL_VARIABLE, "inf")))
         self._until = math.inf if self.by_hand and stopped is never else self._ends
         self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
-        self._tell({})
 
     @property
     def by_hand(self) -> bool:
@@ -107,7 +104,7 @@ class Step:
             sweep({tempfile.gettempdir(), "/dev/shm"})
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
-                                  stopped=self._stopped, until=self._until, note=self._note)
+                                  stopped=self._stopped, until=self._until)
             self.record.judged = records.Judged(python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged())
         return self._engine
 
@@ -168,20 +165,6 @@ class Step:
             self.record.commands = [records.Command(label=w.request.name, line=self._line(w))
                                     for w in (self._engine.history if self._engine else [])]
         return StepView(self.record, self.save())
-
-    def _note(self, request: WorldRequest, world: World | None) -> None:
-        """For whoever watches: a world that starts, or how it ended."""
-        figures = [world.busbw_gb_per_s(op) for op in ("all_reduce", "send_recv")] if world else []
-        if request.name != "software":
-            self._tell({"name": request.name, "ranks": request.world_size, "ended": world.ended if world else "",
-                        "gpus": ",".join(str(d) for d in request.devices if d is not None),
-                        "gb_per_s": next(filter(None, figures), None)})
-
-    def _tell(self, seen: Mapping[str, Any]) -> None:
-        """A line in the file of whoever watches, if somebody does."""
-        if WORLDS_VARIABLE in os.environ:
-            with open(os.environ[WORLDS_VARIABLE], "a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": self.name, **seen}) + "\n")
 
     def _not_here(self) -> list[Finding]:
         """That GPUs were named and none is here: what ran says nothing of them."""

@@ -130,7 +130,7 @@ def test_somebody_elses_process_keeps_the_guard_shut(on_gpus):
 
 
 def test_weight_sync_verifies_every_byte_on_two_gpus(on_gpus):
-    spec = models.find("Qwen/Qwen2.5-0.5B").spec(24)
+    spec = models.part(models.find("Qwen/Qwen2.5-0.5B"), 24)
     runs = sync.collect(on_gpus, spec, [0, 1], repeats=2)
     assert severities(weight_sync.judge(runs, placement.place([0, 1]))) <= FINE
     assert {a.method for a in runs.run if a.complete and not a.wrong} == {
@@ -139,7 +139,7 @@ def test_weight_sync_verifies_every_byte_on_two_gpus(on_gpus):
 
 def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_a_gpu):
     plan = placement.place([0])
-    runs = sync.collect(on_a_gpu, models.find("Qwen/Qwen2.5-0.5B").spec(6), plan.devices, repeats=2)
+    runs = sync.collect(on_a_gpu, models.part(models.find("Qwen/Qwen2.5-0.5B"), 6), plan.devices, repeats=2)
     found = weight_sync.judge(runs, plan)
     assert severities(found) <= FINE and "trainer-and-engine-share-gpu" in {f.cause for f in found}, [(f.severity.value, f.title, f.evidence) for f in found]
 

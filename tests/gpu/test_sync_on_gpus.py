@@ -14,7 +14,7 @@ from nccl_runbook.sync.facts import METHODS, SyncArm
 from test_own_sync import check_phases, watched
 
 pytestmark = pytest.mark.gpu
-SMALL = models.find("Qwen/Qwen2.5-0.5B").spec()
+SMALL = models.find("Qwen/Qwen2.5-0.5B")
 
 
 def bad(runs):

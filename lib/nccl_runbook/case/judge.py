@@ -41,8 +41,8 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     if lead:
         printed = [s.notebook for s in document.steps if s.notebook == LOGS and lead in s.findings and lead.cause]
         status = next((c.status for c in document.causes if c.id == lead.cause), "")
-        is_likely = status == "likely" and lead.severity is Severity.WARN and lead.id != "hang-told"
-        said = f"Likely: {lead.title.rstrip('.')}" if is_likely else document.sentence.rstrip(".")
+        is_weak = status in ("likely", "possible") and lead.severity is Severity.WARN
+        said = f"{status.capitalize()}: {lead.title.rstrip('.')}" if is_weak else document.sentence.rstrip(".")
         if not printed:
             return f"{said}."
         decoded = next((e.text.split(". ")[0].rstrip(".") for e in lead.evidence if e.source == "decoded"), "")
@@ -95,7 +95,7 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``launcher``: that of the job; ``told``: what
     decides a cause in this job."""
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
-        return Test(asked.removeprefix("decides: "), "collects the evidence that is still missing")
+        return Test(asked.removeprefix("decides: "), "collect the evidence that is still missing")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     if test := cheapest(open_causes, done):
         return test
@@ -115,12 +115,11 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
 
 def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
     """Every step once, and why it is planned: what decides, then what rules out the rest. ``steps``: those that decide the symptom."""
-    reasons = dict.fromkeys(test.steps if test else (), "decides: separates the causes that are left")
-    for name in steps:
-        reasons.setdefault(name, "decides: usual with this symptom")
-    for name in step_texts():
-        reasons.setdefault(name, "rules out the rest")
-    return [(step_texts()[name], why) for name, why in reasons.items() if name in step_texts()]
+    separating = test.steps if test else []
+    reasons = {**dict.fromkeys(step_texts(), "rules out the rest"), **dict.fromkeys(steps, "decides: usual with this symptom"),
+               **dict.fromkeys(separating, "decides: separates the causes that are left")}
+    order = dict.fromkeys([*separating, *steps, *step_texts()])
+    return [(step_texts()[name], reasons[name]) for name in order if name in step_texts()]
 
 
 def symptom_recognised(symptom: Symptom) -> Finding:

@@ -89,9 +89,9 @@ def _measured(step: Step, tensor_parallel: int, stopped: stop.Stop) -> tuple[lis
     intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)
     stopped.remember()
     runs = step.collect("runs", probe.collect, lambda: step.engine,
-                        lambda: shapes.spec(placement.layers_to_move(plan, p["layers"], shapes.layers)), lambda: plan.devices, p["methods"],
-                        p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"], tensor_parallel, unless=somebody,
-                        say=answer.say)
+                        lambda: models.part(shapes, placement.layers_to_move(plan, p["layers"], shapes["layers_of"])),
+                        lambda: plan.devices, p["methods"], p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"],
+                        tensor_parallel, unless=somebody, say=answer.say)
     tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(weight_sync.topology(runs))]
     return intention(intended, weight_sync.judge(runs, plan)), weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
 

@@ -76,7 +76,7 @@ class Cockpit:
                             tooltip="Run an all_reduce with and without the setting, in turn")}
         self.setting = w.Text(description="Setting to try", placeholder="NAME=VALUE", layout=w.Layout(width="60%"),
                               style=look["style"])
-        self.texts = {name: w.HTML() for name in ("refused", "price", "status", "worlds", "line", "said")}
+        self.texts = {name: w.HTML() for name in ("refused", "price", "status", "line", "said")}
         self.card = w.Output()
         self.fix = w.HBox([self.setting, self.buttons["try"]], layout=w.Layout(display="none"))
         self.plan = w.VBox(list(self.boxes.values()))
@@ -84,7 +84,7 @@ class Cockpit:
                               titles=["Options: interpreter, GPUs, time"])
         run = w.HBox([self.buttons["run"], self.buttons["cancel"], self.texts["status"]])
         self.box = w.VBox([self.fields["given"], self.fields["symptom"], self.texts["refused"], self.card, self.fix,
-                           self.texts["price"], run, self.texts["worlds"], self.plan, options, self.texts["line"],
+                           self.texts["price"], run, self.plan, options, self.texts["line"],
                            self.texts["said"]], layout=w.Layout(max_width="64rem"))
         for field in (*self.fields.values(), *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
@@ -205,9 +205,7 @@ class Cockpit:
             if _latest is not None and _latest.at_work:
                 return "A run is in progress. Cancel it, or wait until it ends."
             line = arguments(values, self.notebooks if command == RUN else None)
-            _latest = RunProcess(line, self.notebooks.parent / "outputs", command)
-            _latest.on_change = lambda _run: self.draw()
-            _latest.start()
+            _latest = RunProcess(line, self.notebooks.parent / "outputs", lambda _run: self.draw(), command)
             return ""
 
     def cancel(self) -> str:

@@ -1,4 +1,4 @@
-"""One `nccl-runbook run` or `ab` as a process of its own: its lines and worlds as they come, its answer, and a stop that ends all of it.
+"""One `nccl-runbook run` or `ab` as a process of its own: its lines as they come, its answer, and a stop that ends all of it.
 
 No notebook and no widget is needed for it. The process holds a pipe from its starter: if that dies, the run ends by itself.
 """
@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,13 +13,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core.records import Record, RecordError, load, read
-from nccl_runbook.report.verdict import START_STEP, VerdictDocument
-from nccl_runbook.step import WORLDS_VARIABLE
+from nccl_runbook.report.verdict import AT_WORK, START_STEP, VerdictDocument
 
 LINES_KEPT = 200
 LINE_CHARACTERS = 400
@@ -37,8 +35,9 @@ class RunProcess:
     while at work; ``compared``: what `ab` answered.
     """
 
-    def __init__(self, arguments: Sequence[str], outputs: Path, command: Sequence[str] = RUN) -> None:
-        self.outputs, self.command = outputs, command
+    def __init__(self, arguments: Sequence[str], outputs: Path, on_change: Callable[[RunProcess], None],
+                 command: Sequence[str] = RUN) -> None:
+        self.outputs, self.command, self.on_change = outputs, command, on_change
         self.lines: tuple[str, ...] = ()  # replaced for each line: whoever reads it has a whole one
         self.done = self.total = 0
         self.document: VerdictDocument | None = None
@@ -47,21 +46,15 @@ class RunProcess:
         self.cancelled_at: float | None = None
         self.ended_at: float | None = None
         self.started_at = time.monotonic()
-        self.on_change = lambda run: None
-        self._said, self._worlds = tempfile.TemporaryFile(), tempfile.NamedTemporaryFile()
+        self._said = tempfile.TemporaryFile()
         # a session of its own: a kernel that is restarted takes its group with it, and the page could not say "interrupted"
         self.process = subprocess.Popen([sys.executable, "-m", "nccl_runbook", *command, *arguments],
                                         stdin=subprocess.PIPE, stdout=self._said, stderr=subprocess.PIPE,
-                                        text=True, errors="replace", start_new_session=command == RUN,
-                                        env={**os.environ, WORLDS_VARIABLE: self._worlds.name})
+                                        text=True, errors="replace", start_new_session=command == RUN)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._thread = threading.Thread(target=self._watch, name="nccl-runbook run", daemon=True)
-
-    def start(self) -> RunProcess:
-        """Begin to watch it; returns at once."""
-        for thread in (self._reader, self._thread):
-            thread.start()
-        return self
+        self._reader.start()
+        self._thread.start()
 
     @property
     def at_work(self) -> bool:
@@ -84,20 +77,11 @@ class RunProcess:
         return [load(self.outputs / self.document.run.id / name) for name in names]
 
     @property
-    def _noted(self) -> list[dict[str, Any]]:
-        """What its steps noted: that they began, and their worlds."""
-        whole = Path(self._worlds.name).read_text(encoding="utf-8").rpartition("\n")[0]
-        return [json.loads(line) for line in whole.splitlines()]
-
-    @property
-    def worlds(self) -> list[dict[str, Any]]:
-        """Every world that it started, in order, as it stands now; ``ended``: "" while it runs."""
-        return list({(n["step"], n["name"]): n for n in self._noted if "name" in n}.values())
-
-    @property
     def now(self) -> str:
         """The step at work, "" before the first."""
-        return next((noted["step"] for noted in reversed(self._noted)), "")
+        path = self.outputs / "latest" / "verdict.json"
+        steps = json.loads(path.read_bytes())["steps"] if path.exists() else []
+        return next((s["notebook"] for s in steps if s["reason"] == AT_WORK), "")
 
     @property
     def interrupted(self) -> bool:
@@ -108,11 +92,6 @@ class RunProcess:
         if self.process.poll() is None:
             self.cancelled_at = self.cancelled_at or time.monotonic()
             self.process.send_signal(signal.SIGTERM)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it ended within so many seconds."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def _read(self) -> None:
         for line in self.process.stderr:

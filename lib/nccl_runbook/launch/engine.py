@@ -111,15 +111,12 @@ class Engine(contextlib.AbstractContextManager):
 
     ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
     ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does ``stopped`` once it says why.
-    ``until``: the end of the budget, by time.monotonic(); nothing waits longer. ``note``: is called with each world that starts, and again
-    with what became of it.
+    ``until``: the end of the budget, by time.monotonic(); nothing waits longer.
     Raises EngineError if the interpreter cannot import torch.
     """
 
     def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None,
-                 stopped: Callable[[], str] = never, until: float = math.inf,
-                 note: Callable[[WorldRequest, Optional[World]], None] = lambda _request, _world: None) -> None:
-        self.note = note
+                 stopped: Callable[[], str] = never, until: float = math.inf) -> None:
         self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
         self.stopped, self.until = stopped, until
         self.history: List[World] = []
@@ -241,7 +238,6 @@ class Engine(contextlib.AbstractContextManager):
         name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
         running = self._running[number] = _Running(number, request, self.log_dir / name if self.log_dir else None)
         running.deadline_s = self._left(request.deadline_s)
-        self.note(request, None)
         if link.stopped:
             self._lose(running, "late", ABOVE_STOPPED)
             return running
@@ -337,15 +333,13 @@ class Engine(contextlib.AbstractContextManager):
         is_cut = running.deadline_s < request.deadline_s - 1 and running.wall_s >= running.deadline_s
         if is_cut and not any(r.state.startswith("T") for r in running.ranks):  # by the budget: a slow world would look hung
             running.ranks = [dataclasses.replace(r, outcome="late") if r.outcome == "timed-out" else r for r in running.ranks]
-        world = World(
+        return World(
             request=request, ranks=[self._result(r, running.log(r.rank)) for r in running.ranks],
             wall_s=running.wall_s or round(time.monotonic() - running.clock, 4),
             started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
             set_by_environment=running.tally.taken(), algorithms=dict(running.tally.choices),
             nccl_path=(link.hello.get("libnccl") if link else "")
             or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
-        self.note(request, world)
-        return world
 
     def _result(self, rank: RankResult, path: Optional[Path]) -> RankResult:
         log = str(path.relative_to(self.root) if self.root else path) if path and path.exists() else ""

@@ -149,21 +149,27 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
 
 # --- the command
 
+OPTIONS: Dict[str, Dict[str, Any]] = {
+    "--json": {"metavar": "FILE", "help": "- for standard output; default: nccl-look-HOST-TIME.json"},
+    "--step": {"nargs": "+", "choices": list(STEPS), "default": list(STEPS), "metavar": "NAME", "help": ", ".join(STEPS)},
+    "--gpus": {"default": "", "help": "CUDA indices such as 0,1 or 0-3, one per rank; default: all"},
+    "--allow-busy": {"action": "store_true", "help": "also test on GPUs that somebody else uses"},
+    "--budget": {"type": float, "default": 300.0, "metavar": "S", "help": "time limit in seconds of all steps together"}}
+WHILE_IT_HANGS: Dict[str, Dict[str, Any]] = {
+    "--live": {"action": "store_true", "help": "which rank never came, and why: a table at once, the answer after the gap"},
+    "--gap": {"type": float, "default": 10.0, "metavar": "S", "help": "seconds between the two samples (10)"},
+    "--pid": {"type": int, "nargs": "+", "default": [], "metavar": "N", "help": "look only at the job of this rank or launcher"},
+    "--html": {"metavar": "FILE", "default": "", "help": "also write the answer as a page"}}
+
+
 def arguments() -> argparse.Namespace:
-    here = f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
     parser = argparse.ArgumentParser("nccl-look.pyz", description="Looks at GPUs and collectives on this node, and writes a record; "
-                                                                  "to judge "
-                                     "it elsewhere: nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.")
-    parser.add_argument("--json", metavar="FILE", default=here, help="- for standard output; default: nccl-look-HOST-TIME.json")
-    parser.add_argument("--step", nargs="+", choices=list(STEPS), default=list(STEPS), metavar="NAME", help=", ".join(STEPS))
-    parser.add_argument("--gpus", default="", help="CUDA indices such as 0,1 or 0-3, one per rank; default: all")
-    parser.add_argument("--allow-busy", action="store_true", help="also test on GPUs that somebody else uses")
-    parser.add_argument("--budget", type=float, default=300.0, metavar="S", help="time limit in seconds of all steps together")
+                                     "to judge it elsewhere: nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.")
     live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts, stops and signals nothing")
-    live.add_argument("--live", action="store_true", help="which rank never came, and why: a table at once, the answer after the gap")
-    live.add_argument("--gap", type=float, default=10.0, metavar="S", help="seconds between the two samples (10)")
-    live.add_argument("--pid", type=int, nargs="+", default=[], metavar="N", help="look only at the job of this rank or launcher")
-    live.add_argument("--html", metavar="FILE", default="", help="also write the answer as a page")
+    for group, options in ((parser, OPTIONS), (live, WHILE_IT_HANGS)):
+        for name, how in options.items():
+            group.add_argument(name, **how)
+    parser.set_defaults(json=f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
     args = parser.parse_args()
     if (args.pid or args.html or args.gap != 10.0) and not args.live:
         parser.error("--pid, --gap and --html belong to --live")

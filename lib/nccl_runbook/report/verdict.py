@@ -26,7 +26,7 @@ DONE = ("ok", "note")
 POSSIBLE = "Only possible: "  # before the title of a cause that its evidence does not prove
 # where a finding comes from, the strongest proof first: what ranks left or do now, a message, an experiment, a configuration
 PROOF = ("06-timeouts", "07-logs", "03-fewer-gpus", "04-transports", "01-gpu-visibility", "05-weight-sync", "02-environment", "plan")
-_AT_WORK, _TO_COME = "still at work", "not run yet"
+AT_WORK, _TO_COME = "still at work", "not run yet"
 
 
 @strict
@@ -121,7 +121,7 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
         (name in run.not_run, run.not_run.get(name, "")),
         (run.interrupted, "the run was interrupted during this step" if record else "not run: the run was interrupted before this step"),
         (not run.command, f"{name} has not finished"),
-        (True, _AT_WORK if record else _TO_COME))
+        (True, AT_WORK if record else _TO_COME))
     reason = next(why for holds, why in reasons if holds)
     return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
 
@@ -131,7 +131,7 @@ def _tests_nothing(step: StepEntry) -> bool:
 
 
 def _running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
-    return bool(run.command) and not run.interrupted and any(s.status == "unknown" and s.reason in (_AT_WORK, _TO_COME) for s in steps)
+    return bool(run.command) and not run.interrupted and any(s.status == "unknown" and s.reason in (AT_WORK, _TO_COME) for s in steps)
 
 
 def merge_causes(records: Iterable[Record]) -> list[Cause]:
@@ -272,4 +272,4 @@ def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
     others = sum(1 for r in reasons if r != lead and r not in rehearsed)
     tail = rehearsed[0].split(": ", 1)[-1] if rehearsed else \
         f"{sum(s.status in DONE for s in steps)} of {counted(len(steps), 'step')} passed"
-    return lead + (f" ({others} more not known)" if others else "") + f"; {tail}"
+    return lead + (f" ({counted(others, 'more reason')})" if others else "") + f"; {tail}"

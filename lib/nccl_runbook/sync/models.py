@@ -1,6 +1,5 @@
 """Public models, and any other by its config.json or its safetensors files: tensor names and shapes. No weight is read."""
 import contextlib
-import dataclasses
 import difflib
 import errno
 import functools
@@ -24,39 +23,28 @@ _MOST_TENSORS = 1 << 20
 _HEADER_BYTES = 100 << 20       # the safetensors library reads no longer header
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """Tensors outside the layers, those of one layer, as all are alike, and those of each expert in a
-    layer."""
+def part(spec: dict[str, Any], layers: int) -> dict[str, Any]:
+    """Only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all."""
+    return {**spec, "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"]}
 
-    name: str
-    head: list[list[Any]]
-    layer: list[list[Any]]
-    layers: int
-    prefix: str
-    tail: list[list[Any]]
-    experts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def spec(self, layers: int = 0) -> dict[str, Any]:
-        """What a rank needs to make the tensors, as JSON of about 1 kB.
-
-        ``layers``: only so many of the model's layers, for a machine that cannot hold or move them all; 0 for
-        all.
-        """
-        return {"name": self.name, "dtype": "bfloat16", "head": self.head,
-                "layers": min(layers, self.layers) if layers else self.layers, "layers_of": self.layers,
-                "prefix": self.prefix, "layer": self.layer, "experts": self.experts, "tail": self.tail}
+def _spec(name: str, head: list[Any], layer: list[Any], layers: int, prefix: str, tail: list[Any],
+          experts: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What a rank needs to make the tensors, as JSON of about 1 kB: those outside the layers, those of one layer, as all are alike, and
+    those of each expert in a layer."""
+    return {"name": name, "dtype": "bfloat16", "head": head, "layers": layers, "layers_of": layers, "prefix": prefix, "layer": layer,
+            "experts": experts or {}, "tail": tail}
 
 
 def decoder(name: str, template: str, hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int,
-            head_dim: int, vocab: int, tied: bool, experts: int = 0) -> Model:
+            head_dim: int, vocab: int, tied: bool, experts: int = 0) -> dict[str, Any]:
     """A decoder-only model; ``template`` names its layer in layouts.toml, ``vocab`` counts the stored
     rows of the embedding."""
     sizes = {"hidden": hidden, "intermediate": intermediate, "gate_up": 2 * intermediate, "experts": experts,
              "head_dim": head_dim, "query": heads * head_dim, "key": kv_heads * head_dim}
     rows = {part: [[tensor, [sizes[dimension] for dimension in shape]] for tensor, *shape in listed]
             for part, listed in table("sync/layouts")[template].items()}
-    return Model(name, [["model.embed_tokens.weight", [vocab, hidden]]],
+    return _spec(name, [["model.embed_tokens.weight", [vocab, hidden]]],
                  rows["layer"], layers, "model.layers.{i}.",
                  [["model.norm.weight", [hidden]], *([] if tied else [["lm_head.weight", [vocab, hidden]]])],
                  {"count": experts, "prefix": "mlp.experts.{e}.", "each": rows["each"]} if "each" in rows else {})
@@ -68,17 +56,17 @@ def size_bytes(spec: dict[str, Any]) -> int:
 
 
 @functools.cache
-def load() -> dict[str, Model]:
+def load() -> dict[str, dict[str, Any]]:
     """Every known model by its published name."""
     return {name: decoder(name, **fields) for name, fields in table("sync/models").items()}
 
 
 def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
     """The spec of that model, {} for no name. ValueError names the nearest one that is known."""
-    return find(name).spec(layers) if name else {}
+    return part(find(name), layers) if name else {}
 
 
-def find(name: str) -> Model:
+def find(name: str) -> dict[str, Any]:
     """The model of that name, its organisation and upper case optional; or that of a config.json, a
     safetensors file or index, or a folder.
 
@@ -95,17 +83,16 @@ def find(name: str) -> Model:
                      + f"known: {', '.join(known)}")
 
 
-def _bounded(model: Model, path: str) -> Model:
+def _bounded(spec: dict[str, Any], path: str) -> dict[str, Any]:
     """The model, if ranks can make it: some bytes, and no more tensors than a model has."""
-    spec = model.spec()
     count = len(spec["head"] + spec["tail"]) + spec["layers"] * (len(spec["layer"]) + 3 * spec["experts"].get("count", 0))
     if count > _MOST_TENSORS or not any(math.prod(shape)
                                         for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
         raise ValueError(f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: not a model that can be moved")
-    return model
+    return spec
 
 
-def _from_path(path: Path) -> Model:
+def _from_path(path: Path) -> dict[str, Any]:
     if path.is_dir():
         files = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json")
                  if (path / n).is_file()]
@@ -123,7 +110,7 @@ def _from_path(path: Path) -> Model:
     return _from_config(path, document)
 
 
-def _from_config(path: Path, config: dict[str, Any]) -> Model:
+def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     further = [name for name in ("attention_bias", "mlp_bias", "mlp_only_layers") if config.get(name)]
     kind = " with ".join([re.sub("^mistral$", "llama", str(config.get("model_type", ""))), *further])
     if kind not in _LAYOUTS:
@@ -175,7 +162,7 @@ def _header(path: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def _listed(name: str, shapes: dict[str, list[int]]) -> Model:
+def _listed(name: str, shapes: dict[str, list[int]]) -> dict[str, Any]:
     """Tensors of equal layers once; all of them one by one if layers differ."""
     matches = {tensor: _LAYER.match(tensor) for tensor in shapes}
     prefix = next((m[1] for m in matches.values() if m), "")
@@ -183,6 +170,5 @@ def _listed(name: str, shapes: dict[str, list[int]]) -> Model:
     layers = grouped((int(m[2]), [m[3], shapes[tensor]]) for tensor, m in inside.items())
     rest = [[tensor, shape] for tensor, shape in shapes.items() if tensor not in inside]
     if len({json.dumps(sorted(layer)) for layer in layers.values()}) != 1 or sorted(layers) != list(range(len(layers))):
-        return Model(name, list(map(list, shapes.items())), [], 0, "", [])
-    return Model(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.",
-                 [])
+        return _spec(name, list(map(list, shapes.items())), [], 0, "", [])
+    return _spec(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.", [])

@@ -20,7 +20,6 @@ from nccl_runbook.triage.judge_against import Comparison
 from nccl_runbook.triage.judge_ranks import Pointer
 from nccl_runbook.triage.start.steps import step_texts
 
-RESTS_ON: tuple[str, ...] = ()  # a file that cannot be read has a finding of its own
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
 MOST_QUOTED = 160  # characters of a line in the first sentence
 MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout

@@ -17,15 +17,12 @@ _TONES = {"last progress": "ok", "first error": "broken", "waited": "warn"}
 
 
 def all_tables(given: Answer) -> list[Table]:
-    """Of a whole answer: what separates what is left, then what was printed."""
+    """Of a whole answer every table that has something to show: what separates what is left, then what was printed."""
+    logs = given.logs
     beside = [against_table(given.compared)] if given.compared else []
-    return [*beside, *fits_tables(given.fits), *there_tables(given.logs.here, given.hosts, given.there), *tables(given.logs)]
-
-
-def tables(logs: Logs) -> list[Table]:
-    """Every table that has something to show."""
-    shown = [(ranks_table, logs.ranks), (order_table, logs.ranks[1:]), (unknown_table, logs.unknown), (files_table, logs.files)]
-    return [table(logs) for table, rows in shown if rows]
+    printed = [(ranks_table, logs.ranks), (order_table, logs.ranks[1:]), (unknown_table, logs.unknown), (files_table, logs.files)]
+    return [*beside, *fits_tables(given.fits), *there_tables(logs.here, given.hosts, given.there),
+            *(table(logs) for table, rows in printed if rows)]
 
 
 def ranks_table(logs: Logs) -> Table:

@@ -97,8 +97,9 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         *(f"what {host} does by now: it was looked at {seconds:.0f} s before the others"
           for host, seconds in sorted(before.items()))])
     if any(look.gap_s == 0 for _, look in members):
-        return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
-                                   decides="python3 nccl-look.pyz --live --gap 10")
+        return _strangers(base, now) or dataclasses.replace(
+            base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
+            decides="python3 nccl-look.pyz --live --gap 10")
     rules = (_strangers, _left_over, _launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable,
              without_store, lost, _behind, _elsewhere, _gpu_stuck, _together,
              *((_slow, _slow_by_gpus, _moving) if all(v.does in ("moving", "busy") for v in views) else ()))
