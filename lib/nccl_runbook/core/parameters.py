@@ -24,9 +24,8 @@ class ParameterError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One line of a parameters cell: ``name: wanted = default``."""
+    """What one line of a parameters cell says of its name: ``name: wanted = default``."""
 
-    name: str
     wanted: type
     default: Any
 
@@ -76,19 +75,18 @@ def read_cell(notebook: Path) -> dict[str, Parameter]:
     Raises ParameterError for a file that is no notebook or whose cell is not made of annotated literals.
     """
     try:
-        lines = [_read_line(node) for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-                 if TAG in cell["metadata"].get("tags", []) for node in ast.parse("".join(cell["source"])).body]
+        return dict(_read_line(node) for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+                    if TAG in cell["metadata"].get("tags", []) for node in ast.parse("".join(cell["source"])).body)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         raise ParameterError(f"{notebook.name}: its parameters cannot be read ({error})") from error
-    return {p.name: p for p in lines}
 
 
-def _read_line(node: ast.stmt) -> Parameter:
+def _read_line(node: ast.stmt) -> tuple[str, Parameter]:
     if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(node.annotation, ast.Name) and node.value):
         raise ValueError(f"line {node.lineno} is not of the form name: type = literal")
     if node.annotation.id not in _TYPES:
         raise ValueError(f"line {node.lineno} is annotated {node.annotation.id}, not one of {', '.join(_TYPES)}")
-    return Parameter(node.target.id, _TYPES[node.annotation.id], ast.literal_eval(node.value))
+    return node.target.id, Parameter(_TYPES[node.annotation.id], ast.literal_eval(node.value))
 
 
 def check_given(given: Sequence[tuple[str, str]], declared: Mapping[str, Mapping[str, Parameter]]) -> dict[str, dict[str, Any]]:

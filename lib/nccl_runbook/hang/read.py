@@ -1,7 +1,6 @@
 """What a hung job left, put together: dumps of its ranks, logs, saved stacks, live looks. One dump at a time, in any order."""
 
 import collections
-import contextlib
 import dataclasses
 import os
 import re
@@ -78,7 +77,6 @@ class _Inputs:
         self.looks: list[Live] = []
         self.ras: list[RasAnswer] = []
         self.names: dict[int, str] = {}
-        self.written: dict[str, float] = {}
         self.logs: list[str] = []
         self.read: list[tuple[str, Reading]] = []
         plain: set[str] = set()
@@ -91,8 +89,8 @@ class _Inputs:
             self._read_plain(sorted(plain))
 
     def stamps(self) -> dict[int, float]:
-        """The time of the file of each rank."""
-        return {rank: self.written[name] for rank, name in self.names.items() if name in self.written}
+        """The time of the file of each rank; none for what lies in an archive."""
+        return {rank: os.path.getmtime(name) for rank, name in self.names.items() if os.path.isfile(name)}
 
     def _take(self, source: Source, plain: set[str]) -> None:
         if not (head := source.peek(4096)):
@@ -125,8 +123,6 @@ class _Inputs:
     def _keep(self, name: str, reading: Reading | None, looks: Any, problem: str) -> None:
         if reading is not None:
             self.read.append((name, reading))
-            with contextlib.suppress(OSError):
-                self.written[name] = os.stat(name).st_mtime
         elif looks:
             whole = stacks.whole_looks(looks)
             self.files.append(HangFile(name, "live", None, "" if whole else "is a live look of another version"))
