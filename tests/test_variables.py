@@ -133,9 +133,10 @@ def test_no_caller_can_change_what_others_get_of_a_table(name):
 # ---- what a remedy sets or unsets ------------------------------------------------------------------------------------------------
 
 PACKAGE = TABLE.parents[1]
-OF_OTHERS = {"OPENBLAS_NUM_THREADS", "TMPDIR", "CUDA_DISABLE_CONTROL", "ROCR_VISIBLE_DEVICES", "MPI_HOME", "SLURM_LOCALID"}  # none of a reader here
-# torch 2.2 to 2.8 have the recorder off; torch 2.7.0 has nonblocking communicators on with device_id; GDRCopy's message needs 1
-NOT_THE_DEFAULT_ALWAYS = {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_USE_COMM_NONBLOCKING", "NCCL_GDRCOPY_ENABLE"}
+OF_OTHERS = {"OPENBLAS_NUM_THREADS", "TMPDIR", "CUDA_DISABLE_CONTROL", "ROCR_VISIBLE_DEVICES", "MPI_HOME"}  # no reader here
+# early torch has the recorder off; torch 2.7.0 has nonblocking communicators on with device_id; GDRCopy's message needs 1
+NOT_THE_DEFAULT_ALWAYS = {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_USE_COMM_NONBLOCKING",
+                          "NCCL_GDRCOPY_ENABLE"}
 SET = re.compile(r"(?:^|(?<=[ '\"]))([A-Z][A-Z0-9]*_[A-Z0-9_]+)=([^\s'\"]*)")
 UNSET = re.compile(r"\bunset ((?:[A-Z][A-Z0-9_]+ ?)+)")
 
