@@ -25,6 +25,7 @@ from nccl_runbook.core.findings import Severity
 from nccl_runbook.launch import command
 from nccl_runbook.launch.stop import Stop
 from pydantic import TypeAdapter
+from warm_cli import read_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/ab.json").read_text())
@@ -44,12 +45,11 @@ HARMLESS = {"NCCL_DEBUG": "WARN", "NCCL_IB_TIMEOUT": "22", "NCCL_IB_RETRY_CNT": 
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "nccl_runbook", "ab", *arguments], capture_output=True, text=True, timeout=120,
-                          env={**CLEAN, **(env or {})})
+    return read_cli("ab", *arguments, env={**CLEAN, **(env or {})})
 
 
 def test_gpus_that_are_named_where_there_is_none_are_said_to_be_left_out() -> None:
-    said = [run("NCCL_RUNBOOKX=1", "NCCL_RUNBOOKX=2", "--rounds", "2", *gpus).stderr for gpus in (["--gpus", "9"], [])]
+    said = [run("NCCL_RUNBOOKX=1", "NCCL_RUNBOOKX=2", "--rounds", "1", "--size", "4", *gpus).stderr for gpus in (["--gpus", "9"], [])]
     assert ["GPUs 9" in text for text in said] == [True, False]
 
 

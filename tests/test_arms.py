@@ -122,10 +122,16 @@ class Planted(Engine):
                                    algorithms={"algo RING": 4, "proto SIMPLE": 4, **({} if env.get("NCCL_PROTO") else {"proto LL": 4})})
 
 
-def judged(tmp_path, fails, budget_s=500):
-    with Planted(tmp_path / "logs", fails) as engine:
-        made = arms.collect(engine, [0, 1], budget_s, halve)
-        return made, transports.judge(made), engine.names
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    with Planted(tmp_path_factory.mktemp("planted") / "logs", lambda carried, env: False) as engine:
+        yield engine
+
+
+def judged(planted, fails, budget_s=500):
+    planted.fails, planted.names = fails, []
+    made = arms.collect(planted, [0, 1], budget_s, halve)
+    return made, transports.judge(made), planted.names
 
 
 def not_the_transport(finding):
@@ -133,8 +139,8 @@ def not_the_transport(finding):
     return finding.evidence[-1].text.startswith("not the ")
 
 
-def test_a_control_that_passes_runs_only_arms_that_can_act(tmp_path):
-    made, found, names = judged(tmp_path, lambda carried, env: False, 100)
+def test_a_control_that_passes_runs_only_arms_that_can_act(planted):
+    made, found, names = judged(planted, lambda carried, env: False, 100)
     assert [f.id for f in found] == ["transports-pass"]
     assert names == ["control", "P2P off", "P2P and SHM off", "cuMem off", "control again"]
     why = {a.name: a.trial for a in made.arms if isinstance(a.trial, Gap)}
@@ -143,14 +149,14 @@ def test_a_control_that_passes_runs_only_arms_that_can_act(tmp_path):
     assert why["simple protocol only"].reason == "not-run" and "budget_s from 240" in why["simple protocol only"].detail
 
 
-def test_with_a_deeper_budget_the_later_arms_run_too(tmp_path):
-    made, _, names = judged(tmp_path, lambda carried, env: False)
+def test_with_a_deeper_budget_the_later_arms_run_too(planted):
+    made, _, names = judged(planted, lambda carried, env: False)
     assert {"P2P over NVLink only", "P2P below one host bridge", "simple protocol only"} <= set(names)
     assert transports.outcomes(made)["simple protocol only"] == "pass" and transports.outcomes(made)["P2P over NVLink only"] == "no effect"
 
 
-def test_a_p2p_that_fails_is_named_and_its_way_round_is_repeated_and_priced(tmp_path):
-    made, found, names = judged(tmp_path, lambda carried, env: carried.startswith("P2P"))
+def test_a_p2p_that_fails_is_named_and_its_way_round_is_repeated_and_priced(planted):
+    made, found, names = judged(planted, lambda carried, env: carried.startswith("P2P"))
     assert [(f.id, f.cause, f.status) for f in found] == [("transport-at-fault", "p2p-broken-acs-iommu", "likely")], found
     assert names.count("control") == 2 and names.count("P2P off") == 2 and made["P2P off"].busbw_gb_per_s("all_reduce")
     assert "P2P below one PCIe switch" not in names  # as P2P over NVLink only fails already
@@ -158,71 +164,71 @@ def test_a_p2p_that_fails_is_named_and_its_way_round_is_repeated_and_priced(tmp_
     assert "GB/s" in found[0].remedy[-1].text and found[0].remedy[0].who == "the administrator"
 
 
-def test_a_cumem_that_fails_is_told_from_p2p(tmp_path):
-    _, found, _ = judged(tmp_path, lambda carried, env: carried == "P2P/CUMEM")
+def test_a_cumem_that_fails_is_told_from_p2p(planted):
+    _, found, _ = judged(planted, lambda carried, env: carried == "P2P/CUMEM")
     assert [(f.cause, f.remedy[-1].lines) for f in found] == [("cumem-mismatch", ("export NCCL_CUMEM_ENABLE=0",))]
 
 
-def test_what_fails_everywhere_is_not_the_transport(tmp_path):
-    _, found, names = judged(tmp_path, lambda carried, env: True)
+def test_what_fails_everywhere_is_not_the_transport(planted):
+    _, found, names = judged(planted, lambda carried, env: True)
     assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and not_the_transport(found[0])
     assert names.count("P2P and SHM off") == 1 and names.index("P2P and SHM off") > names.index("P2P off")
 
 
 @pytest.mark.parametrize("ib_fails", [True, False])
-def test_what_passes_only_with_all_of_them_off_is_no_single_transport(tmp_path, monkeypatch, ib_fails):
+def test_what_passes_only_with_all_of_them_off_is_no_single_transport(planted, tmp_path, monkeypatch, ib_fails):
     (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
     monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")  # the folder in which the kernel lists devices
-    made, found, names = judged(tmp_path, lambda carried, env: carried != "NET/Socket" and (ib_fails or carried != "NET/IB"))
+    made, found, names = judged(planted, lambda carried, env: carried != "NET/Socket" and (ib_fails or carried != "NET/IB"))
     arm, wider = ("P2P, SHM and IB off", "P2P and SHM off") if ib_fails else ("P2P and SHM off", "P2P, SHM and IB off")
     assert [(f.id, f.cause) for f in found] == [("transport-at-fault", None)] and f" {arm}; " in found[0].title
     assert names.count(arm) == 2 and names.count(wider) == ib_fails, "a pass is repeated; all off is tried where less did not do"
     assert [line for r in found[0].remedy for line in r.lines if "IB" in line] == ["export NCCL_IB_DISABLE=1"] * ib_fails
 
 
-def test_with_ib_what_fails_over_sockets_too_is_not_the_transport(tmp_path, monkeypatch):
+def test_with_ib_what_fails_over_sockets_too_is_not_the_transport(planted, tmp_path, monkeypatch):
     (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
     monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")
-    made, found, names = judged(tmp_path, lambda carried, env: True)
+    made, found, names = judged(planted, lambda carried, env: True)
     assert names.count("P2P, SHM and IB off") == 1 and not_the_transport(found[0])
     assert made["P2P, SHM and IB off"].transports == {"NET/Socket": 4}
 
 
-def test_a_p2p_that_fails_beside_ib_needs_no_test_with_all_off(tmp_path, monkeypatch):
+def test_a_p2p_that_fails_beside_ib_needs_no_test_with_all_off(planted, tmp_path, monkeypatch):
     (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
     monkeypatch.setattr(arms, "INFINIBAND", tmp_path / "infiniband")
-    made, found, names = judged(tmp_path, lambda carried, env: carried.startswith("P2P"))
+    made, found, names = judged(planted, lambda carried, env: carried.startswith("P2P"))
     assert found[0].cause == "p2p-broken-acs-iommu" and not {"P2P and SHM off", "P2P, SHM and IB off"} & set(names)
 
 
-def test_a_variable_that_fails_is_named_before_any_transport(tmp_path, monkeypatch):
+def test_a_variable_that_fails_is_named_before_any_transport(planted, monkeypatch):
     monkeypatch.setenv("NCCL_BAD", "1")
     monkeypatch.setenv("NCCL_FINE", "1")
-    _, found, names = judged(tmp_path, lambda carried, env: "NCCL_BAD" in env)
+    _, found, names = judged(planted, lambda carried, env: "NCCL_BAD" in env)
     assert [(f.id, f.cause, f.status) for f in found] == [("variable-at-fault", "env-conflict", "established")]
     assert "NCCL_BAD=1" in found[0].title and "NCCL_FINE" not in found[0].title and "simple protocol only" not in names and names.count("clean") == 2
 
 
-def test_a_variable_without_which_it_passes_only_once_is_not_accused(tmp_path, monkeypatch):
+def test_a_variable_without_which_it_passes_only_once_is_not_accused(planted, monkeypatch):
     """One pass beside three failures is what a fault that comes two times of three shows in one run of ten."""
     monkeypatch.setenv("NCCL_INNOCENT", "1")
     without = []
-    made, found, names = judged(tmp_path, lambda carried, env: "NCCL_INNOCENT" in env or bool(without.append(env) or len(without) > 1))
+    made, found, names = judged(planted, lambda carried, env: "NCCL_INNOCENT" in env or bool(without.append(env) or len(without) > 1))
     assert names.count("clean") == 2 and not made.clean.trial.passed and made.clean.trial.again.passed and isinstance(made.guilty, Gap)
     assert [(f.id, f.cause) for f in found] == [("control-fails", None)] and "clean" in found[0].evidence[-1].text and "NCCL_INNOCENT" not in found[0].title
 
 
-def test_an_arm_that_passes_once_of_twice_beside_a_failing_control_is_no_cure_and_no_failure(tmp_path):
+def test_an_arm_that_passes_once_of_twice_beside_a_failing_control_is_no_cure_and_no_failure(planted):
     tried = []
-    made, found, _ = judged(tmp_path, lambda carried, env: env.get("NCCL_CUMEM_ENABLE") != "0" or bool(tried.append(env) or len(tried) > 1))
+    made, found, _ = judged(planted, lambda carried, env: env.get("NCCL_CUMEM_ENABLE") != "0" or bool(tried.append(env) or len(tried) > 1))
     assert transports.outcomes(made)["cuMem off"] == "passed 1 of 2" and ("passed 1 of 2", "warn") in [
         (c.text, c.tone) for row in arms_table(made, transports.outcomes(made)).rows for c in row]
     assert (found[0].id, found[0].cause) == ("control-fails", None) and "cuMem off" in found[0].evidence[-1].text and not not_the_transport(found[0])
 
 
-def test_the_user_s_own_switch_is_not_tried_again(tmp_path, monkeypatch):
+def test_the_user_s_own_switch_is_not_tried_again(planted, monkeypatch):
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
-    made, found, _ = judged(tmp_path, lambda carried, env: False, 100)
+    made, found, _ = judged(planted, lambda carried, env: False, 100)
     assert {a.name: a.trial for a in made.arms}["P2P off"] == Gap("unsupported", arms.SET_ALREADY)
     # on the CPU the way round is as fast, but for noise: then its price is told instead
     assert {"switched-off-already", "environment-costs-bandwidth"} & {f.id for f in found}

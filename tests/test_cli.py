@@ -28,6 +28,7 @@ from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.verdict import VerdictDocument
 from processes import gone, start_time
+from warm_cli import read_cli
 
 HERE = ["--python", sys.executable]
 REPLAY = """from nccl_runbook.core.findings import Finding, Severity
@@ -49,7 +50,7 @@ def book(tmp_path: Path) -> Path:
 
 def refused(book: Path, *arguments: str | Path) -> str:
     """The sentence of a run that is refused: exit 2, one line, nothing on standard output, nothing started."""
-    ended = run_cli("run", "--notebooks", book, *arguments)
+    ended = read_cli("run", "--notebooks", book, *arguments)
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
     assert ended.stderr.startswith("nccl-runbook: ") and ended.stderr.count("\n") == 1 and "Traceback" not in ended.stderr
     assert not list(book.parent.glob("outputs/*/*")), "something was started"
@@ -103,7 +104,7 @@ def test_a_value_is_refused_by_its_name_or_quoted_and_not_by_chance(given: dict[
 
 @pytest.mark.parametrize(("name", "kind"), [("methods", "method"), ("areal", "AReaL")])
 def test_what_05_cannot_use_is_refused_before_any_notebook_runs(name: str, kind: str, tmp_path: Path) -> None:
-    ended = run_cli("run", "--step", "05-weight-sync", *HERE, "-p", name, "frob", "--out", tmp_path / "out")
+    ended = read_cli("run", "--step", "05-weight-sync", *HERE, "-p", name, "frob", "--out", tmp_path / "out")
     assert ended.returncode == 2 and "'frob'" in ended.stderr and kind in ended.stderr, ended.stderr
     assert ended.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
 
@@ -132,7 +133,7 @@ def test_a_parameter_that_means_nothing(book: Path) -> None:
 
 
 def test_a_model_that_is_not_known_is_refused_before_any_notebook_runs(tmp_path: Path) -> None:
-    ended = run_cli("run", "--step", "05-weight-sync", *HERE, "-p", "model", "Qwen/Qwen2.5-8B", "--out", tmp_path / "out")
+    ended = read_cli("run", "--step", "05-weight-sync", *HERE, "-p", "model", "Qwen/Qwen2.5-8B", "--out", tmp_path / "out")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert re.findall(r"Qwen/[\w.-]+", ended.stderr)[:2] == ["Qwen/Qwen2.5-8B", "Qwen/Qwen2.5-7B"], "the slip and what was meant"
 
@@ -141,7 +142,7 @@ def test_a_model_that_is_not_known_is_refused_before_any_notebook_runs(tmp_path:
                                    ["-p", "hang_path", "nosuch"]], ids=" ".join)
 def test_a_path_with_a_slip_is_refused_before_any_notebook_runs(given: list[str], tmp_path: Path) -> None:
     (tmp_path / "there").write_text("NCCL WARN\n")
-    ended = run_cli("run", *HERE, *given, "--out", tmp_path / "out")
+    ended = read_cli("run", *HERE, *given, "--out", tmp_path / "out")
     assert (ended.returncode, ended.stdout, (tmp_path / "out").exists()) == (2, "", False)
     assert ended.stderr.startswith("nccl-runbook: ") and ended.stderr.endswith("nosuch\n") and ended.stderr.count("\n") == 1
 
@@ -154,10 +155,10 @@ def test_a_log_with_a_colon_in_its_name_is_one_path(book: Path, tmp_path: Path) 
 
 def test_quotes_that_do_not_close_are_refused_with_the_parameters_name(tmp_path: Path) -> None:
     for name, arguments in (("command", ()), ("arm_a", ("-p", "arm_b", "."))):
-        ended = run_cli("run", "--step", "02-environment", *HERE, "-p", name, 'bad "quotes', *arguments, "--out", tmp_path / "out")
+        ended = read_cli("run", "--step", "02-environment", *HERE, "-p", name, 'bad "quotes', *arguments, "--out", tmp_path / "out")
         assert (ended.returncode, ended.stdout, (tmp_path / "out").exists()) == (2, "", False)
         assert ended.stderr.startswith(f'nccl-runbook: parameter {name}: bad "quotes ') and ended.stderr.count("\n") == 1, ended.stderr
-    ended = run_cli("ab", *HERE, 'bad "quotes', ".", "--", "true")
+    ended = read_cli("ab", *HERE, 'bad "quotes', ".", "--", "true")
     assert ended.returncode == 2 and ended.stderr.startswith('nccl-runbook: bad "quotes: ') and ended.stderr.count("\n") == 1, ended.stderr
 
 

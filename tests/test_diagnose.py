@@ -16,7 +16,8 @@ from nccl_runbook.case.judge import READING, cheapest, following, left
 from nccl_runbook.case.read import sort
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
-from nccl_runbook.core.records import Record
+from nccl_runbook.core.records import Record, save
+from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, leading, verdict_document
 from nccl_runbook.triage.start.steps import step_texts
 from processes import ROOT
@@ -139,6 +140,15 @@ def test_a_record_is_judged_with_the_rest(tmp_path):
     assert run.returncode in (3, 4)
     document = diagnose(tmp_path / "run" / "07-logs.json")
     assert document["lead"]["cause"] == "gpu-memory-exhausted" and document["brought"]["records"]
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("severity", [Severity.BROKEN, Severity.NOTE])
+def test_a_cause_that_another_version_named_is_shown(tmp_path, status, severity):
+    made = Record(step="04-transports", status="broken", started="2026-11-28T00:00:00Z",
+                  findings=[Finding("f", severity, "a cause of tomorrow", (), FIX, "cause-of-tomorrow", status)])
+    save(made, tmp_path / "r.json", Redactor({}))
+    assert [c["id"] for c in diagnose(tmp_path / "r.json")["causes"]] == ["cause-of-tomorrow"]
 
 
 @pytest.mark.parametrize("wrong", [("nope.log",), ("/nope/x",), ("99999999",), ("sglang:d1+fsdp:d1",), ("--gpus", "-1")])

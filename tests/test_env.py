@@ -427,13 +427,18 @@ def test_limits_and_routes_of_any_text_are_read_without_an_error(text):
     assert isinstance(probe._routes(text), list)
 
 
-def test_versions_are_read_out_of_an_environment_without_importing(tmp_path):
+def test_versions_are_read_out_of_an_environment_without_importing(tmp_path, monkeypatch):
     site = tmp_path / "lib/python3.12/site-packages"
     (site / "torch").mkdir(parents=True)
     (site / "torch/version.py").write_text("__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n")
     (site / "nvidia_nccl_cu13-2.28.9.dist-info").mkdir()
-    assert probe.installed(str(tmp_path)) == ("2.11.0+cu130", "2.28.9")
-    assert isinstance(probe.installed("")[0], Gap)
+    (site / "nvidia_nccl_cu13-2.28.9.dist-info/METADATA").write_text("Name: nvidia-nccl-cu13\nVersion: 2.28.9\n")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    role = probe.looks().roles[0]
+    assert (role.torch, role.torch_cuda, role.reported) == ("2.11.0+cu130", "13.0", "2.28.9")
+    assert role.markers["python_version"] == "3.12"
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "lib"))
+    assert [getattr(probe.looks().roles[0], part).reason for part in ("torch", "reported")] == ["absent", "absent"]
 
 
 def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(tmp_path):

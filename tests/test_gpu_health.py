@@ -102,7 +102,7 @@ def test_vgpu_limits_fires_when_a_guest_has_a_vgpu():
     assert of("vgpu-limits", change_gpu(machine(), 0, virtualisation="vgpu")).severity is Severity.NOTE
 
 
-@pytest.mark.parametrize(("nccl", "severity"), [("2.28.9", Severity.BROKEN), ("2.30.4", Severity.NOTE), (Gap("absent"), Severity.BROKEN)])
+@pytest.mark.parametrize(("nccl", "severity"), [("2.28.9", Severity.BROKEN), ("2.30.4", Severity.BROKEN), ("2.30.7", Severity.NOTE), (Gap("absent"), Severity.BROKEN)])
 def test_bus_ids_collide_fires_when_distinct_gpus_share_one(nccl, severity):
     found = of("bus-ids-collide", change(change_all(machine(2), pci_bus_id="00000000:00:06.0"), "cuda", nccl=nccl))
     assert (found.severity, found.cause) == (severity, "bus-id-collision")
@@ -111,7 +111,7 @@ def test_bus_ids_collide_fires_when_distinct_gpus_share_one(nccl, severity):
 @pytest.mark.parametrize("version", ["12.8", "13.0"])
 def test_bus_ids_collide_names_the_wheel_of_the_jobs_cuda(version):
     found = of("bus-ids-collide", change(change_all(machine(2), pci_bus_id="00000000:00:06.0"), "cuda", nccl="2.28.9", cuda=version))
-    assert f"nvidia-nccl-cu{version[:2]}>=2.30" in found.remedy[0].lines[0]
+    assert f"nvidia-nccl-cu{version[:2]}>=2.30.7" in found.remedy[0].lines[0]
 
 
 def test_bus_ids_collide_fires_when_only_cuda_mixes_them_up():
@@ -127,7 +127,7 @@ def test_bus_ids_collide_stays_quiet_when_cuda_shows_mig_slices_of_one_card_or_n
     assert of("bus-ids-collide", dataclasses.replace(seen, nvml=Gap("absent", "no NVML"))) is None
 
 
-@pytest.mark.parametrize(("nccl", "status"), [("2.29.9", "established"), ("2.30.1", "possible")])
+@pytest.mark.parametrize(("nccl", "status"), [("2.29.9", "established"), ("2.30.4", "established"), ("2.30.7", "possible")])
 def test_bus_ids_collide_is_sure_of_an_nccl_that_compares_bus_ids(nccl, status):
     assert of("bus-ids-collide", change(change_all(machine(2), pci_bus_id="00000000:00:06.0"), "cuda", nccl=nccl)).status == status
 
@@ -135,7 +135,7 @@ def test_bus_ids_collide_is_sure_of_an_nccl_that_compares_bus_ids(nccl, status):
 @pytest.mark.parametrize("view", [Gap("failed", "no rank"), dataclasses.replace(cuda([]), cuda="")])
 def test_bus_ids_collide_fires_when_only_nvml_mixes_them_up(view):
     found = of("bus-ids-collide", dataclasses.replace(change_all(machine(2), pci_bus_id="00000000:00:06.0"), cuda=view))
-    assert found.severity is Severity.BROKEN and "nvidia-nccl-cu12>=2.30" in found.remedy[0].lines[0]
+    assert found.severity is Severity.BROKEN and "nvidia-nccl-cu12>=2.30.7" in found.remedy[0].lines[0]
 
 
 @pytest.mark.parametrize("field", ["uuid", "pci_bus_id"])

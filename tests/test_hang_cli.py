@@ -208,7 +208,7 @@ def test_triage_begins_with_what_the_dumps_among_its_files_show(tmp_path):
     told = json.loads(ended.stdout)
     body = hang["sentence"].rstrip(".")
     assert body in told["sentence"] and body in told["dumps"] and told["sentence"] in page.read_text()
-    assert (ended.returncode, told["verdict"], told["hypotheses"][0]["cause"]) == (3, "broken", hang["cause"])
+    assert (ended.returncode, told["verdict"], told["hypotheses"][0]["cause"]) == (3, "degraded", hang["cause"])
     assert not [line for h in told["hypotheses"] for line in (h["decides"]["line"], *(x for r in h["remedy"] for x in r["lines"])) if "nccl-runbook hang" in line]
     assert read_cli("triage", str(tmp_path)).stdout.splitlines()[0] == told["sentence"]
     (tmp_path / "job.log").write_text("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n")

@@ -78,12 +78,12 @@ def test_no_ensurepip(checkout: Path) -> None:
 @pytest.mark.slow
 def test_no_network(checkout: Path) -> None:
     """The second interpreter on PATH is taken where the first is too old; pip then finds an index that nobody serves."""
-    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1"}
+    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1", "PIP_NO_COMPILE": "1"}
     said = sentence(make(checkout, "report", python={"python3": OLD, "python3.12": WHOLE}, **pip), checkout)
     assert "packages could not be fetched" in said and "make report WHEELHOUSE=wheelhouse" in said and "PIP_INDEX_URL or PIP_FIND_LINKS" in said
 
 
-OFFLINE = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1"}
+OFFLINE = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "1", "PIP_NO_COMPILE": "1"}
 
 
 def old_pydantic(folder: Path) -> Path:

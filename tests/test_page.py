@@ -15,10 +15,12 @@ import report_samples as samples
 from hypothesis import given, settings, strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nccl_runbook.case import judge as case
+from nccl_runbook.case.answer import of_run
+from nccl_runbook.case.table import Answer
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
-from nccl_runbook.report.cells import StepView, VerdictView, _by_hand, causes_table, not_looked_at_table, steps_table
+from nccl_runbook.report.cells import StepView, _by_hand, not_looked_at_table, steps_table
 from nccl_runbook.report.curve import Lanes
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, render_index
@@ -210,8 +212,7 @@ def test_hostile_text_stays_text_in_a_cell_and_in_a_notebook_page():
     document = verdict_document(run, found)
     views = [
         StepView(found[0], Path(EVIL)),
-        VerdictView(document),
-        causes_table(document),
+        Answer(of_run(document)),
         steps_table(document),
         not_looked_at_table(document),
     ]

@@ -321,6 +321,7 @@ DOTS = "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator reinfor
 @pytest.mark.parametrize("text, gpus, framework, verdict, update", [
     (SERVE.format(0, "1,2", 2), 3, "trl", "clean", [0, 1]), (SERVE.format(0, "0,1", 2), 2, "trl", "duplicate", [0, 0]), (SERVE.format(1, "0,1", 2), 2, "trl", "oversubscribed", [1, 0]),
     (SERVE.format(0, "1", 2), 2, "trl", "zero-visible", [0, 1]), ("accelerate launch --num_processes 2 t.py --use_vllm true --vllm_mode colocate", 2, "trl", "clean", []),
+    (SERVE.format(0, "7", 1), 2, "trl", "zero-visible", []), (SERVE.format(0, "1,1", 1), 2, "trl", "zero-visible", []), (SERVE.format(9, "0", 1), 2, "trl", "zero-visible", []),
     (RAY + "--colocate_all_models", 4, "openrlhf", "clean", []), (RAY, 12, "openrlhf", "clean", [0, 8, 9, 10, 11]), (RAY, 8, "openrlhf", "oversubscribed", [0, None, None, None, None]),
     (RAY + "--colocate_actor_ref", 8, "openrlhf", "clean", [0, 4, 5, 6, 7]), (RAY + "--colocate_all_models --async_train", 4, "openrlhf", "oversubscribed", [0, None, None, None, None]),
     (DOTS + "--train.colocate_all", 4, "openrlhf", "clean", []), (DOTS + "--vllm.sync_backend gloo --vllm.sync_with_ray", 12, "openrlhf", "clean", []),

@@ -19,9 +19,9 @@ INNOCENT = (DATA / "innocent.txt").read_text().splitlines()
 NAMES = """RAY_PWD PASSWORD CRED API_KEY TOKEN SECRET DSN WEBHOOK DB_PWD MYSQL_PWD SSHPASS GIT_CRED LDAP_BINDPW SLACK_WEBHOOK DATABASE_URL
     AZURE_STORAGE_CONNECTION_STRING OTEL_EXPORTER_OTLP_HEADERS PGPASSWORD REDIS_URL CELERY_BROKER_URL SENTRY_DSN CLICKHOUSE_PW SVC_CREDS
     KAFKA_SASL_PASSWD TLS_KEY_PASSPHRASE SESSION_COOKIE GRAFANA_JWT AZURE_CLIENT_SECRET STORAGE_ACCOUNT_KEY RCLONE_CONFIG_PASS
-    SNOWFLAKE_PRIVATE_KEY ENCRYPTION_KEY FASTLANE_PSWD PROXY_AUTH REGISTRY_USERPW clientSecret db.password hf-token apiKey""".split()
+    SNOWFLAKE_PRIVATE_KEY ENCRYPTION_KEY FASTLANE_PSWD PROXY_AUTH WIFI_PSK DBPASS SMTP_OTP AIRFLOW_FERNET_KEY DECRYPTION_KEY spark.account.key x-function-key REGISTRY_USERPW clientSecret db.password hf-token apiKey""".split()
 NOT_NAMES = """PWD OLDPWD key sort_key cache_key pad_token eos_token_id fwd_pass forward_pass pass_rate max_tokens TOKENIZER_PATH monkey author
-    PASSED compass AUTHOR_NAME token_count password_file SECRET_NAME prompt_key KEYS bypass XAUTHORITY""".split()
+    PASSED compass AUTHOR_NAME token_count password_file SECRET_NAME prompt_key KEYS bypass compile_pass token_shape master_key_dtype path pattern XAUTHORITY""".split()
 INSIDE = re.compile("canary", re.I)
 
 

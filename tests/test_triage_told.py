@@ -94,6 +94,13 @@ def test_a_version_that_is_only_named_is_no_result(words):
     assert judge_ranks.experiments(words) == []
 
 
+@pytest.mark.parametrize("words", [
+    "`--disable-custom-all-reduce` fixed their case, not ours", "NCCL_P2P_DISABLE=1 solved another user's problem", "NCCL_NVLS_ENABLE=0 helped in someone else's setup",
+    "NCCL_P2P_DISABLE=1 worked for the other's case"])
+def test_what_helped_somebody_else_is_no_result(words):
+    assert judge_ranks.experiments(f"it hangs at init. {words}") == [] and judge_ranks.ruled_out(words) == set()
+
+
 def test_several_causes_of_one_path_are_listed_and_none_is_likely(tmp_path):
     found, _ = judged(tmp_path, "two nodes hang; with NCCL_IB_DISABLE=1 it works")
     assert list(found)[:3] == ["network-path-blocked", "roce-gid-wrong", "gdr-broken-acs"] and {*found.values()} == {"possible"}

@@ -128,3 +128,39 @@ def test_no_caller_can_change_what_others_get_of_a_table(name):
     with pytest.raises(TypeError):
         load(name)["new"] = 1
     assert "new" not in load(name) and len(parts(load(name))) > 100
+
+
+# ---- what a remedy sets or unsets ------------------------------------------------------------------------------------------------
+
+PACKAGE = TABLE.parents[1]
+OF_OTHERS = {"OPENBLAS_NUM_THREADS", "TMPDIR", "CUDA_DISABLE_CONTROL", "ROCR_VISIBLE_DEVICES", "MPI_HOME", "SLURM_LOCALID"}  # none of a reader here
+# torch 2.2 to 2.8 have the recorder off; torch 2.7.0 has nonblocking communicators on with device_id; GDRCopy's message needs 1
+NOT_THE_DEFAULT_ALWAYS = {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_USE_COMM_NONBLOCKING", "NCCL_GDRCOPY_ENABLE"}
+SET = re.compile(r"(?:^|(?<=[ '\"]))([A-Z][A-Z0-9]*_[A-Z0-9_]+)=([^\s'\"]*)")
+UNSET = re.compile(r"\bunset ((?:[A-Z][A-Z0-9_]+ ?)+)")
+
+
+def lines_to_copy(value, key=""):
+    """Every line of a table that somebody may copy."""
+    if isinstance(value, Mapping):
+        return [line for name, inner in value.items() for line in lines_to_copy(inner, name if key != "decides" else f"decides.{name}")]
+    if isinstance(value, list):
+        return [line for inner in value for line in lines_to_copy(inner, key)]
+    return [value] if isinstance(value, str) and key in ("lines", "decides.line") else []
+
+
+REMEDIES = sorted({(file.name, line) for file in PACKAGE.rglob("*.toml") for line in lines_to_copy(tomllib.loads(file.read_text()))})
+SETTINGS = sorted({(name, value) for _, line in REMEDIES for name, value in SET.findall(line)
+                   if name not in OF_OTHERS and not re.search("[<{]", value)})
+
+
+def test_a_remedy_unsets_only_names_that_somebody_reads():
+    names = {name for _, line in REMEDIES for found in UNSET.findall(line) for name in found.split()}
+    assert len(names) > 15 and names - set(table.variables()) <= OF_OTHERS
+
+
+@pytest.mark.parametrize(("name", "value"), SETTINGS)
+def test_a_remedy_sets_what_its_reader_takes_and_does_not_have_already(name, value):
+    row = table.variables()[name]
+    assert row.accepts(value) and not row.until
+    assert value != row.default or name in NOT_THE_DEFAULT_ALWAYS

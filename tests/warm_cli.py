@@ -1,10 +1,11 @@
-"""`read_cli`: the command line as `book_samples.run_cli` calls it, for commands that only read, and without their start of half a second.
+"""`read_cli`: the command line as `book_samples.run_cli` calls it, without its start of half a second.
 
 As a program, this file has imported the commands, has answered once, and forks for each call. Whatever a command changes in its
 process ends with that fork. What a new interpreter does at its start is for `run_cli`: PYTHON* variables, the encoding, the import itself.
 """
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -88,9 +89,10 @@ def _answer(words: list[str], files: list[str], timeout: float, cwd: str, env: d
     sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     try:
         main()
-    except SystemExit as end:
+    except SystemExit as end:  # as an interpreter ends, but for the 0.15 s in which it forgets everything
+        atexit._run_exitfuncs()
         sys.stdout.flush()
-        os._exit(end.code or 0)  # as an interpreter ends, but for the time that it takes to forget everything
+        os._exit(end.code or 0)
     sys.exit()
 
 

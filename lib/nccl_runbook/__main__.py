@@ -86,7 +86,7 @@ def main() -> None:
     try:
         app(listed=command not in COMMANDS)(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
     except OSError as error:  # no folder for temporary files, a full disk
-        answer.leave(error, 1)
+        answer.leave(error if error.filename or not error.errno else f"cannot write the answer: {error.strerror}", 1)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ SURE = ("established", "likely")
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--sample", type=int, choices=(1, 2, 3))
+    parser.add_argument("--sample", type=int, choices=(1, 2, 3, 4))
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
     rows = [json.loads(line) for line in (HERE / "reports.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -70,6 +70,12 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps, launcher, told))
 
 
+def of_run(document: VerdictDocument) -> Case:
+    """The answer of a whole run, whose records were added up."""
+    lead = leading(document.steps, document.causes)
+    return Case(document, Gathered([]), lead, next_test(document, lead, (), (), "", {}))
+
+
 def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],
            against: Sequence[str] = ()) -> Gathered:
     """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank;

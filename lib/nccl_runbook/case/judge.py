@@ -41,8 +41,8 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     if lead:
         printed = [s.notebook for s in document.steps if s.notebook == LOGS and lead in s.findings and lead.cause]
         status = next((c.status for c in document.causes if c.id == lead.cause), "")
-        is_likely = status == "likely" and lead.severity is Severity.WARN and lead.id != "hang-told"
-        said = f"Likely: {lead.title.rstrip('.')}" if is_likely else document.sentence.rstrip(".")
+        is_weak = status in ("likely", "possible") and lead.severity is Severity.WARN
+        said = f"{status.capitalize()}: {lead.title.rstrip('.')}" if is_weak else document.sentence.rstrip(".")
         if not printed:
             return f"{said}."
         decoded = next((e.text.split(". ")[0].rstrip(".") for e in lead.evidence if e.source == "decoded"), "")
@@ -62,7 +62,7 @@ def quoted(line: str) -> str:
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
     """The causes between which the proof does not decide yet, surest first; none where one is established, or dumps name the rank."""
-    known = {c.id: c for c in document.causes if c.status != "ruled-out" and c.id != "benign"}
+    known = {c.id: c for c in document.causes if c.status != "ruled-out" and c.id in causes() and c.id != "benign"}
     if any(c.status == "established" for c in known.values()) or lead and lead.id == "hang-told":
         return []
     return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
@@ -95,7 +95,7 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``launcher``: that of the job; ``told``: what
     decides a cause in this job."""
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
-        return Test(asked.removeprefix("decides: "), "collects the evidence that is still missing")
+        return Test(asked.removeprefix("decides: "), "collect the evidence that is still missing")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     if test := cheapest(open_causes, done):
         return test

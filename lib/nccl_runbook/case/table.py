@@ -49,8 +49,8 @@ def text(case: Case) -> str:
 
 def _weaker(cause: Cause, behind: bool) -> Iterator[str]:
     """A cause in one line; where none stands before it, with what it would mean and what would then help."""
-    yield f"{'also ' * behind}{cause.status}: {causes()[cause.id].title} [{cause.id}]"
-    if not behind:
+    yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
+    if not behind and cause.id in causes():
         yield f"   If so: {causes()[cause.id].says}"
         yield from (f"   {_cut(e.text)}" for e in cause.evidence if e.source.endswith("decoded"))
         yield from (line for r in cause.remedy[1:2] for line in remedy(r))

@@ -51,9 +51,9 @@ def look(
         answer.write(save, json_text(read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)), 0o600)
     if html is not None:
         lead = pictures[0].sentence if pictures else "no rank was found"
-        tables, not_seen = [looked_table(p, looks) for p in pictures], [line for p in pictures for line in p.not_seen]
-        page = answer.page_of(look_live.STEP, f"{word.capitalize()}: {lead}", map(finding, pictures), tables, code, not_seen=not_seen)
-        answer.write(html, page)
+        answer.write(html, answer.page_of(
+            look_live.STEP, f"{word.capitalize()}: {lead}", map(finding, pictures), [looked_table(p, looks) for p in pictures], code,
+            not_seen=[line for p in pictures for line in p.not_seen]))
     sys.exit(code)
 
 
@@ -61,8 +61,8 @@ def finding(picture: rules.Picture) -> Finding:
     """What a page says of a job, with what the table of causes says to do about a cause that is more than possible."""
     severity = {"broken": Severity.BROKEN, "degraded": Severity.WARN, "unknown": Severity.UNKNOWN, "healthy": Severity.OK}[
         rules.verdict([picture])]
-    known = [*usual(picture.cause)] if picture.cause and picture.status in ("established", "likely") else []
-    known += [Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides)
+    known = [*(usual(picture.cause) if picture.cause and picture.status in ("established", "likely") else ()),
+             *[Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides)]
     remedy = known or [NOTHING_KNOWN] * (severity in (Severity.BROKEN, Severity.WARN))
     return Finding("look-told", severity, picture.sentence, tuple(picture.evidence), tuple(remedy), picture.cause,
                    picture.cause and (picture.status or "possible"))

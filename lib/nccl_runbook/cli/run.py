@@ -3,6 +3,7 @@ import contextlib
 import errno
 import functools
 import os
+import resource
 import shlex
 import signal
 import sys
@@ -24,6 +25,7 @@ from nccl_runbook.logs.sources import LEARNT_BYTES, sources
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _START = "00-start"
+_LEAST_FILES = 64  # open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27)
 _READ = ("log", "against", "hang_path")  # parameters that hold paths: a slip in one is told before the run, not after it
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
@@ -61,6 +63,8 @@ def run(
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
         answer.named(read)
         seconds = duration_s(budget)
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _LEAST_FILES:
+            answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs so many open files", 1)
         for source in sources(read if share else []):  # names of the logs are replaced in the words of the command line, too
             learn(source.peek(LEARNT_BYTES).decode("utf-8", "replace"))
         plan = make_plan(notebooks, [*([_START] if brought and step and _START not in step else []), *step], given, record)

@@ -8,7 +8,6 @@ from nccl_runbook.book.plan import duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
-from nccl_runbook.core.records import clean
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import EngineError
 from nccl_runbook.launch.own_folder import own_folder
@@ -101,7 +100,7 @@ def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], js
             received: int) -> None:
     findings, rests_on, tables = told
     step.finish(findings, rests_on, tables)
-    record = clean(step.record, step.redactor)
+    record = step.redactor.json(step.record)
     info = RunInfo(id="sync", started=record.started, command=answer.command(), planned=[STEP],
                    asked=[STEP], fail_on=fail_on, interrupted=bool(received), signal=received)
     document = verdict_document(info, [record])

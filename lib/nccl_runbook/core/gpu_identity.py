@@ -1,6 +1,6 @@
 """Are the GPUs of a group really different ones? UUIDs decide, never bus ids alone; and what bus a "CUDA device 1000" is.
 
-NCCL up to 2.29 compares bus ids, from 2.30 on UUIDs (init.cc, read at 2.28.9 and 2.30.7), so that two different GPUs with one bus id are
+NCCL up to 2.30.4 compares bus ids, from 2.30.7 on UUIDs (init.cc, graph/topo.cc, read at each tag), so that two different GPUs with one bus id are
 refused by the older ones only. MIG slices of one card have UUIDs of their own and the card's bus id.
 """
 import dataclasses

@@ -142,14 +142,9 @@ def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object]
     """The record of a step that was judged without a run, without secrets."""
     found = worst_first(findings)
     status, reason = step_status(found)
-    return clean(Record(step=step, status=status.value, reason=reason, started=utc_now(), findings=found,
-                        tables=to_json(list(tables)), judged=judged or Judged(), not_looked_at=list(not_seen)),
-                 Redactor(os.environ))
-
-
-def clean(record: Record, redactor: Redactor) -> Record:
-    """The record without secrets."""
-    return redactor.json(record)
+    return Redactor(os.environ).json(Record(
+        step=step, status=status.value, reason=reason, started=utc_now(), findings=found, tables=to_json(list(tables)),
+        judged=judged or Judged(), not_looked_at=list(not_seen)))
 
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:

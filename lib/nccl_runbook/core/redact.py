@@ -57,18 +57,21 @@ _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]
 _PEM_LINE = re.compile(r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$")
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@")
+# a quote, as JSON, HTML or a URL writes it inside of a text, too
+_QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 # a name and what stands between it and its value: a sign, a blank behind an option, or the other half of a {name, value} pair
 _NAME = re.compile(
-    r"(?<![\w.-])(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>[A-Za-z_][\w.-]*)"
-    r"(?:(?:\\{0,3}[\"']\]?|>(?=[^\s<>]))?(?:\s{0,4}:\s{0,4}(?:str|bytes|Optional\[str\]|SecretStr)(?=\s{0,4}=))?\s{0,8}(?:=>|:=|[=:]|(?<=>))\s{0,8}|"
-    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?value\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|"
+    r"(?:(?<![\w.-])|(?<=%2[27]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>[A-Za-z_][\w.-]*)"
+    rf"(?:(?:{_QUOTE}\]?|>(?=[^\s<>]))?(?:\s{{0,4}}:\s{{0,4}}(?:str|bytes|Optional\[str\]|SecretStr)(?=\s{{0,4}}=))?"
+    r"\s{0,8}(?:=>|:=|->|[=:]|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,8}(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
+    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?value\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</name>\s{0,12}<value>|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)\s{1,8}(?=[^-\s])|(?!)))")
 _OPENS = r"(?:\w{1,40}\()?[bruf]{0,2}"  # SecretStr(b'
 _VALUE = re.compile(
-    _OPENS + r"(\\{1,3}[\"'])(?P<quoted>(?:(?!\1)[\s\S]){0,4000})|" + _OPENS + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|"
+    _OPENS + r"(\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|%2[27])(?P<quoted>(?:(?!\1)[\s\S]){0,4000})|" + _OPENS + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|"
     + _OPENS + r"'(?P<single>(?:[^'\\]|\\[\s\S])*)|"
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
-    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?![nrt\"']))+(?<![)\]}.]))")  # brackets close around it
+    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"'])))+(?<![)\]}.]))")  # brackets close around it
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -160,9 +160,10 @@ def nothing_read(env: Environment) -> Iterator[Finding]:
     bare = [r for r in env.roles if isinstance(r.torch, Gap) and r.torch.reason == "absent" and isinstance(r.reported, Gap)]
     empty = [r.name for r in env.roles if not r.variables and not r.conf and (not r.others or r in bare) and not _unread_files(r)]
     if empty:
-        instead = "the file that sets them" if isinstance(env.host, Gap) else "the process that sets them, with its environment active"
         yield Finding("nothing-read", Severity.UNKNOWN,
-                      f"{', '.join(empty)}: no variable of NCCL, CUDA or torch is set there; name {instead}")
+                      f"{', '.join(empty)}: no variable of NCCL, CUDA or torch is set there",
+                      remedy=(Remedy("you", "Name the file that sets them, or a process of the job:",
+                                     ("nccl-runbook env FILE", "nccl-runbook env --pid PID")),))
 
 
 def _unread_files(role: Role) -> list[str]:

@@ -3,6 +3,7 @@ import base64
 import dataclasses
 import email
 import functools
+import glob
 import json
 import os
 import re
@@ -47,12 +48,13 @@ def _names() -> str:
     return f"(?:{others})|(?!{SECRET_NAME})(?:{families}).*"
 
 
-def request(pid: str = "self", whole: bool = False, torch: bool = False) -> str:
-    """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name."""
+def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix: str = "") -> str:
+    """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name;
+    ``prefix``: a virtual or conda environment whose torch counts where none is mapped."""
     files = {**dict.fromkeys(_CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
     return json.dumps({"names": _names(), "hidden": SECRET_NAME, "pid": pid, "files": files, "mapped": _MAPPED,
                        "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
-                       "packages": _frameworks()})
+                       "sites": [f"{glob.escape(prefix)}/lib/python3*/site-packages"] if prefix else [], "packages": _frameworks()})
 
 
 def _frameworks() -> list[str]:
@@ -107,7 +109,8 @@ def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
 
 def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     """This process (as it would start a job) or another one, by a child that reads and exits; no torch is imported."""
-    command = [sys.executable, "-S", "-E", str(_LOOK), request(pid)]
+    prefix = (os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or "") if pid == "self" else ""
+    command = [sys.executable, "-S", "-E", str(_LOOK), request(pid, prefix=prefix)]
     try:
         said = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=LOOK_TIMEOUT_S,
                                          stdin=subprocess.DEVNULL).stdout)
@@ -118,25 +121,11 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     if said["event"] != "environment":
         return Gap(said["reason"], f"process {pid} cannot be inspected: {said['detail']}")
     role = role_of(name, said)
-    if pid == "self" and isinstance(role.torch, Gap):
-        prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
-        torch, nccl = installed(prefix)
-        role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(_metadata(prefix)),
-                                   markers=_markers(map(str, _sites(prefix)), said))
+    if pid == "self" and isinstance(role.reported, Gap):  # nothing is loaded here yet: what a job would load
+        nothing = Gap("absent", f"no torch in {prefix or 'an active environment'}")
+        nccl = [package.rpartition(" ")[2] for package in role.requires if package.startswith("nvidia-nccl-cu")]
+        role = dataclasses.replace(role, torch=nothing if isinstance(role.torch, Gap) else role.torch, reported=next(iter(nccl), nothing))
     return role, host_of(said)
-
-
-def installed(prefix: str) -> tuple[str | Gap, str | Gap]:
-    """torch's and NCCL's versions in a virtual or conda environment, without importing anything."""
-    nothing = Gap("absent", f"no torch in {prefix or 'an active environment'}")
-    sites = _sites(prefix)
-    torch = [_python_string(p.read_text(encoding="utf-8"), "__version__") for s in sites for p in s.glob("torch/version.py")]
-    nccl = [_wheel(p.name).rpartition(" ")[2] for s in sites for p in s.glob("nvidia_nccl_cu*.dist-info")]
-    return next(iter(torch), nothing), next(iter(nccl), nothing)
-
-
-def _sites(prefix: str) -> list[Path]:
-    return sorted(Path(prefix).glob("lib/python3*/site-packages")) if prefix else []
 
 
 def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
@@ -144,12 +133,6 @@ def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
     pythons = {found[1] for path in paths if (found := re.search(r"/python(3\.\d+)/", f"{path}/"))}
     python = {"python_version": pythons.pop()} if len(pythons) == 1 else {}
     return {**python, **({"platform_machine": said["machine"]} if "machine" in said else {})}
-
-
-def _metadata(prefix: str) -> list[str]:
-    """METADATA of the frameworks in a virtual or conda environment, its first lines."""
-    return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16]
-            for s in _sites(prefix) for n in _frameworks() for p in s.glob(f"{n}-*.dist-info/METADATA")]
 
 
 def _with_gaps(said: Any) -> Any:

@@ -60,7 +60,9 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
             "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one", said,
             (Remedy("you",
                     "Run this in the container or allocation of the job. Containers get their GPUs when "
-                    "they start:", usual("container-gpu-access")[0].lines),))
+                    "they start:", usual("container-gpu-access")[0].lines),
+             Remedy("you", "If the job ran elsewhere, read what it left. This needs no GPU:",
+                    ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",))))
     if _in_container(machine):
         return Finding("no-gpu-anywhere", Severity.WARN, f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container got none",
                        said, usual("container-gpu-access"), "container-gpu-access", "likely")

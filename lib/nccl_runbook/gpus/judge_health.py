@@ -12,7 +12,7 @@ from nccl_runbook.machine.facts import Ecc, Fabric, Machine, Mig, NvLinks, NvmlG
 
 SLOWED_BY_FAULT = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 EXCLUSIVE = ("exclusive-process", "exclusive-thread")
-UUIDS_SINCE_NCCL = (2, 30)  # up to 2.29 NCCL tells GPUs apart by bus id, from 2.30 by UUID (src/init.cc)
+UUIDS_SINCE_NCCL = (2, 30, 7)  # up to 2.30.4 by bus id (graph/topo.cc), from 2.30.7 by UUID (init.cc)
 
 
 def _gpus(machine: Machine) -> list[NvmlGpu]:
@@ -106,19 +106,19 @@ def _filled(remedy: Remedy, gpus: Sequence[int]) -> Remedy:
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
-    """Distinct GPUs report one PCI bus id. NCCL up to 2.29 takes them for one GPU, from 2.30 it compares UUIDs."""
+    """Distinct GPUs report one PCI bus id. NCCL up to 2.30.4 takes them for one GPU, from 2.30.7 it compares UUIDs."""
     clash = _shared_bus_ids([(f"GPU {g.nvml_index}", g.uuid, g.pci_bus_id) for g in _gpus(machine)])
     if not isinstance(machine.cuda, Gap) and not (isinstance(machine.nvml, Gap) or with_mig(machine.nvml)):
         clash |= _shared_bus_ids([(f"cuda {g.cuda_index}", g.uuid, g.pci_bus_id) for g in machine.cuda.gpus])
     if clash:
         nccl, cuda = ("", "") if isinstance(machine.cuda, Gap) else (machine.cuda.nccl, machine.cuda.cuda)
-        told_apart = isinstance(nccl, str) and version(nccl)[:2] >= UUIDS_SINCE_NCCL
-        wheel = f"nvidia-nccl-cu{cuda.partition('.')[0] or '12'}>=2.30"  # nvidia-nccl-cu12, -cu13
+        told_apart = isinstance(nccl, str) and version(nccl) >= UUIDS_SINCE_NCCL
+        wheel = f"nvidia-nccl-cu{cuda.partition('.')[0] or '12'}>=2.30.7"  # nvidia-nccl-cu12, -cu13
         yield Finding(
             "bus-ids-collide", Severity.NOTE if told_apart else Severity.BROKEN,
             "different GPUs report the same PCI bus id",
             tuple(Evidence(f"{bus}: {', '.join(who)}", "gpus.nvml") for bus, who in sorted(clash.items())),
-            (Remedy("you", "Use NCCL 2.30 or later, which compares UUIDs.",
+            (Remedy("you", "Use NCCL 2.30.7 or later, which compares UUIDs.",
                     (f'python3 -m pip install -U "{wheel}"',)),
              Remedy("the administrator",
                     "Different GPUs report the same bus id: an enumeration fault of this host or driver.", (

@@ -23,9 +23,9 @@ LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor'
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",
           "host-busy": "rank-busy-on-host", "unknown": "peer-crashed"}
-_STACK_LINE = "nccl-runbook look   # beside the hung job, next time: it shows the stack of each rank"
+_STACK_LINE = "nccl-runbook look   # beside the job while it hangs: it shows the stack of each rank"
 _WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
-_STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs: missing: it ended; T: stopped; otherwise: busy'
+_STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs. Not listed: it ended. T: stopped. Else: busy'
 _DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": _STATE}
 _WORST = ("dead", "stopped", "mismatch", "order", "unmatched", "host-busy", "gpu-stuck", "skipped", "slow", "unknown")
 
@@ -97,17 +97,18 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
     where = Counter(called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
     collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
     uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
+    behind = undated and not any(g.differences for g in hang.groups if g.name == lead.group)  # a wrong call is wrong at any time
     who = [*(f"rank {a.rank} {a.says}" for a in accused[:3]),
            *[f"and {len(accused) - 3} more ranks"] * (len(accused) > 3),
-           *[f"{counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} in {collective}"]
-           * bool(victims and collective)]
+           *[f"{counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} "
+             f"{'there' if collective in lead.says else f'in {collective}'}"] * bool(victims and collective)]
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     seen = [*(e for a in accused[:8] for e in a.evidence),
             *(Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven)]
     # in the records a call left out and one made too early look the same
     return Told("skipped" if uneven and lead.kind == "order" else lead.kind, ranks, victims,
                 f"{counts}{': ' * bool(uneven)}{'; '.join(who)}.", collective, lead.frame, _cause(hang, lead),
-                "possible" if undated or lead.doubtful else "established" if lead.kind in ("mismatch", "stopped", "order") else "likely",
+                "possible" if behind or lead.doubtful else "established" if lead.kind in ("mismatch", "stopped", "order") else "likely",
                 tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), _decides(hang, lead))
 
 
@@ -233,11 +234,10 @@ def findings(hang: Hang) -> list[Finding]:
 
 
 def hang_told(told: Told, launcher: str = "") -> Finding:
-    """Who did not come. A picture of the past proves no health: without an open operation it is no more than that. What rests on a
-    single answer of RAS is a warning: the job may have been moving."""
-    moment = told.status == "possible" and all(e.source.startswith("NCCL RAS") for e in told.evidence)
+    """Who did not come. A picture of the past proves no health: without an open operation it is no more than that. A rank that only
+    possibly did not come is a warning: the job may have been moving."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(
-        told.kind, Severity.WARN if moment else Severity.BROKEN)
+        told.kind, Severity.WARN if told.status == "possible" and told.culprits else Severity.BROKEN)
     known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
     remedy = [dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines)) for r in known]
     if told.cause == "uneven-minibatches":

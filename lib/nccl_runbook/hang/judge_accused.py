@@ -41,7 +41,7 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
         # others are known to wait for them, and they wait for nobody and nothing
         *(_missing(hang, rank, waits) for rank, waits in sorted(found.waited_for().items())
           if not found.waits.get(rank) and rank not in found.unended),
-        *(_by_wait(wait, "gpu-stuck", f"issued {wait.op.call} {wait.op.seq}, and its GPU never finished it; "
+        *(_by_wait(wait, "gpu-stuck", f"issued {called(hang, wait)}, and its GPU never finished it; "
                    "all other GPUs finished or started it", f"rank {rank}")
           for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())),
         *(_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items()))]

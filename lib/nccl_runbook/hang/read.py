@@ -48,7 +48,7 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
     return Redactor(os.environ).json(Hang(
         sorted((dataclasses.replace(f, name=logs.short(f.name)) for f in inputs.files), key=lambda f: f.name),
         [Dump(rank, "gloo" if reading.gloo else "nccl", reading.entries, times.written.get(rank), odd[rank],
-              reading.order, times.op(rank, reading.last, {}), *(reading.waiting or (None, None)), reading.timed, *late.get(rank, ()))
+              reading.order, times.op(rank, reading.last), *(reading.waiting or (None, None)), reading.timed, *late.get(rank, ()))
          for rank, reading in sorted(readings.items())],
         _with_logs([_group(key, certain, readings, inputs.names, times)
                     for key, certain in sorted(members.items())],
@@ -269,11 +269,11 @@ def _track_of_status(rank: int, reading: Reading, status: tuple[int, int] | None
 
 
 def _track(rank: int, reading: Reading, column: Column, start: int, highest: int, file: str, times: Times) -> Track:
-    last, done = column.last[0], max(column.done, column.first + column.states.rfind(b"c") if b"c" in column.states else 0)
+    last, done = column.last.seq, max(column.done, column.first + column.states.rfind(b"c") if b"c" in column.states else 0)
     letters = "".join(chr(column.states[s - column.first]) if column.first <= s <= last else "." if s > last else "?"
                       for s in range(start, highest + 1))
-    return Track(rank, last, done, reading.joined(column), True, times.op(rank, column.opened, reading.calls),
-                 times.op(rank, column.last, reading.calls), letters, logs.short(file))
+    return Track(rank, last, done, reading.joined(column), True, times.op(rank, column.opened),
+                 times.op(rank, column.last), letters, logs.short(file))
 
 
 def _differences(columns: dict[int, Column], readings: dict[int, Reading]) -> list[Difference]:
@@ -338,8 +338,8 @@ def _counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count
 def _channels(readings: dict[int, Reading], members: Iterable[_Key], times: Times) -> list[Channel]:
     """Open sends and receives, ends as global ranks, both sides together."""
     by_rank = {(name, rank): ranks for name, _, ranks in members for rank in ranks}
-    sides = grouped(((name, ranks[src], ranks[dst]), (sends, number, times.op(rank, row, {})))
-                    for rank, reading in sorted(readings.items()) for (name, src, dst, sends), (number, row) in reading.sides.items()
+    sides = grouped(((name, ranks[src], ranks[dst]), (sends, number, times.op(rank, op)))
+                    for rank, reading in sorted(readings.items()) for (name, src, dst, sends), (number, op) in reading.sides.items()
                     for ranks in [by_rank.get((name, rank), ())]
                     if max(src, dst) < len(ranks) and ranks[src if sends else dst] == rank)
     opened = {ends: {sends: number for sends, number, _ in rows} for ends, rows in sides.items()}

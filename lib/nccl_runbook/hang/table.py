@@ -31,10 +31,14 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
     """Ranks against sequence numbers; a word says what the colour says. What all have done at the beginning shares a column."""
-    width = max(len(t.tail) for t in group.tracks)
-    common = os.path.commonprefix([t.tail for t in group.tracks])
+    # of a rank that left no dump only its log tells how far it came
+    tails = {t.rank: t.tail or "".join(
+        "c" if s <= t.completed else "t" if t.opened and s == t.opened.seq else "o" for s in range(group.tail_from, t.enqueued + 1))
+        for t in group.tracks}
+    width = max(map(len, tails.values()))
+    common = os.path.commonprefix([*tails.values()])
     start = max(0, len(common) - len(common.lstrip("c")) - 1)
-    same = grouped(((track.rank not in culprits, track.tail), track.rank) for track in group.tracks)
+    same = grouped(((rank not in culprits, tail), rank) for rank, tail in tails.items())
     rows = [[Cell(ranges(ranks), "" if innocent else "broken"),
              *(Cell(*_LETTERS.get(tail[at : at + 1], ("no entry", "muted"))) for at in range(start, width))]
             for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))]

@@ -186,8 +186,9 @@ class _Reader:
         return bool(found.last) and all(self._table.went_on(*who, order) for who, order in found.last.items())
 
     def _strange(self) -> list[Template]:
-        odd = [k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank]
-        shown = ((k, texts) for k in sorted(odd, key=lambda k: -k.times) for texts in [k.texts()] if texts)
+        odd = (k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank)
+        shown = ((k, texts) for k in sorted(odd, key=lambda k: -k.times) for texts in [k.texts()]
+                 if texts and "frame #" not in texts[0])  # c10/util/Backtrace.cpp (torch 2.11): where, not what
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
 
 

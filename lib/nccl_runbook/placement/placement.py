@@ -36,7 +36,7 @@ class Placement:
 
     @property
     def shared(self) -> list[list[int]]:
-        """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30 by bus id, from
+        """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30.7 by bus id, from
         then on by UUID)."""
         return [ranks for place, ranks in grouped((s.place, s.rank) for s in self.seats).items() if place
                 and len(ranks) > 1]

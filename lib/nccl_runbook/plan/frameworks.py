@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.causes.toml import table
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.machine.visible_devices import read_selection
 from nccl_runbook.plan.areal.allocation import Mode, Part
 from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply
 
@@ -87,11 +89,9 @@ def merged(framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[s
 
 
 def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
-    """Indices of CUDA_VISIBLE_DEVICES up to the first that does not exist, as CUDA reads it; None where it says nothing in numbers."""
-    if not re.fullmatch(r"\d+(\s*,\s*\d+)*", value.strip()):
-        return None
-    named = [int(index) for index in value.split(",")]
-    return tuple(named[:next((at for at, index in enumerate(named) if index >= gpus or index in named[:at]), len(named))])
+    """The GPUs that CUDA_VISIBLE_DEVICES lets through; None where it says nothing in numbers."""
+    is_told = re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", value)
+    return read_selection(value, [Gap("not-run")] * gpus).shown if is_told else None
 
 
 def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[Mode, Placed, int]:
@@ -202,12 +202,12 @@ def _open_instruct(launch: Launch) -> _Shape:
 def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     """One node of those that the trainer has."""
     everything = tuple(range(gpus))
-    sees, server = launch.trainer_sees or everything, launch.server_sees or everything
+    sees, server = (everything if seen is None else seen for seen in (launch.trainer_sees, launch.server_sees))
     all_visible = "accelerate launch" in launch.text and not launch.told("processes") and not launch.told("per_node")
     # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
     notes = ["accelerate launch without --num_processes starts one process per visible GPU"] * all_visible
     machines = max(nodes, launch.number("machines"))
-    processes = len(sees) if all_visible else 1
+    processes = max(1, len(sees)) if all_visible else 1
     if launch.told("per_node"):
         processes = launch.number("per_node")
     elif launch.told("processes"):

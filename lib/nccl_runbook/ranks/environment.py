@@ -4,7 +4,8 @@ Runs under the judged interpreter by file path, as a rank or by itself; imports 
 ``names``, ``hidden``: patterns of variables to keep, and of those whose values are taken out of the kept ones; ``pid``: "self" or a
 process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}``, ``{conf}``, the user's nccl.conf, and ``~``, the home
 of that process, are filled in);
-``mapped``: pattern of mapped paths; ``copies``: globs of other copies; ``import_torch``, ``resolve``: whether to. Reports one event,
+``mapped``: pattern of mapped paths; ``copies``: globs of other copies; ``packages``: distributions beside torch whose metadata
+count, ``sites``: globs of folders to look for torch in where none is mapped; ``import_torch``, ``resolve``: whether to. Reports one event,
 ``environment``; what cannot be read is {"reason", "detail"}. Parsing is not done here.
 """
 import base64
@@ -122,7 +123,8 @@ def look(request):
     words = env.get("LD_PRELOAD", "").replace(":", " ").split()
     preloaded = [p for p in paths if preloads(p, root, words)]
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
-    torch = {os.path.dirname(os.path.dirname(p)) for p in paths if "/torch/lib/" in p}
+    sites = sorted({p.rpartition("/torch/lib/")[0] for p in paths if "/torch/lib/" in p}
+                   or {site for pattern in request["sites"] for site in glob.glob(pattern)})
     copies = {p.removeprefix(root) for g in request["copies"] for p in glob.glob(placed(g))}
     return {
         "event": "environment", "variables": kept(env, request["names"], request["hidden"]),
@@ -131,11 +133,10 @@ def look(request):
         "libraries": {p: tried(identity, p, root)
                       for p in sorted(copies | {p for p in paths if "nccl" in p})},
         "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
-        "torch": {d: tried(content, root + d + "/version.py", "") for d in torch},
+        "torch": {site: tried(content, root + site + "/torch/version.py", "") for site in sites},
         "packages": [tried(content, p, "^(Name|Version|Requires-Dist):")
-                     for d in sorted(torch) for name in request.get("packages", [])
-                     for p in sorted(glob.glob(root + os.path.dirname(d) + "/" + name
-                                               + "-*.dist-info/METADATA"))],
+                     for site in sites for name in request["packages"]
+                     for p in sorted(glob.glob(root + site + "/" + name + "-*.dist-info/METADATA"))],
         "host": socket.gethostname(), "machine": os.uname().machine,
         "interfaces": [name for _, name in socket.if_nameindex()],
         "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)])

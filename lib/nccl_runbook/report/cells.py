@@ -10,7 +10,7 @@ from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import badge
 from nccl_runbook.report.render import macros
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.report.verdict import VerdictDocument, fixes
+from nccl_runbook.report.verdict import VerdictDocument
 
 _QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""", re.DOTALL)  # as a shell reads it: each once, from the left
 
@@ -72,42 +72,9 @@ class Line(str):
         return str(macros("cells.html.j2").line(str(self)))
 
 
-@dataclasses.dataclass(repr=False)
-class VerdictView:
-    """The verdict in one sentence, what was judged, and the fix: the top of 99-verdict."""
-
-    document: VerdictDocument
-
-    def _repr_html_(self) -> str:
-        return str(macros("cells.html.j2").verdict(self.document, judged_line(self.document), fixes(self.document)))
-
-    def __repr__(self) -> str:
-        document = self.document
-        lines = [document.sentence, f"judged: {judged_line(document)}", f"exit code: {document.exit_code}"]
-        for title, remedies in fixes(document):
-            lines += [title, *map(remedy_text, remedies)]
-        return "\n".join(lines)
-
-
-def judged_line(document: VerdictDocument) -> str:
-    """`torch X, NCCL Y (path)`: whose software the verdict is about."""
-    judged = document.judged
-    nccl = f"NCCL {judged.nccl}" if judged.nccl else "NCCL not seen"
-    line = f"torch {judged.torch}, {nccl}" + (f" ({judged.nccl_path})" if judged.nccl_path else "") if judged.torch else "no torch was run"
-    return line + (" - the runbook's own torch, not yours" if judged.own else "")
-
-
 def _badged(status: str) -> Cell:
     look = badge(status)
     return Cell(f"{look.symbol} {look.word}", look.tone)
-
-
-def causes_table(document: VerdictDocument) -> Table:
-    """Every cause that was considered, surest first."""
-    rows = [[c.title, _badged(c.status), *("; ".join(e.text for e in part) for part in (c.evidence, c.against)), c.id]
-            for c in document.causes]
-    columns = ["cause", "how sure", "evidence", "against", "id"]
-    return Table("Causes", columns, rows) if rows else Table("Causes", ["cause"], [["No step named a cause."]])
 
 
 def steps_table(document: VerdictDocument) -> Table:

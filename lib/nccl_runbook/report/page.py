@@ -72,7 +72,9 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     context = {
         "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "counts": _counts(document),
         "lead": lead, "ahead": ahead,
-        "picture": max((t for t in tables.get(ahead, ()) if any(_first_shown(t))), key=_first_shown, default=None),
+        # of a machine on which nothing is wrong the first picture of any step
+        "picture": max((t for step, made in tables.items() if step == ahead or document.verdict == "healthy" for t in made
+                        if any(_first_shown(t))), key=_first_shown, default=None),
         "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
         "weaker": [c for c in weaker if f"{POSSIBLE}{c.title}" not in dict(answer)],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],

@@ -2,6 +2,7 @@
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.causes.failures import remedies
@@ -39,11 +40,20 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
 
 
 def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    """What is wrong with one method; None if nothing is."""
-    if arm.complete and not arm.wrong:
-        return shared_gpu_not_refused(arm, runs, plan)
-    return (wrong_bytes(arm) or not_enough(arm) or interrupted(arm) or refused(arm, runs, plan)
-            or failed_on_one_gpu(arm, runs, plan) or did_not_end(arm) or failed(arm))
+    """What is wrong with one method, by the first row that fits; None if nothing is."""
+    known, over_nccl = recognise(_messages(arm)), arm.method.startswith("nccl")
+    on_one_gpu = over_nccl and _shared(runs, plan)
+    is_refused = over_nccl and known is not None and known[0].id == "duplicate-gpu"
+    finding = next(finding for fits, finding in (
+        (arm.wrong, wrong_bytes),
+        (arm.complete, shared_gpu_not_refused if on_one_gpu else None),
+        (arm.shortage, not_enough),
+        (arm.stopped, interrupted),
+        (is_refused, expected_refusal if on_one_gpu else refused_though_gpus_differ),
+        (on_one_gpu and known is None, failed_on_one_gpu),
+        (arm.timed_out, did_not_end),
+        (True, failed)) if fits)
+    return finding and finding(arm, runs, plan)
 
 
 def _messages(arm: SyncArm) -> list[str]:
@@ -55,10 +65,8 @@ def _source(arm: SyncArm) -> str:
     return f"runs.arms.{arm.method}"
 
 
-def wrong_bytes(arm: SyncArm) -> Finding | None:
+def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
     """Bytes differ after a sync that reported success: an engine would serve wrong weights without a word."""
-    if not arm.wrong:
-        return None
     w = arm.wrong[0]
     return Finding(
         "weight-sync-wrong-bytes", Severity.BROKEN,
@@ -70,10 +78,8 @@ def wrong_bytes(arm: SyncArm) -> Finding | None:
                 "pair when repeated:", (arm.shell_line,)),))
 
 
-def not_enough(arm: SyncArm) -> Finding | None:
+def not_enough(arm: SyncArm, *_: Any) -> Finding:
     """The method is not at fault for too little memory or space: it was not tested."""
-    if arm.shortage is None:
-        return None
     s = arm.shortage
     return Finding(
         "weight-sync-not-enough", Severity.UNKNOWN, f"{arm.method} was not measured: not enough {s.what}",
@@ -89,35 +95,32 @@ def _shared(runs: SyncRuns, plan: Placement) -> bool:
     return bool(plan.shared) or len(set(known)) < len(known)
 
 
-def refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    """NCCL refuses two ranks on one GPU. Expected where they sit there; where UUIDs differ, the bus ids must
-    be equal (NCCL to 2.29)."""
-    known = recognise(_messages(arm)) if arm.method.startswith("nccl") else None
-    if known is None or known[0].id != "duplicate-gpu":
-        return None
-    message = Evidence(known[1], _source(arm))
-    if _shared(runs, plan):
-        cause = causes()["trainer-and-engine-share-gpu"]
-        return Finding(
-            cause.id, Severity.NOTE,
-            f"{cause.title}, so NCCL refuses to connect them (expected here). The other methods need no second GPU",
-            (message,
-             Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}",
-                      "plan")), remedies(cause), cause.id, "established")
+def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
+    """NCCL refuses two ranks on one GPU, and there they sit."""
+    cause = causes()["trainer-and-engine-share-gpu"]
+    return Finding(
+        cause.id, Severity.NOTE,
+        f"{cause.title}, so NCCL refuses to connect them (expected here). The other methods need no second GPU",
+        (Evidence(recognise(_messages(arm))[1], _source(arm)),
+         Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}",
+                  "plan")), remedies(cause), cause.id, "established")
+
+
+def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Finding:
+    """NCCL takes two GPUs for one: where their UUIDs differ, the bus ids must be equal (NCCL to 2.29)."""
     cause = causes()["bus-id-collision"]
     status = "likely" if all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids) else "possible"
     return Finding(
         "refused-though-gpus-differ", Severity.BROKEN,
         "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
-        (message, Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")),
+        (Evidence(recognise(_messages(arm))[1], _source(arm)),
+         Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")),
         remedies(cause, status), cause.id, status)
 
 
-def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
+def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
     """NCCL between two ranks on one GPU is not made to work, so an end without its usual message (a peer's
     echo, a hang of the experimental mode) tells nothing about this machine either."""
-    if not (arm.method.startswith("nccl") and _shared(runs, plan)) or recognise(_messages(arm)):
-        return None
     cause = causes()["trainer-and-engine-share-gpu"]
     return Finding(
         "failed-on-one-gpu", Severity.NOTE,
@@ -126,26 +129,23 @@ def failed_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding 
          Evidence("ranks: " + ", ".join(arm.ended), _source(arm))), remedies(cause), cause.id, "likely")
 
 
-def shared_gpu_not_refused(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    connected = arm.method.startswith("nccl") and _shared(runs, plan)
+def shared_gpu_not_refused(arm: SyncArm, _: SyncRuns, plan: Placement) -> Finding:
     return Finding(
         "shared-gpu-not-refused", Severity.NOTE,
         "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later",
-        (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),)) if connected else None
+        (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),))
 
 
-def interrupted(arm: SyncArm) -> Finding | None:
+def interrupted(arm: SyncArm, *_: Any) -> Finding:
     """Ended from outside: that says nothing of the method."""
     return Finding(
         "weight-sync-interrupted", Severity.UNKNOWN, f"{arm.method} was {arm.stopped}",
         (Evidence(f"{len(arm.syncs)} syncs finished in {arm.wall_s:.0f} s",
-                  _source(arm)),)) if arm.stopped else None
+                  _source(arm)),))
 
 
-def did_not_end(arm: SyncArm) -> Finding | None:
+def did_not_end(arm: SyncArm, *_: Any) -> Finding:
     """Stuck if not one sync was finished in a minute; otherwise only too slow for the budget."""
-    if not arm.timed_out:
-        return None
     evidence = (Evidence(f"{len(arm.syncs)} syncs finished in {arm.deadline_s:.0f} s", _source(arm)),)
     more_time = Remedy("you", "Give the step a larger budget_s.")
     if arm.passed and arm.variants:
@@ -163,7 +163,7 @@ def did_not_end(arm: SyncArm) -> Finding | None:
                            (arm.shell_line,)),))
 
 
-def failed(arm: SyncArm) -> Finding:
+def failed(arm: SyncArm, *_: Any) -> Finding:
     """Any other end: with its cause where a rank's message is known, without one where it is not."""
     messages = _messages(arm)
     known = recognise(messages)

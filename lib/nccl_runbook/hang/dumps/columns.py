@@ -22,7 +22,7 @@ from typing import Any
 
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.redact import clipped
-from nccl_runbook.hang.facts import needs_all
+from nccl_runbook.hang.facts import Op, needs_all
 
 MAX_RANKS = 1 << 17
 HISTORY = 2000  # entries in which a rank's habits are looked for
@@ -45,21 +45,21 @@ class Refused(Exception):
 
 @dataclasses.dataclass
 class Column:
-    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on; ``opened`` and ``last`` as rows
-    (number, call, letter, time-out ms, frame, created ns). ``done``: the last complete one that the dump's own table of groups tells, 0
-    where it tells none: a dump of active operations alone (`onlyActive`, torch 2.5) holds no complete entry."""
+    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on; ``opened`` and ``last`` by this rank's
+    clock. ``done``: the last complete one that the dump's own table of groups tells, 0 where it tells none: a dump of active operations
+    alone (`onlyActive`, torch 2.5) holds no complete entry."""
 
     desc: str
     first: int
     calls: array.array
     states: bytes
-    opened: tuple | None
-    last: tuple
+    opened: Op | None
+    last: Op
     done: int = 0
 
     def reached(self) -> tuple[int, int]:
         """The last number issued, and the last before anything that is open."""
-        return self.last[0], self.opened[0] - 1 if self.opened else self.last[0]
+        return self.last.seq, self.opened.seq - 1 if self.opened else self.last.seq
 
 
 @dataclasses.dataclass
@@ -79,10 +79,10 @@ class Reading:
     members: dict[str, tuple[str, tuple[int, ...]]]
     columns: dict[str, Column]
     calls: dict[int, str]
-    sides: dict[tuple[str, int, int, bool], tuple[int, tuple]]
+    sides: dict[tuple[str, int, int, bool], tuple[int, Op]]
     steps: dict[int, tuple[int, int, tuple[str, ...]]]
     order: list[str]
-    last: tuple | None
+    last: Op | None
     waiting: tuple[float, float] | None
     ends: dict[str, tuple[int, int]]
     status: dict[str, tuple[int, int]]
@@ -110,7 +110,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
         _number(entries[0]["time_created_ns"]) if entries else 0, max(last, default=0),
         max([*last, *(_number(e["time_discovered_completed_ns"]) for e in entries[-TAIL:])], default=0),
         members, table.columns, table.calls, table.sides,
-        _steps(entries, opened), _order(entries, opened), _row(entries[-1]) if entries else None,
+        _steps(entries, opened), _order(entries, opened), _last(entries[-1]) if entries else None,
         _waiting(entries), _ends(entries, members),
         table.take_status(dump.get("pg_status"), members), any(e.get("time_discovered_started_ns") for e in entries[-RECENT:]), digest)
 
@@ -206,7 +206,7 @@ class _Table:
             seqs, calls, states, ats = zip(*rows[gap:])  # what lies before a hole cannot be counted on
         still = [i for i, letter in enumerate(states) if letter != "c"]
         self.open_ats += [ats[i] for i in still]
-        opened, last = (None if i is None else (seqs[i], calls[i], states[i], *_where(self._entries[ats[i]]))
+        opened, last = (None if i is None else _op(self._entries[ats[i]], seqs[i], self.calls[calls[i]], states[i])
                         for i in (still[0] if still else None, -1))
         return Column(_short(group[1]), int(seqs[0]), array.array("Q", calls),
                       "".join(states).encode("ascii"), opened, last)
@@ -224,15 +224,15 @@ class _Table:
         counts = {name: tuple(max(0, _number(rows[n].get(f"last_{word}_collective"))) for word in ("enqueued", "completed"))
                   for name, n in {**in_order, **ids}.items() if n in rows}
         for name, column in self.columns.items():
-            if column.opened and name in counts and counts[name][1] == column.opened[0] - 1:
+            if column.opened and name in counts and counts[name][1] == column.opened.seq - 1:
                 column.done = counts[name][1]
         return counts
 
-    def _sides(self, loose: list[int]) -> dict[tuple[str, int, int, bool], tuple[int, tuple]]:
+    def _sides(self, loose: list[int]) -> dict[tuple[str, int, int, bool], tuple[int, Op]]:
         """Open sends and receives by group, ends and direction. One of a batch has the state of the batch's last entry, `coalesced`."""
         ends = {(self._entries[at]["process_group"], self._entries[at]["p2p_seq_id"]): self._entries[at]
                 for at in loose if self._entries[at]["profiling_name"].endswith("coalesced")}
-        sides: dict[tuple[str, int, int, bool], tuple[int, tuple]] = {}
+        sides: dict[tuple[str, int, int, bool], tuple[int, Op]] = {}
         for at in loose:
             entry = self._entries[at]
             match = _P2P.search(entry["profiling_name"])
@@ -242,7 +242,7 @@ class _Table:
             self.open_ats.append(at)
             sends, here, there = match[1] == "send", int(match[2]), int(match[3])
             key = (_short(entry["process_group"][0]), here if sends else there, there if sends else here, sends)
-            number, first = sides.get(key, (0, (_number(entry["p2p_seq_id"]), match[0], "o", *_where(entry))))
+            number, first = sides.get(key, (0, _op(entry, _number(entry["p2p_seq_id"]), match[0], "o")))
             sides[key] = (number + 1, first)
         return sides
 
@@ -253,9 +253,10 @@ def _numel(sizes: list) -> int:
     return math.prod(map(int, sizes))
 
 
-def _where(entry: dict) -> tuple[int, str, int]:
-    """Time-out in ms, the frame of the user's own code, and the time of creation in ns."""
-    return _number(entry["timeout_ms"]), own_frame(entry["frames"]), _number(entry["time_created_ns"])
+def _op(entry: dict, seq: int, call: str, letter: str) -> Op:
+    """An entry as a fact, with the frame of the user's own code; its age is not known here."""
+    return Op(seq, call, STATES[letter], _number(entry["timeout_ms"]), own_frame(entry["frames"]),
+              created_ns=_number(entry["time_created_ns"]))
 
 
 def own_frame(frames: Any) -> str:
@@ -331,10 +332,9 @@ def _order(entries: list, opened: list[int]) -> list[str]:
                               for e in (entries[at] for at in opened)))
 
 
-def _row(entry: dict) -> tuple:
-    """An entry as Column has its ends."""
-    return (_number(entry["collective_seq_id"]), _short(clipped(entry["profiling_name"].rpartition(":")[2], 80)),
-            "c" if entry["state"] == "completed" else "o", *_where(entry))
+def _last(entry: dict) -> Op:
+    return _op(entry, _number(entry["collective_seq_id"]), _short(clipped(entry["profiling_name"].rpartition(":")[2], 80)),
+               "c" if entry["state"] == "completed" else "o")
 
 
 def _step_name(group: tuple, name: str) -> str:

@@ -5,7 +5,7 @@ import math
 import statistics
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.hang.dumps.columns import ISSUED, LEAST, STATES, Reading
+from nccl_runbook.hang.dumps.columns import ISSUED, LEAST, Reading
 from nccl_runbook.hang.facts import Op
 from nccl_runbook.logs.clock import Clocks
 from nccl_runbook.logs.facts import ClockOffset
@@ -31,14 +31,13 @@ class Times:
         if any(self.written[rank] < newest[rank] - error - SKEW_S for rank in stamps):
             self.written = {}
 
-    def op(self, rank: int, row: tuple | None, calls: dict[int, str]) -> Op | None:
-        """A row of a dump as an operation. Its age is the least that it can be."""
-        if row is None:
+    def op(self, rank: int, op: Op | None) -> Op | None:
+        """What a dump has of an operation, by that clock. Its age is the least that it can be."""
+        if op is None:
             return None
-        seq, call, state, timeout, frame, created = row
-        created -= int(self._ahead.get(rank, 0.0) * 1e9) if created else 0
+        created = op.created_ns - int(self._ahead.get(rank, 0.0) * 1e9) if op.created_ns else 0
         age = round(self.written[rank] - created / 1e9, 3) if created and rank in self.written else None
-        return Op(seq, calls.get(call, str(call)), STATES[state], timeout, frame, age, created)
+        return dataclasses.replace(op, age_s=age, created_ns=created)
 
 
 def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:

@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import re
 import statistics
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence
 
 from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, known
 from nccl_runbook.hang.live.facts import LEFT_OVER, Live, LiveRank
@@ -97,12 +97,13 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         *(f"what {host} does by now: it was looked at {seconds:.0f} s before the others"
           for host, seconds in sorted(before.items()))])
     if any(look.gap_s == 0 for _, look in members):
-        return dataclasses.replace(base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
-                                   decides="python3 nccl-look.pyz --live --gap 10")
+        return _strangers(base, now) or dataclasses.replace(
+            base, sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
+            decides="python3 nccl-look.pyz --live --gap 10")
     rules = (_strangers, _left_over, _launchers, _stopped, _differing_worlds, lambda *_: _missing(base, members, bare), unreachable,
              without_store, lost, _behind, _elsewhere, _gpu_stuck, _together,
              *((_slow, _slow_by_gpus, _moving) if all(v.does in ("moving", "busy") for v in views) else ()))
-    found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base, now))
+    found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(base, **_undecided(base))
     return dataclasses.replace(found, sentence=_attempt(members) + found.sentence, decides=_where(found, now, bare))
 
 
@@ -121,9 +122,9 @@ def _attempt(members: Members) -> str:
     return next((f"attempt {count}: " for count in counts if count.strip("0").isdecimal()), "")
 
 
-def _undecided(base: Picture, members: Members) -> Dict[str, str]:
-    unclear = {(v.host, v.pid) for v in base.ranks if v.does == "unknown"}
-    rested = [r for r, look in members if (look.host, r.pid) in unclear and r.samples and not is_still(r) and not moved_last(r)]
+def _undecided(base: Picture) -> Dict[str, str]:
+    unclear = [v.process for v in base.ranks if v.does == "unknown"]
+    rested = [r for r in unclear if r.samples and not is_still(r) and not moved_last(r)]
     if ended := [v for v in base.ranks if v.does == "missing"]:
         return {"sentence": f"{names(ended)} exited while we were looking. Run `look` again for the processes that are still running",
                 "decides": "nccl-runbook hang DUMPS LOGS   # what the job left"}
@@ -201,8 +202,7 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
     shown = "WORLD_SIZE " + ", ".join(f"{size} in {n} of {len(members)} ranks (on {', '.join(sorted(set(homes[size]))[:4])})"
                                      for size, n in sizes.most_common(4))
     (common, most), (_, second) = sizes.most_common(2)
-    places = {(look.host, r.pid) for r, look in members if r.world_size not in (common, None)} if most > second else set()
-    odd = [v for v in base.ranks if (v.host, v.pid) in places]
+    odd = [v for v in base.ranks if most > second and v.process.world_size not in (common, None)]
     why = f"{is_are(odd)} started with another world size: {shown}" if odd else f"the ranks were started with different sizes: {shown}"
     return accuse(base, "mismatch", odd, why, "rendezvous-misconfigured", "established", [Evidence(shown, "environment of the ranks")])
 
@@ -262,8 +262,7 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     elif moving and len(still) + 1 == len(base.ranks) and not unseen(members):
         late, moving = moving, []  # it moves alone, so it is in no collective: it looks for something again and again
         sure = sure and any(v.does == "waits" for v in still)  # a host that waits for its GPU may step on between the samples
-    logs = {(look.host, r.pid): r.log_tail for r, look in members if not isinstance(r.log_tail, Gap)}
-    went = [v for v in late if any(_PEER_WENT.search(line) for line in logs.get((v.host, v.pid), [])[-5:])]
+    went = [v for v in late if any(map(_PEER_WENT.search, known(v.process.log_tail)[-5:]))]
     if went and still and not moving and len(went) == len(late):
         return dataclasses.replace(base, decides=LOOK_THERE, sentence=f"{names(went)} left when the connection to a peer broke, "
                 "according to "
@@ -337,24 +336,24 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:
     """One rank waits least while all others mostly wait: they wait for it at every step."""
-    waits = sorted((share(r, lambda what: bool(ON_A_LOCK.search(what))), look.host, r.pid) for r, look in members)
+    waits = sorted(((share(v.process, lambda what: bool(ON_A_LOCK.search(what))), v) for v in base.ranks), key=lambda row: row[0])
     if len(waits) < 2 or waits[0][0] > WAITS_LEAST or waits[1][0] < WAITS_MOST or waits[1][0] - waits[0][0] < APART:
         return None
     shown = f"it waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
-    return _is_slow(base, waits[0][1:], "likely", Evidence(shown, "main threads, ten moments a second"))
+    return _is_slow(base, waits[0][1], "likely", Evidence(shown, "main threads, ten moments a second"))
 
 
-def _is_slow(base: Picture, who: Tuple[str, int], status: str, seen: Evidence) -> Picture:
-    slowest = [v for v in base.ranks if (v.host, v.pid) == who]
-    return accuse(base, "slow", slowest, f"is slow: {seen.text}; last seen in {slowest[0].frame or 'its own code'}", "straggler", status,
-                  [seen], f"py-spy top --pid {slowest[0].pid}")
+def _is_slow(base: Picture, slowest: RankView, status: str, seen: Evidence) -> Picture:
+    return accuse(base, "slow", [slowest], f"is slow: {seen.text}; last seen in {slowest.frame or 'its own code'}", "straggler", status,
+                  [seen], f"py-spy top --pid {slowest.pid}")
 
 
 def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     """Every rank moves, one GPU has little to do, and all others always run: NCCL's kernel, which waits for that rank at every step."""
     gpus = {(look.host, r.pid): gpu_of(r, look) for r, look in members}  # pids repeat on other hosts
-    used = sorted((max(shown), min(shown), who) for who, gpu in gpus.items() if gpu
-                  for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]] if len(shown) > 1)
+    used = sorted(((max(shown), min(shown), v) for v in base.ranks for gpu in [gpus[v.host, v.pid]] if gpu
+                   for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]] if len(shown) > 1),
+                  key=lambda row: row[:2])
     least = min((low for _, low, _ in used[1:]), default=0)
     if any(v.does != "moving" for v in base.ranks) or len(used) < max(2, len(base.ranks)) or (
             used[0][0] > IDLE_MOST or least < RUNS_LEAST):

@@ -92,26 +92,25 @@ def _second(taken: str) -> int:
 
 def unreachable(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks whose connection is not answered while they wait. What is asked by HTTP (a tracker, a hub) is not the job's."""
-    asking = {(look.host, r.pid): s for r, look in members for s in known(r.sockets)
+    asking = {v: s for v in base.ranks if v.does in AT_REST for s in known(v.process.sockets)
               if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)}
-    if not (late := [v for v in base.ranks if (v.host, v.pid) in asking and v.does in AT_REST]):
+    if not (late := list(asking)):
         return None
-    asked = [(v, asking[v.host, v.pid]) for v in late[:8]]
-    address, _, port = asked[0][1].remote.rpartition(":")
+    address, _, port = asking[late[0]].remote.rpartition(":")
     return accuse(base, "unreachable", late, f"{'gets' if len(late) == 1 else 'get'} no answer from {address}:{port}",
                   "network-path-blocked", "likely",
-                  [Evidence(f"{v.name}: SYN-SENT from {s.local} to {s.remote}", f"/proc/net/tcp on {v.host}") for v, s in asked],
+                  [Evidence(f"{v.name}: SYN-SENT from {asking[v].local} to {asking[v].remote}", f"/proc/net/tcp on {v.host}")
+                   for v in late[:8]],
                   f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}")
 
 
 def without_store(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that have been trying to join, as two stacks show, without a connection to where the others have met."""
-    lone = {(look.host, r.pid): r for r, look in members if not isinstance(r.sockets, Gap) and not _has_store(r)
-            and len([s for s in main_stacks(r) if waits_in(s) in INIT]) > 1}
-    late = [v for v in base.ranks if (v.host, v.pid) in lone and v.does in AT_REST]
+    late = [v for v in base.ranks if v.does in AT_REST and not isinstance(v.process.sockets, Gap) and not _has_store(v.process)
+            and len([s for s in main_stacks(v.process) if waits_in(s) in INIT]) > 1]
     if not late or 0 in {v.rank for v in late}:
         return None
-    variables, others = lone[late[0].host, late[0].pid].variables, sum(_has_store(r) for r, _ in members)
+    variables, others = late[0].process.variables, sum(_has_store(r) for r, _ in members)
     address, port = variables.get("MASTER_ADDR", ""), variables["MASTER_PORT"]
     line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {late[0].host}"
     alone = f"{'has' if len(late) == 1 else 'have'} no connection to {address}:{port}"

@@ -33,7 +33,8 @@ WAITING = ("waits", "device", "spins", "lock")
 class RankView:
     """One rank. ``does``: waits (in a collective), device (for its GPU), spins (in one call on a CPU: NCCL polls, or it steps), lock
     (stands still, no stack), stopped, busy, asleep (elsewhere), missing, starting (no torch yet), moving, or unknown; ``frame``: where
-    it is in its own code; ``where``: the call that it waits in, "" for none; ``helper``: the process of its own that it waits for."""
+    it is in its own code; ``where``: the call that it waits in, "" for none; ``helper``: the process of its own that it waits for;
+    ``process``: what was seen of it, None where it is missing."""
 
     rank: Optional[int]
     host: str
@@ -43,6 +44,7 @@ class RankView:
     where: str = ""
     has_gil: bool = False
     helper: str = ""
+    process: Optional[LiveRank] = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -58,9 +60,10 @@ def view(rank: LiveRank, look: Live) -> RankView:
     if does == "asleep" and stack and any(_LIBRARY.search(f.file) for f in stack.frames[:1]):
         inside = ({s.tid for s in sample.stacks if waits_in(s)} for sample in rank.samples if not isinstance(sample.stacks, Gap))
         if working := set.intersection(*inside):
-            return view(_led_by(min(working), rank), look)
+            return dataclasses.replace(view(_led_by(min(working), rank), look), process=rank)
     helper = next(filter(None, map(at_work, rank.children)), "") if does in ("busy", "asleep") else ""
-    return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank), helper)
+    return RankView(rank.rank, look.host, rank.pid, does, words_of(stack), numbered(rank, where, does), holds_gil(rank), helper,
+                    rank)
 
 
 def at_work(helper: Stack) -> str:
