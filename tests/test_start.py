@@ -129,6 +129,7 @@ def test_symptom_recognised_fires_when_no_message_names_a_cause(tmp_path):
 
 def test_symptom_recognised_stays_quiet_when_a_message_names_the_cause(tmp_path):
     assert "symptom-recognised" not in ids(answered(tmp_path, DUPLICATES[0], "hangs-later"))
+    assert "symptom-recognised" not in ids(of_start(collect("hangs-later", str(ROOT / "tests/data/hang/skip")))), "nor when dumps name a rank"
 
 
 def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
