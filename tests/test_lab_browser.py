@@ -204,12 +204,11 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     run_button(page).click()
     page.locator("progress").first.wait_for()
     assert run_button(page).is_disabled()
-    page.get_by_role("listitem").filter(has_text="1 rank: passed").wait_for(timeout=60_000)
+    page.get_by_text("now 03-fewer-gpus").wait_for(timeout=60_000)
     shot(page, "running")
     page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
     shot(page, "after-run")
     assert page.locator("p", has_text="rehearsal on Gloo").or_(page.get_by_text("healthy torch")).count()
-    assert page.get_by_role("listitem").filter(has_text="2 ranks: passed").count() == 1
     assert page.get_by_role("button", name="Cancel").is_disabled() and page.get_by_role("button", name="Run", exact=True).is_enabled()
     run, = (p for p in (lab[2] / "outputs").iterdir() if (p / "verdict.json").exists() and p.name != "latest")
     verdict = json.loads((run / "verdict.json").read_text())

@@ -129,6 +129,7 @@ def test_symptom_recognised_fires_when_no_message_names_a_cause(tmp_path):
 
 def test_symptom_recognised_stays_quiet_when_a_message_names_the_cause(tmp_path):
     assert "symptom-recognised" not in ids(answered(tmp_path, DUPLICATES[0], "hangs-later"))
+    assert "symptom-recognised" not in ids(of_start(collect("hangs-later", str(ROOT / "tests/data/hang/skip")))), "nor when dumps name a rank"
 
 
 def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
@@ -387,7 +388,7 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
 
 def test_wrong_usage_is_told_in_a_sentence_and_a_second_end_is_harmless(tmp_path):
     changes, ended = [], threading.Event()
-    run = RunProcess(["--step", "03-fewer-gpu"], tmp_path, lambda r: (changes.append(r.at_work), ended.set() if not r.at_work else None))
+    run = RunProcess(["--step", "03-fewer-gpu"], tmp_path, lambda r: (changes.append(r.at_work), r.at_work or ended.set()))
     assert ended.wait(30)
     assert re.search(r"exit code 2\).*did you mean 03-fewer-gpus", run.sentence()) and run.page is None
     run.cancel()

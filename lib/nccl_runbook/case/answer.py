@@ -120,7 +120,7 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
     if logs.context or not dumps or any(f.lines for f in logs.files):  # nobody named a log: that none was read is not missed
         unread = [f.title for f in given.findings if f.id == "log-not-read"]
-        symptoms = [] if given.hypotheses else dict.fromkeys(symptom for line in words for symptom in matching(line))
+        symptoms = [] if given.hypotheses or dumps else dict.fromkeys(symptom for line in words for symptom in matching(line))
         records.append(of_findings(LOGS, [*given.findings, *map(symptom_recognised, symptoms)], all_tables(given), not_seen=unread))
     return Gathered(records, given, dumps, tuple(deciding(words)))
 

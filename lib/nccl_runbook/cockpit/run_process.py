@@ -52,9 +52,8 @@ class RunProcess:
                                         stdin=subprocess.PIPE, stdout=self._said, stderr=subprocess.PIPE,
                                         text=True, errors="replace", start_new_session=command == RUN)
         self._reader = threading.Thread(target=self._read, daemon=True)
-        self._thread = threading.Thread(target=self._watch, name="nccl-runbook run", daemon=True)
         self._reader.start()
-        self._thread.start()
+        threading.Thread(target=self._watch, name="nccl-runbook run", daemon=True).start()
 
     @property
     def at_work(self) -> bool:

@@ -163,9 +163,9 @@ WHILE_IT_HANGS: Dict[str, Dict[str, Any]] = {
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser("nccl-look.pyz", description=(
-        "Looks at GPUs and collectives on this node, and writes a record; to judge it elsewhere: nccl-runbook run --record FILE. "
-        "Installs nothing, and leaves nothing but FILE."))
+    parser = argparse.ArgumentParser(
+        "nccl-look.pyz", description="Looks at GPUs and collectives on this node, and writes a record; to judge it elsewhere: "
+        "nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.")
     live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts, stops and signals nothing")
     for group, options in ((parser, OPTIONS), (live, WHILE_IT_HANGS)):
         for name, how in options.items():
