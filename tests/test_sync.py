@@ -208,7 +208,7 @@ def alone(monkeypatch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     arguments = ["weight_sync.py", "--method", "gloo-per-tensor", "--spec", json.dumps(TINY), "--cpu", "--buckets", "1"]
     monkeypatch.setattr(sys, "argv", arguments)
-    sync = weight_sync.Sync(weight_sync.arguments(), 0, 1, torch.device("cpu"))
+    sync = weight_sync.Sync(weight_sync.check.parsed("", weight_sync.OPTIONS), 0, 1, torch.device("cpu"))
     sync.prepare()
     yield sync
     dist.destroy_process_group()

@@ -102,15 +102,17 @@ vm:1:1 [0] NCCL INFO Connected via nothing"""
 def test_tally_counts_transports_and_variables_of_nccls_own_lines_only():
     tally = Tally()
     tally.add(LOG.splitlines())
-    assert tally.transports() == {"P2P/CUMEM": 1, "SHM/direct/direct": 1, "NET/Socket": 1, "NET/IB/GDRDMA": 1}
-    assert tally.taken() == ["NCCL_NVLS_ENABLE=0", "NCCL_P2P_DISABLE=1"]
+    transports, taken = tally.seen()
+    assert transports == {"P2P/CUMEM": 1, "SHM/direct/direct": 1, "NET/Socket": 1, "NET/IB/GDRDMA": 1}
+    assert taken == ["NCCL_NVLS_ENABLE=0", "NCCL_P2P_DISABLE=1"]
 
 
 @given(st.lists(st.text()))
 def test_tally_takes_any_text(lines):
     tally = Tally()
     tally.add(lines)
-    assert isinstance(tally.transports(), (dict, Gap)) and isinstance(tally.taken(), (list, Gap))
+    transports, taken = tally.seen()
+    assert isinstance(transports, (dict, Gap)) and isinstance(taken, (list, Gap))
 
 
 SECRETS = {"WANDB_API_KEY": "abc123def456", "HF_TOKEN": "hunter2hunter2", "DB_PASSWORD": "p@ss word!", "AWS_SECRET_ACCESS_KEY": "x/y+z=1234567"}

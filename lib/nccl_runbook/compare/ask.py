@@ -10,7 +10,6 @@ from typing import Any
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
 from nccl_runbook.compare.read import Env, only_set
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import LOGGED, Engine
@@ -117,26 +116,6 @@ def _of_world(engine: Engine, asked: WorldRequest, what: str, roles: list[str], 
     return Subject(what, "s", run, list(dict.fromkeys(roles)))
 
 
-class _Clock:
-    """Lets a run start only if one as long as the longest so far still fits into the budget (seconds); one that a signal ended counts
-    for nothing."""
-
-    def __init__(self, subject: Subject, budget_s: float, secrets: Redactor, stopped: Callable[[], str]) -> None:
-        self.stopped = stopped
-        self.subject, self.until, self.longest, self.secrets = subject, time.monotonic() + budget_s, 1.0, secrets
-
-    def run(self, arm: str, env: dict[str, Env]) -> Sample | None:
-        left = self.until - time.monotonic()
-        if left < self.longest or self.stopped():
-            return None
-        began = time.monotonic()
-        sample = self.subject.run(arm, env, left)
-        if self.stopped() and not sample.passed:
-            return None
-        self.longest = max(self.longest, time.monotonic() - began)
-        return dataclasses.replace(sample, last_lines=[self.secrets.text(line) for line in sample.last_lines])
-
-
 def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Walk | Gap],
             rounds: int = 3, stopped: Callable[[], str] = never) -> Comparison | Gap:
     """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: compare.read.Arms; ``walk``: judges which
@@ -148,12 +127,25 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     if unknown:
         where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command, in front of the process"
         raise ValueError(f"role {unknown[0]!r} does not exist here: {where}")
-    clock = _Clock(made, budget_s, arms.secrets, stopped)
+    until, longest_s = time.monotonic() + budget_s, 1.0
+
+    def run(arm: str, env: dict[str, Env]) -> Sample | None:
+        """None if one as long as the longest so far does not fit into the budget any more; a run that a signal ended does not count."""
+        nonlocal longest_s
+        began = time.monotonic()
+        if until - began < longest_s or stopped():
+            return None
+        sample = made.run(arm, env, until - began)
+        if stopped() and not sample.passed:
+            return None
+        longest_s = max(longest_s, time.monotonic() - began)
+        return dataclasses.replace(sample, last_lines=[arms.secrets.text(line) for line in sample.last_lines])
+
     envs = {"A": arms.env([]), "B": arms.env(arms.keys)} if arms.keys else {}
     logged = [(arm, {**env, "": {**env[""], **LOGGED}}) for arm, env in envs.items()]
     planned = logged if made.in_ranks else list(envs.items())[:1], [(arm, envs[arm]) for arm in "ABBA" * rounds if envs]
-    ran = [[s for s in (clock.run(arm, env) for arm, env in runs) if s is not None] for runs in planned]
+    ran = [[s for s in (run(arm, env) for arm, env in runs) if s is not None] for runs in planned]
     seen = Comparison(arms.secrets.text(made.what), made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out,
                       4 * rounds, *ran, Gap("not-run", "no difference to test"))
-    walked = Gap("not-run", stopped()) if stopped() else walk(seen, lambda keys: clock.run(f"{len(keys)} as in B", arms.env(keys)))
+    walked = Gap("not-run", stopped()) if stopped() else walk(seen, lambda keys: run(f"{len(keys)} as in B", arms.env(keys)))
     return dataclasses.replace(seen, walk=walked, stopped=stopped())

@@ -71,13 +71,10 @@ class Tally:
             self.choices.update(f"{what} {word}" for choice in _CHOICE.findall(line)[:1] for what, word in zip(("algo", "proto"), choice))
             self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
 
-    def transports(self) -> Union[Dict[str, int], Gap]:
-        """Connections by transport over all ranks; a Gap where NCCL logged nothing at INFO."""
-        return dict(self._via) if self._info else Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
-
-    def taken(self) -> Union[List[str], Gap]:
-        """``NAME=value`` of every variable that NCCL says it took from the environment."""
-        return sorted(self._taken) if self._info else Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
+    def seen(self) -> Union[Tuple[Dict[str, int], List[str]], Tuple[Gap, Gap]]:
+        """Connections by transport over all ranks, and ``NAME=value`` of every variable that NCCL says it took from the environment."""
+        silent = Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
+        return (dict(self._via), sorted(self._taken)) if self._info else (silent, silent)
 
 
 class _Running:
@@ -333,11 +330,12 @@ class Engine(contextlib.AbstractContextManager):
         is_cut = running.deadline_s < request.deadline_s - 1 and running.wall_s >= running.deadline_s
         if is_cut and not any(r.state.startswith("T") for r in running.ranks):  # by the budget: a slow world would look hung
             running.ranks = [dataclasses.replace(r, outcome="late") if r.outcome == "timed-out" else r for r in running.ranks]
+        transports, taken = running.tally.seen()
         return World(
             request=request, ranks=[self._result(r, running.log(r.rank)) for r in running.ranks],
             wall_s=running.wall_s or round(time.monotonic() - running.clock, 4),
-            started=running.started, shell_line=shell_line(self.prefix, request), transports=running.tally.transports(),
-            set_by_environment=running.tally.taken(), algorithms=dict(running.tally.choices),
+            started=running.started, shell_line=shell_line(self.prefix, request), transports=transports, set_by_environment=taken,
+            algorithms=dict(running.tally.choices),
             nccl_path=(link.hello.get("libnccl") if link else "")
             or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
 

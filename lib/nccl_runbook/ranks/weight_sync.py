@@ -57,10 +57,6 @@ OPTIONS = {
 }
 
 
-def arguments():
-    return check.parsed(__doc__, OPTIONS)
-
-
 def together(action=lambda: None, *args):
     """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where
     one could not."""
@@ -280,7 +276,7 @@ def fsync(path):
 
 
 def main():
-    args = arguments()
+    args = check.parsed(__doc__, OPTIONS)
     try:
         rank, size, local_rank = check.rank_and_size()
         device = check.pick_device(args.devices, local_rank, args.cpu)
