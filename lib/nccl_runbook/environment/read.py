@@ -74,8 +74,8 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
-    asked = [request(whole=True, torch=True)]
-    world = engine.run(WorldRequest("the environment of a rank", "environment.py", [None], asked, dict(env), RANK_DEADLINE_S))
+    world = engine.run(WorldRequest(
+        "the environment of a rank", "environment.py", [None], [request(whole=True, torch=True)], dict(env), RANK_DEADLINE_S))
     rank = world.ranks[0]
     return rank.first("environment") or rank.why_silent()
 
@@ -121,7 +121,9 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     if pid == "self" and isinstance(role.torch, Gap):
         prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or ""
         torch, nccl = installed(prefix)
-        role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(_metadata(prefix)),
+        metadata = [p.read_text(encoding="utf-8", errors="replace")[:1 << 16]
+                    for s in _sites(prefix) for n in _frameworks() for p in s.glob(f"{n}-*.dist-info/METADATA")]
+        role = dataclasses.replace(role, torch=torch, reported=nccl, requires=requires_of(metadata),
                                    markers=_markers(map(str, _sites(prefix)), said))
     return role, host_of(said)
 
@@ -144,12 +146,6 @@ def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
     pythons = {found[1] for path in paths if (found := re.search(r"/python(3\.\d+)/", f"{path}/"))}
     python = {"python_version": pythons.pop()} if len(pythons) == 1 else {}
     return {**python, **({"platform_machine": said["machine"]} if "machine" in said else {})}
-
-
-def _metadata(prefix: str) -> list[str]:
-    """METADATA of the frameworks in a virtual or conda environment, its first lines."""
-    return [p.read_text(encoding="utf-8", errors="replace")[:1 << 16]
-            for s in _sites(prefix) for n in _frameworks() for p in s.glob(f"{n}-*.dist-info/METADATA")]
 
 
 def _with_gaps(said: Any) -> Any:
@@ -230,10 +226,12 @@ def host_of(raw: Mapping[str, Any]) -> Host:
     said = _with_gaps(raw)
     files, addresses = said["files"], said["addresses"]
     kernel = files.get("/dev/kmsg", Gap("not-run", "not read here"))
+    bridges = {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path, what in files.items()
+               if path.endswith("/config") and isinstance(what, dict)}
     return Host(
         said["host"], sorted({*addresses}) if isinstance(addresses, list) else addresses,
         _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _iommu(files), environment_file.acs_redirects(_binaries(files)), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
+        _iommu(files), environment_file.acs_redirects(bridges), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
         [library_of(path, what) for path, what in said["libraries"].items()])
 
 
@@ -258,11 +256,6 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
     if isinstance(units, Gap):
         return units
     return "off" if not units else "passthrough" if "iommu=pt" in str(files["/proc/cmdline"]) else "on"
-
-
-def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:
-    return {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path, what in files.items()
-            if path.endswith("/config") and isinstance(what, dict)}
 
 
 def library_of(path: str, said: Mapping[str, Any] | Gap) -> Library:
