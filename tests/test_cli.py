@@ -411,6 +411,25 @@ def test_an_answer_that_cannot_be_written_and_a_closed_input_end_with_a_sentence
     assert done.stdout.startswith("Unknown: ") and "standard input" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("triage", "--help"), ("env", "a.sh"), ("plan", "spawn", "--gpus", "8"),
+                                       ("sync", "--trace", "trace.log"), ("run", "--step", "none")])
+def test_each_way_to_print_ends_with_one_sentence_on_a_full_disk(tmp_path, arguments):
+    (tmp_path / "a.sh").write_text("export NCCL_DEBUG=WARN\n")
+    (tmp_path / "trace.log").write_text('NCCL_GUARD {"guard":"pause_trace","rank":0,"data":{"x":1.0}}\n')
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*CLI, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode in (1, 2) and done.stderr.count("\n") == 1 and "Errno" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_run_that_may_open_few_files_is_refused_before_a_library_ends_it(tmp_path):
+    (tmp_path / "a.log").write_text("NCCL WARN x\n")
+    for most in (20, 48):
+        few = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, (most, most))
+        ended = run_cli("run", "--out", tmp_path / "out", "--log", tmp_path / "a.log", "--step", "07-logs", preexec_fn=few)
+        assert ended.returncode == 1 and "ulimit -n" in ended.stderr and ended.stderr.count("\n") == 1, ended.stderr
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("kind", ["pipe", "socket", "/dev/zero"])
 def test_what_is_no_file_is_one_sentence_at_once_for_every_command(tmp_path, kind):
     (tmp_path / "log").write_text("NCCL WARN\n")

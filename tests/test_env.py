@@ -457,3 +457,8 @@ def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(
 @given(st.lists(st.text(max_size=120) | st.just({"reason": "absent", "detail": "x"}), max_size=3))
 def test_metadata_of_any_text_is_read_without_an_error(texts):
     assert isinstance(probe.requires_of(texts), dict)
+
+
+def test_of_a_file_of_names_without_end_the_known_ones_are_kept():
+    role = parse("".join(f"NCCL_X{n}=1\n" for n in range(5000)) + "NCCL_P2P_DISABLE=1\n")
+    assert "NCCL_P2P_DISABLE" in role.variables and len(role.variables) < 5000 and len(role.variables) + role.others == 5001

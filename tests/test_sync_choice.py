@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,22 @@ def test_own_sync_phases_fires_with_the_longest_phase_of_the_slowest_rank(tmp_pa
     assert figures(found) == [("22.100", "rank 0", "20.600", "control")]
     assert found[0].evidence[0].source == f"{log}:2" and found[0].remedy[0].text == tables("sync/choice")["own"]["advice"]["control"]
     assert "rank 1  2.100   0.400  0.600    0.500  0.600" in repr(own_table(own))
+
+
+def test_a_line_without_end_neither_fills_the_memory_nor_moves_the_numbers(tmp_path):
+    path = tmp_path / "trace.log"
+    line = b'NCCL_GUARD {"guard":"pause_trace","rank":0,"data":{"x":1.0}}\n'
+    with path.open("wb") as file:
+        file.truncate(64 << 20)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + line * 2)
+    tracemalloc.start()
+    try:
+        found = sync_trace.collect(str(path))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [time.source for time in found.syncs] == [f"{path}:2", f"{path}:3"] and peak < 16 << 20
 
 
 def test_own_sync_phases_stays_quiet_without_a_line(tmp_path):

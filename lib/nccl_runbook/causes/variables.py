@@ -101,8 +101,8 @@ def family(name: str) -> Reader | None:
 @functools.cache
 def nearest(name: str) -> str:
     """The known name that looks most like it, "" where none is near. Only a name of the same length, give or take two, counts as a slip."""
-    alike = [n for n in variables() if abs(len(n) - len(name)) <= 2]
-    return next(iter(difflib.get_close_matches(name, alike, n=1, cutoff=0.85)), "")
+    alike = difflib.get_close_matches(name, [n for n in variables() if abs(len(n) - len(name)) <= 2], n=1, cutoff=0.85)
+    return next(iter(alike), "")
 
 
 def prefixes() -> tuple[str, ...]:

@@ -89,8 +89,8 @@ def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
         return "" if os.path.lexists(name) else f"there is no file {path}"
-    plain = os.path.isfile(name) or os.path.isdir(name)  # to open a pipe would wait for whoever writes to it
-    return "" if plain else f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first"
+    return "" if os.path.isfile(name) or os.path.isdir(name) else (  # to open a pipe would wait for whoever writes to it
+        f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first")
 
 
 def put(text: str, stream: TextIO) -> None:

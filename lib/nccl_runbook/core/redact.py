@@ -69,11 +69,10 @@ _NAME = re.compile(
 _OPENS = r"(?:\w{1,40}\()?[bruf]{0,2}"  # SecretStr(b'
 _VALUE = re.compile(
     _OPENS + r"(\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|%2[27])(?P<quoted>(?:(?!\1)[\s\S]){0,4000})|"
-    + _OPENS + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|"
-    + _OPENS + r"'(?P<single>(?:[^'\\]|\\[\s\S])*)|"
+    + _OPENS + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|" + _OPENS + r"'(?P<single>(?:[^'\\]|\\[\s\S])*)|"
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
-    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|"
-    r"\\(?:\n|(?![nrt\"'])))+(?<![)\]}.]))")  # brackets close around it
+    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"'])))+"
+    r"(?<![)\]}.]))")  # brackets close around it
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -31,7 +31,6 @@ _STARTS = re.compile(
 _OURSELVES = re.compile(
     rb"^ {3}(?:seen|decides|against|you|your launcher|the administrator): |^Unknown: (?:the log shows|you report) \"|"
     rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$")
-_HIDING = (b"\x1b", b"\x00")
 _OWN = {
     **EXPRESSIONS,
     "looks-odd": r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b",
@@ -184,7 +183,7 @@ def _may_match(texts: list[str]) -> list[Collection[str]]:
 
 def visible(raws: list[bytes]) -> list[bytes]:
     """The lines without what hides a word when it stands inside."""
-    return ["\r".join(pieces(raw)).encode() if any(mark in raw for mark in _HIDING) else raw for raw in raws]
+    return ["\r".join(pieces(raw)).encode() if b"\x1b" in raw or b"\x00" in raw else raw for raw in raws]
 
 
 def ends(raw: bytes) -> bytes:
@@ -219,13 +218,11 @@ def plain(text: str) -> str:
 
 def joined(above: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken, or is longer than a line."""
-    if len(above) + len(text) > LINE_CHARACTERS:
-        return ""
     if above.rstrip().endswith(b"Last error:"):
         return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
     goes_on = text.startswith((" ", "\t")) and above.rstrip().endswith((b":", b","))
     looks_broken = len(above) >= 16 and text[:1].strip() and not _STARTS.match(text)
     head = above.decode("utf-8", "replace").rstrip("\r\n")
-    if not (goes_on or looks_broken) or not matcher().pattern("ends-open").search(head):
+    if len(above) + len(text) > LINE_CHARACTERS or not (goes_on or looks_broken) or not matcher().pattern("ends-open").search(head):
         return ""
     return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

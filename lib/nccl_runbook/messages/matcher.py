@@ -59,7 +59,8 @@ def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
     found: list[Part] = []
     for kind, value in elements:
         if kind in (op.LITERAL, op.IN):
-            letters = {_letter(*one) for one in (value if kind is op.IN else [(kind, value)])}
+            letters = {chr(code).lower() if one is op.LITERAL and 32 <= code < 127 else None
+                       for one, code in (value if kind is op.IN else [(kind, value)])}
             found.append(letters.pop() if len(letters) == 1 else None)
         elif kind is op.BRANCH:
             found.append([_parts(one) for one in value[1]])
@@ -73,10 +74,6 @@ def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
         elif kind not in (op.AT, op.ASSERT_NOT):
             found.append(None)
     return found
-
-
-def _letter(kind: Any, value: Any) -> str | None:
-    return chr(value).lower() if kind is op.LITERAL and 32 <= value < 127 else None
 
 
 def _spread(parts: list[Part]) -> list[list[Part]]:

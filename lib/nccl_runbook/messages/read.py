@@ -148,8 +148,8 @@ class _Reader:
         table = self._table
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1)
-        words = "\n".join([context, *self._words] if self._words else [context])
-        return Logs(files, words, seen, table.rows(), next(begun, "").removeprefix("launcher-"), self._strange(), foreign,
+        return Logs(files, "\n".join([context, *self._words]), seen, table.rows(),
+                    next(begun, "").removeprefix("launcher-"), self._strange(), foreign,
                     table.versions(), table.failed, table.timeout, table.raised, table.clocks.offsets(), table.apart(),
                     os.uname().nodename, attempts, clues.version())
 

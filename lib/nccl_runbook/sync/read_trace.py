@@ -39,9 +39,8 @@ def _beginnings(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
-    printed = ((number, line[:LINE_BYTES].partition(PREFIX.encode())[2])
-               for number, line in enumerate(lines, 1))
-    times = (_time(text, f"{name}:{number}") for number, text in printed if text)
+    times = (_time(text, f"{name}:{number}") for number, line in enumerate(lines, 1)
+             for text in [line[:LINE_BYTES].partition(PREFIX.encode())[2]] if text)
     return list(itertools.islice(filter(None, times), MOST_LINES))
 
 
@@ -54,5 +53,4 @@ def _time(text: bytes, source: str) -> OwnSyncTime | None:
         return None
     phases = {clipped(str(phase), 40): float(seconds) for phase, seconds in event["data"].items()
               if type(seconds) in (int, float) and 0 <= seconds < 1e6 and math.isfinite(seconds)}
-    rank = event.get("rank")
-    return OwnSyncTime(rank if type(rank) is int else -1, phases, source) if phases else None
+    return OwnSyncTime(event["rank"] if type(event.get("rank")) is int else -1, phases, source) if phases else None

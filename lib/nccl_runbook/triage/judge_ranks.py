@@ -258,7 +258,9 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
 def experiments(context: str) -> list[Pointer]:
     """A trial that makes the job work shows the broken path; if one cause is left for it, that one is likely."""
     out = ruled_out(context)
-    return [*(p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)), *_other_version(context)]
+    return [*(p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)),
+            *(p for row in table("triage/experiments")["library"] if row["name"].lower() in context.lower()
+              for p in _versions(row, context))]
 
 
 def ruled_out(context: str) -> set[str]:
@@ -287,13 +289,9 @@ def _outcome(clause: str, tried: re.Match[str]) -> bool | None:
     return not works if works is not None and _SAYS["without"].search(clause[: tried.start()]) else works
 
 
-def _other_version(context: str) -> list[Pointer]:
-    """The same job under another version of one library."""
-    return [p for row in table("triage/experiments")["library"] if row["name"].lower() in context.lower() for p in _versions(row, context)]
-
-
 def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
-    """It fails with one version and works with another, or somebody names the version from which on it fails."""
+    """The same job under another version of one library: it fails with one version and works with another, or somebody
+    names the version from which on it fails."""
     expression = compiled(r"(?i)(?<![\w.])" + row.get("words", row["name"] + table("triage/experiments")["number"]) + r"(?![\w.]*\d)")
     told = [(v, clause[: v.start()], clause) for clause in _SAYS["next"].split(context) for v in expression.finditer(clause)
             if not _SAYS["other"].search(clause[: v.start()])]
