@@ -30,8 +30,8 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     if lead:
         printed = [s.notebook for s in document.steps if s.notebook == LOGS and lead in s.findings and lead.cause]
         status = next((c.status for c in document.causes if c.id == lead.cause), "")
-        is_weak = status in ("likely", "possible") and lead.severity is Severity.WARN
-        said = f"{status.capitalize()}: {lead.title.rstrip('.')}" if is_weak else document.sentence.rstrip(".")
+        said = (f"{status.capitalize()}: {lead.title.rstrip('.')}" if lead.severity is Severity.WARN and status in ("likely", "possible")
+                else document.sentence.rstrip("."))
         return said + (f": {lead.evidence[0].source}." if printed else ".")
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
