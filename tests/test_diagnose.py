@@ -264,3 +264,26 @@ def test_nothing_is_left_to_separate_where_a_cause_is_established():
                       findings=[finding("duplicate-gpu", "established", Severity.BROKEN), finding("peer-crashed", "likely", Severity.WARN)])]
     document = verdict_document(RunInfo(id="x", started="2026-11-28T00:00:00Z"), records)
     assert left(document, leading(document.steps, document.causes), ["start-skew"]) == []
+
+
+@pytest.mark.parametrize(("dumps", "verdict", "status", "first"), [("stall", "degraded", "possible", "Possible"), ("skip", "broken", "likely", "Broken")])
+def test_no_verdict_is_stronger_than_what_copied_dumps_prove(dumps, verdict, status, first):
+    """Copies have no date: a rank one step behind may have been moving; one that called something else had left the order at any time."""
+    document = diagnose(DATA / "hang" / dumps, code=3)
+    assert (document["verdict"], document["lead"]["status"], document["sentence"].partition(":")[0]) == (verdict, status, first)
+
+
+def test_a_process_that_is_no_rank_is_not_counted_as_one():
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        document = diagnose(str(sleeper.pid), "--gap", "0", code=4)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert document["next"]["line"].startswith("nccl-runbook look --pid PID")
+
+
+def test_the_frames_of_a_c_plus_plus_trace_are_no_error_lines(tmp_path):
+    (tmp_path / "job.log").write_text("[rank0]: frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in /l/libc10.so)\nfatal error: strange\n")
+    told = json.loads(run_cli("triage", str(tmp_path / "job.log"), "--json").stdout)
+    assert [line["text"] for line in told["unknown_lines"]] == ["fatal error: strange"]

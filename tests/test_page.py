@@ -18,7 +18,7 @@ from nccl_runbook.case import judge as case
 from nccl_runbook.case.answer import of_run
 from nccl_runbook.case.table import Answer
 from nccl_runbook.core.facts import to_json
-from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.cells import StepView, _by_hand, not_looked_at_table, steps_table
 from nccl_runbook.report.curve import Lanes
@@ -171,6 +171,26 @@ def test_what_leads_is_said_once_and_what_is_weaker_is_folded():
     ids = [attrs.get("id", name) for name, attrs in page.tags if "id" in attrs or name == "details"]
     assert (ids[ids.index("causes") :][:2], ids[ids.index("ruled-out") :][:2]) == (["causes", "details"], ["ruled-out", "details"])
     assert not [attrs for attrs in page.named("details") if "open" in attrs]
+
+
+def test_a_step_that_does_not_lead_is_one_line_and_no_box_shares_its_name():
+    run, found = samples.duplicate_gpu()
+    found[0].tables += [to_json(samples.topology())] * 2
+    html = render_index(verdict_document(run, found), found)
+    page, folded = Page(html), re.findall(r'<details class="fold behind"><summary>(\d\d-[\w-]+)', html)
+    assert folded == [s.notebook for s in verdict_document(run, found).steps if s.notebook != "03-fewer-gpus"], "03 leads"
+    names = [attrs["aria-label"] for _, attrs in page.tags if attrs.get("role") == "region"]
+    assert len(names) == len(set(names)) > 3
+
+
+def test_a_possible_cause_stands_once_and_nothing_unexplained_beside_it():
+    unknown = Finding("worlds", Severity.BROKEN, "two ranks hang", (), (NOTHING_KNOWN,))
+    weak = samples.shared_gpu(Severity.UNKNOWN, "possible")
+    alone, both = (Page(render_index(verdict_document(samples.run_info(planned=[r.step for r in found]), found), found)) for found in (
+        [samples.record("03-fewer-gpus", [unknown])], [samples.record("03-fewer-gpus", [unknown]), samples.record("04-transports", [weak])]))
+    assert NOTHING_KNOWN.text in alone.text and NOTHING_KNOWN.text not in both.text
+    only = Page(render_index(verdict_document(samples.run_info(planned=["04-transports"]), [samples.record("04-transports", [weak])]), []))
+    assert [only.text.count(r.text) for r in weak.remedy] == [1] * len(weak.remedy) and "causes" not in {a.get("id") for _, a in only.tags}
 
 
 def test_of_many_tables_only_the_first_are_open_and_empty_columns_are_left_out():

@@ -65,7 +65,8 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead = leading(document.steps, document.causes)
-    ahead = next((s.notebook for s in document.steps if lead in s.findings or len(document.steps) == 1), "")
+    ahead = next((s.notebook for s in document.steps if lead in s.findings or len(document.steps) == 1
+                  or not lead and s.reason and s.reason.rstrip(".") in document.sentence), "")
     # beside what leads, a cause that is only possible stands with its remedies among the other causes
     answer = [one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith(POSSIBLE))]
     weaker = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))]

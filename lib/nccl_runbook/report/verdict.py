@@ -148,7 +148,8 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
     named = [f for _, f in found if f.id == "hang-told"] or [f for _, f in found]  # who named the rank knows more than a message
     told = [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
-    return Cause(id=cause, status=best.status, title=best.title, evidence=_told_once(pro), against=_told_once(contra),
+    title = known()[cause].title if best.id == "hang-told" else best.title  # it says what a rank did, not why
+    return Cause(id=cause, status=best.status, title=title, evidence=_told_once(pro), against=_told_once(contra),
                  remedy=list(dict.fromkeys(r for r in told if (r.text, r.lines) not in plainly)))
 
 
