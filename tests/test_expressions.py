@@ -18,7 +18,6 @@ BOUNDED = {
     "hang.live.judge_hosts._ELSEWHERE": (300, "an address and its port, asked with match"),
     "triage.read_profile._TIMES": (LINE_CHARACTERS, "a piece of a line"),
     "messages.read_ranks._GROUP": (LINE_CHARACTERS, "a line"),
-    r"case/read_start.py:Kernel Module.{0,80}?\s(\d{1,9}(?:\.\d{1,9}){1,4})\s": (4096, "the driver's file in /proc"),
 }
 # rows of tables that are asked of something else than the lines of a log -> how
 ASKED = {"variables/.form": "fullmatch", "choice/.own/.sync": "match"}

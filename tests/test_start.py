@@ -18,16 +18,15 @@ import typer
 from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
-from nccl_runbook.case import read_start
 from nccl_runbook.case.answer import Case, case, logs_of, of_start
 from nccl_runbook.case.facts import Brought, Start
-from nccl_runbook.case.judge import nothing_brought, plan
+from nccl_runbook.case.judge import plan
 from nccl_runbook.case.read_start import collect
 from nccl_runbook.case.table import Answer
 from nccl_runbook.cockpit import given as given_words
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.messages import read
@@ -144,22 +143,6 @@ def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
 
 def test_nothing_brought_fires_when_nothing_was_brought():
     assert [(f.id, f.severity) for f in of_start(collect("", " ")).found.findings] == [("nothing-brought", Severity.OK)]
-
-
-def test_the_first_sentence_says_what_this_host_shows(tmp_path):
-    for name in ("nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm", "null"):
-        (tmp_path / name).touch()
-    assert [Path(p).name for p in read_start.devices(tmp_path)] == ["nvidia0", "nvidia11"]
-    version = tmp_path / "version"
-    for line, wanted in (("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023", "535.54.03"),
-                         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build", "580.159.04")):
-        version.write_text(line + "\nGCC version:  gcc version 12.2.0\n")
-        assert read_start.driver(version) == wanted
-    version.write_text("GCC version:  gcc version 12.2.0\n")
-    assert isinstance(read_start.driver(version), Gap) and isinstance(read_start.driver(tmp_path / "none"), Gap)
-    seen = Start(None, None, ["/dev/nvidia0", "/dev/nvidia1"], "580.159.04")
-    assert nothing_brought(seen).title == "this host has 2 NVIDIA device files and driver 580.159.04; no log and no symptom: all steps run"
-    assert nothing_brought(Start(None)).title.startswith("this host has no NVIDIA device file; ")
 
 
 def test_nothing_brought_stays_quiet_when_a_symptom_was_typed():

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from nccl_runbook.case.dumps import Dumps, dumps_of
 from nccl_runbook.case.facts import Brought, Start
-from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, nothing_brought, sentence, symptom_recognised
+from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, sentence, symptom_recognised
 from nccl_runbook.case.read_start import hang_of
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap, utc_now
@@ -126,8 +126,8 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
 
 
 def of_start(start: Start) -> Case:
-    """The answer to what 00-start was given; without anything it says what this host shows."""
-    nothing = Gathered([of_findings(START_STEP, [nothing_brought(start)])])
+    """The answer to what 00-start was given."""
+    nothing = Gathered([of_findings(START_STEP, [Finding("nothing-brought", Severity.OK, "no log and no symptom: all steps run")])])
     return case(of_logs(start.logs, start.hang) if start.logs else nothing, START_STEP, "", "unknown")
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.messages.facts import Logs
 
@@ -23,14 +22,8 @@ class Brought:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What was given to 00-start, and what can be said of this host before anything runs.
-
-    ``logs``: what the log and the symptom hold; None if neither was given. ``hang``: what dumps and stacks among the files show; None
-    without any. ``devices``: device files of NVIDIA GPUs in /dev. ``driver``: the version of the kernel module in
-    /proc/driver/nvidia/version.
-    """
+    """What was given to 00-start. ``logs``: what the log and the symptom hold; None if neither was given. ``hang``: what dumps and stacks
+    among the files show; None without any."""
 
     logs: Logs | None
     hang: Hang | None = None
-    devices: list[str] | Gap = Gap("absent", "not asked")
-    driver: str | Gap = Gap("absent", "not asked")

@@ -5,9 +5,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from nccl_runbook.case.facts import Start
 from nccl_runbook.causes.causes import causes, for_launcher
-from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
@@ -126,13 +124,6 @@ def symptom_recognised(symptom: Symptom) -> Finding:
     """A symptom that many causes share names none: it only orders the steps."""
     return Finding("symptom-recognised", Severity.NOTE, f"{symptom.words}: {symptom.says}", (Evidence(symptom.says, "table of symptoms"),))
 
-
-def nothing_brought(start: Start) -> Finding:
-    """The first true sentence of a run: what this host shows before anything is started on it."""
-    count = 0 if isinstance(start.devices, Gap) else len(start.devices)
-    files = counted(count, "NVIDIA device file") if count else "no NVIDIA device file"
-    driver = "" if isinstance(start.driver, Gap) else f" and driver {start.driver}"
-    return Finding("nothing-brought", Severity.OK, f"this host has {files}{driver}; no log and no symptom: all steps run")
 
 
 def following(done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()) -> tuple[str, str]:

@@ -18,7 +18,6 @@ from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.live.judge_ranks import rank_names
 from nccl_runbook.messages.clues import ECHO
 
-RESTS_ON: tuple[str, ...] = ()  # a file that cannot be used has a finding of its own
 LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch 2.11): a later file is a copy
 _CAUSE = {"skipped": "collective-on-some-ranks-only", "mismatch": "collective-mismatch", "order": "communicator-order",
           "unmatched": "send-recv-unmatched", "slow": "straggler", "dead": "peer-crashed", "stopped": "peer-stopped",

@@ -11,8 +11,6 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
 
-RESTS_ON: tuple[str, ...] = ()  # of what 99-verdict itself has to say
-
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:

@@ -11,7 +11,6 @@ from nccl_runbook.core.world import World
 from nccl_runbook.search.group_testing import Diagnosis, Group, most_runs, of_pairs, replay, wilson
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pairs, Search, Singles
 
-RESTS_ON = ()  # a ladder that was not run is judged below
 REHEARSED_ON = "no GPU was used: rehearsal on Gloo"
 SHARED = Remedy("you", "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
                 "IOMMU. 04 switches off each transport:",

@@ -14,7 +14,6 @@ from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge import narrowed
 from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Outcomes, decide
 
-RESTS_ON = ()  # arms that were not run are judged below
 # what only the log line of the variable itself proves: the transport goes by the same name with and without
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
