@@ -29,6 +29,8 @@ FAULTS = {
     "shapes-differ": (2, {"FAILING_BACKEND": "gloo", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, {"collective-mismatch"}),
     "rank-raises": (2, {"FAILING_BACKEND": "gloo"}, {"peer-crashed"}),
 }
+# a log cannot tell whether the program, the scheduler or a list of devices chose that GPU
+SEVERAL = ("two-ranks-on-one-gpu", "more-ranks-than-gpus")
 
 
 def main(fault: str) -> None:

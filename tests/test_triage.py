@@ -102,7 +102,8 @@ def test_causes_established_need_the_fault_itself():
     assert established <= {"foreign-connection", "gpu-or-link-fault", "driver-library-mismatch", "fabric-manager-down", "driver-too-old", "shm-too-small",
                            "nccl-version-mismatch", "nccl-library-conflict", "nvml-call-failed", "rendezvous-port-in-use", "collective-mismatch", "node-failed",
                            "scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted",
-                           "nccl-call-refused", "nccl-feature-unavailable"}
+                           "nccl-call-refused", "nccl-feature-unavailable",
+                           "rendezvous-misconfigured"}  # the variable that torch says is not set
 
 
 def test_the_cheap_recogniser_is_silent_on_benign_lines():
@@ -180,8 +181,8 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 
 
 @pytest.mark.parametrize(("line", "verdict", "sentence"), [
-    ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established): job.log line 1."),
-    ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no usable interface: job.log line 1."),
+    ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established): GPU 0000:06:00 no longer answers on PCIe (Xid 79) (job.log line 1)."),
+    ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no usable interface: \"NCCL WARN Bootstrap : no socket interface found\" (job.log line 1)."),
     ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
      "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown",
      'Unknown: the log shows "[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, '
