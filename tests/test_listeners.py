@@ -91,7 +91,7 @@ def test_every_listener_is_seen(namespace: list[str], tmp_path: Path) -> None:
 def test_nobody_outside_this_host_can_connect(command: list[str], ends: set[int], namespace: list[str], tmp_path: Path) -> None:
     if command[1] == LAB:
         pytest.importorskip("jupyterlab")
-        assert "--ServerApp.ip=127.0.0.1" in (ROOT / "Makefile").read_text()
+        assert "--ServerApp.ip=127.0.0.1" in (ROOT / ".ci/lab").read_text()
     code, seen = watched([*namespace, sys.executable, *command], tmp_path)
     assert code in ends and seen <= {"tcp 127.0.0.1", "tcp6 ::1"}
     assert bool(seen) != (command[2:3] == ["look"]), "kernels listen, a look does not"

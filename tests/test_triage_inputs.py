@@ -96,12 +96,13 @@ def test_the_command_says_what_each_file_is(tmp_path):
 
 
 @pytest.mark.parametrize(("folder", "verdict", "code", "rank"), [
-    ("skip", "broken", 3, "rank 2"), ("slow", "degraded", 3, "rank 3"), ("none", "unknown", 4, "4 ranks")])
+    ("skip", "broken", 3, "rank 2"), ("slow", "degraded", 3, "rank 3"), ("none", "healthy", 0, "4 ranks")])
 def test_dumps_alone_lead_whatever_they_show(folder: str, verdict: str, code: int, rank: str) -> None:
-    """Complete dumps prove no health, and what `hang` has read is not unread."""
+    """As `hang` and `diagnose` judge them; what `hang` has read is not unread."""
     told = read_cli("triage", ROOT / "tests/data/hang" / folder, "--json")
     answer = json.loads(told.stdout)
     assert (answer["verdict"], answer["exit_code"], told.returncode) == (verdict, code, code) and rank in answer["sentence"]
+    assert [read_cli(door, ROOT / "tests/data/hang" / folder).returncode for door in ("hang", "diagnose")] == [code, code]
     assert not [f for f in answer["files"] if f["problem"]] and "nccl-runbook hang" not in told.stdout
 
 

@@ -67,12 +67,12 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
     supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started: no such program, or too long."""
     if not shutil.which(argv[0], path=env.get("PATH", os.defpath)):
         why = "it is not executable" if os.path.isfile(argv[0]) and not os.access(argv[0], os.X_OK) else "there is no such program"
-        raise ValueError(f"cannot start {argv[0][:80]}: {why}")
+        raise ValueError(f"cannot start {argv[0][:200]}: {why}")
     try:
         child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
                                  stderr=subprocess.STDOUT, start_new_session=True)
     except OSError as error:
-        raise ValueError(f"cannot start {argv[0][:80]}: {error.strerror}") from error
+        raise ValueError(f"cannot start {argv[0][:200]}: {error.strerror}") from error
     try:
         yield child
     finally:
