@@ -22,7 +22,7 @@ from nccl_runbook.report.verdict import RunInfo, VerdictDocument
 __all__ = ["Book", "Options", "Planned", "UsageError", "duration_s", "from_here", "make_plan"]
 
 LINE_CHARACTERS = 160
-# from the records so far and the steps that wait: which comes next, LAST where no other is needed any more, and why
+# from the records so far and the steps that wait: which comes next; LAST where no other is needed any more, and why not
 Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
 VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 

@@ -9,7 +9,7 @@ from nccl_runbook.causes.causes import causes, for_launcher
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
-from nccl_runbook.triage.judge import MOST_QUOTED, Decides
+from nccl_runbook.triage.judge import Decides, quoted
 from nccl_runbook.triage.start.steps import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
@@ -50,12 +50,6 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
     unknown = [s.reason.rstrip(".") for s in document.steps if s.status in ("unknown", "skipped")]
     return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
-
-
-def quoted(line: str) -> str:
-    """The line that was printed, cut where it is long."""
-    bare = line.strip()
-    return f'"{bare}"' if len(bare) <= MOST_QUOTED else f'"{bare[:MOST_QUOTED]} ..."'
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
@@ -127,13 +121,13 @@ def symptom_recognised(symptom: Symptom) -> Finding:
 
 
 def following(done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()) -> tuple[str, str]:
-    """The next step of a run that was given evidence, VERDICT_STEP once no other step can change what is known, and why.
+    """The next step of a run that was given evidence; VERDICT_STEP once no other step can change what is known, with why not.
 
     First what only reads; then the cheapest step that separates what is left, those that decide a cause that is left, and
     ``symptom_steps``; the others only as long as nothing is likely.
     """
     if reading := [name for name in READING if name in waiting]:
-        return reading[0], "it only reads"
+        return reading[0], ""
     steps = [r.step for r in done]
     document = verdict_document(RunInfo(id="", started="", planned=steps), done)
     lead = leading(document.steps, document.causes)
@@ -144,7 +138,7 @@ def following(done: Sequence[Record], waiting: Sequence[str], symptom_steps: Seq
     deciding = [best.name] if best else [causes()[c].decides[0] for c in open_causes]
     ahead = [name for name in (*deciding, *symptom_steps) if name in waiting]
     if ahead:
-        return ahead[0], "it decides what is left"
+        return ahead[0], ""
     if any(c.status == "likely" for c in document.causes):
         return VERDICT_STEP, "not needed: this step cannot decide what is still open"
     return waiting[0], ""

@@ -107,7 +107,7 @@ def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
 
 
 def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Finding:
-    """NCCL takes two GPUs for one: where their UUIDs differ, the bus ids must be equal (NCCL to 2.29)."""
+    """NCCL takes two GPUs for one: where their UUIDs differ, the bus ids must be equal (NCCL up to 2.30.4, gpu_identity.py)."""
     cause = causes()["bus-id-collision"]
     status = "likely" if all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids) else "possible"
     return Finding(

@@ -237,9 +237,14 @@ def _nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     return f"{lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}{fit}"
 
 
+def quoted(line: str) -> str:
+    """The line that was printed, its beginning where it is long."""
+    return f'"{line.strip()[:MOST_QUOTED]}"'
+
+
 def _undecided(hypotheses: list[Hypothesis]) -> str:
     """What was printed, and what it may mean."""
-    printed = [f"{'you report' if line.file == CONTEXT else 'the log shows'} \"{line.text.strip()[:MOST_QUOTED]}\" ({where(line)}). "
+    printed = [f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)} ({where(line)}). "
                for line in hypotheses[0].evidence[:1]]
     others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
     return "".join(printed) + f"Possible: {hypotheses[0].title}{others}"
