@@ -5,7 +5,7 @@
 # make newest    the same on the newest versions that pyproject.toml allows, in .venv-newest; prints them
 # make bench     ours against torchrun and nccl-tests in one run, as ratios: build/bench/index.html  (ARGS="launch --nccl-tests DIR")
 # make look      build/nccl-look.pyz: one file that looks where nothing can be installed
-# make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS=lab FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
+# make wheelhouse  every wheel for a machine without network  (TARGET_PYTHON=3.12 TARGET_ARCH=aarch64 EXTRAS="lab torch" FOLDER=wheelhouse); there: make report WHEELHOUSE=wheelhouse
 # make lock      pin what pyproject.toml allows, with hashes, in .ci/*.txt  (ARGS=--upgrade: the newest versions)
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
@@ -31,7 +31,7 @@ report: .venv/.headless
 	@.venv/bin/nccl-runbook run $(JOB_PYTHON) $(ARGS) || { code=$$?; [[ $$code == 3 || $$code == 4 ]] || exit $$code; }
 
 lab: .venv/.lab
-	@.ci/setup torch
+	@.ci/setup torch || echo "make lab: logs and dumps are read without torch; tests need it" >&2
 	@.venv/bin/python .ci/lab $(ARGS)
 
 test: .venv/.test

@@ -123,8 +123,15 @@ def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path)
 
 
 def test_what_somebody_reports_is_not_said_to_stand_in_a_log():
-    sentence = diagnose("RuntimeError: No CUDA GPUs are available")["sentence"]
+    sentence = diagnose("No CUDA GPUs are available")["sentence"]
     assert "(your description)" in sentence and "the log shows" not in sentence
+
+
+def test_a_line_that_a_program_printed_counts_as_printed_where_it_is_pasted():
+    xid = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
+    pasted, denied = diagnose(xid), diagnose(f"I see no {xid}")
+    assert (pasted["lead"]["cause"], pasted["lead"]["status"]) == ("gpu-or-link-fault", "established")
+    assert denied["verdict"] == "unknown"
 
 
 def test_an_archive_is_read_as_its_folder(tmp_path):

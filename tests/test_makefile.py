@@ -141,6 +141,9 @@ def test_a_wheelhouse_is_all_that_a_machine_without_network_and_ensurepip_needs(
     lock.write_text(re.sub(r"sha256:\w{8}", "sha256:00000000", whole))
     assert "pip could not install what is needed" in sentence(make(checkout, "report", "WHEELHOUSE=wheels", **OFFLINE), checkout)
     lock.write_text(whole)
+    tested = make(checkout, ".venv/.test", "WHEELHOUSE=wheels", **OFFLINE)
+    assert tested.returncode == 2 and 'EXTRAS="lab test torch"' in tested.stderr and not (checkout / ".venv/.test").exists()
+    shutil.rmtree(checkout / ".venv")
     next(checkout.glob("wheels/pyyaml-*")).unlink()
     said = sentence(make(checkout, "report", "WHEELHOUSE=wheels", **OFFLINE), checkout)
     assert "the wheelhouse wheels lacks what is needed here" in said and "TARGET_PYTHON=" in said and "pyyaml" in said
@@ -170,7 +173,7 @@ def test_a_python_with_torch_is_not_refused(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "says"), [(("w", "3.9", "x86_64"), "TARGET_PYTHON=3.9"), (("w", "3.12", "sparc"), "TARGET_ARCH=sparc"),
-                                                 (("w", "3.12", "x86_64", "gpu"), "EXTRAS=gpu"), (("file/w", "3.12", "x86_64"), "cannot be made: Not a directory")])
+                                                 (("w", "3.12", "x86_64", "gpu"), "EXTRAS=gpu"), (("w", "3.12", "aarch64", "torch"), "EXTRAS=torch"), (("file/w", "3.12", "x86_64"), "cannot be made: Not a directory")])
 def test_a_wheelhouse_for_nothing_we_run_on(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = wheelhouse(str(tmp_path / arguments[0]), *arguments[1:])

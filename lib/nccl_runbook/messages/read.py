@@ -6,6 +6,7 @@ line of it read, so that 64 ranks of NCCL's INFO cost little more than one.
 
 import collections
 import dataclasses
+import io
 import itertools
 import os
 import re
@@ -32,6 +33,10 @@ _CHATTER = re.compile(
 _MARKDOWN = re.compile(rb"#{1,6} +[A-Z\[]|\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}")  # nccl-tests prints "# " and a small letter
 _SENTENCE = re.compile(rb"[A-Z][a-z'-]* [^\n]{20,2000}[.?!:]\s*$")
 _PROGRAM = re.compile(r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)")  # pasted without a fence
+PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
+_STAMP = re.compile(  # what a program puts before its line, and nobody types: a rank, a time, an exception, a line of source
+    r"^\s*(?:\(\w+ pid=\d|\[(?:\w*\d|[^\]\n]*:\d)|\d{4}-\d\d-\d\d[ T]|[\w.-]+:\d+:\d+ \[|NCCL (?:INFO|WARN) |File \"|Traceback "
+    r"|[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: |\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\(")
 _NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
 
@@ -49,8 +54,11 @@ def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = 
     """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
     for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(newest)
-    files = read_each((s for s in sources(paths, stdin, limit) if s.name not in skip), reader.read)
-    return Redactor(os.environ).json(reader.facts(files, "\n".join(clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000])))
+    told = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
+    pasted = "".join(f"{line}\n" for line in told if _STAMP.search(line)).encode("utf-8", "replace")
+    texts = itertools.chain([Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted else [], sources(paths, stdin, limit))
+    files = read_each((s for s in texts if s.name not in skip), reader.read)
+    return Redactor(os.environ).json(reader.facts(files, "\n".join(told)))
 
 
 class _Reader:
@@ -134,7 +142,7 @@ class _Reader:
 
     def facts(self, files: list, context: str) -> Logs:
         """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
-        self._told(context.splitlines())
+        self._told([line for line in context.splitlines() if not _STAMP.search(line)])
         telling = list(itertools.islice((one for one in self._kinds.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1))
         if len(telling) <= MAX_SPOKEN and (telling or context):
             self._ask(telling, context, clues.catalogue()["spoken"])
@@ -154,7 +162,7 @@ class _Reader:
                     os.uname().nodename, attempts, clues.version())
 
     def _told(self, lines: list[str]) -> None:
-        """Take in the reporter's words, line by line."""
+        """Take in the reporter's own words, line by line."""
         asked = Matcher({**clues.catalogue()["printed"], **clues.catalogue()["spoken"]}, clues.needs) if lines else Matcher({})
         for index, messages in asked.may_match([line.encode("utf-8", "replace") for line in lines]).items():
             line = LogLine(CONTEXT, index + 1, clipped(lines[index].strip(), 1000))
