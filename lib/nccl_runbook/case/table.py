@@ -34,6 +34,7 @@ def text(case: Case) -> str:
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
         lines += [line for r in fix for line in remedy(r)]
         lines.append("")
+    behind = [c for c in behind if c is not first]
     lines += [line for c in behind[:SHOWN] for line in _weaker(c, bool(first))]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
     fits = [c.id for c in case.found.fits]
