@@ -102,7 +102,7 @@ def clues() -> tuple[Clue, ...]:
 def catalogue() -> dict[str, Any]:
     """The catalogue as it is asked, id -> expression: "printed" of every line of a job (NAME=VALUE: a setting that some remedy advises),
     "spoken" of a reporter's words and of short logs, "beside" of what must, or must not, stand beside a clue; "fits": id of a symptom ->
-    its causes, the most usual first.
+    its causes, the most usual first; "meanings": id of a symptom -> what NCCL says with it.
 
     It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
     tables = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), PACKAGE / "causes/causes.toml", PACKAGE / "triage/experiments.toml"]
@@ -118,7 +118,8 @@ def catalogue() -> dict[str, Any]:
             for pair in sorted(advised)}
     asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": said, "beside": around}
     needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
-    found = {**asked, "fits": {row["id"]: row["causes"] for row in symptoms}, "clues": [
+    meanings = {row["id"]: row["says"] for row in symptoms if "says" in row}
+    found = {**asked, "fits": {row["id"]: row["causes"] for row in symptoms}, "meanings": meanings, "clues": [
         (r["id"], r["cause"], r["status"], r["order"], r.get("same", r["id"]), *(list(_beside(r, key)) for key in ("also", "not")),
          r.get("words", False), advice(r) | {"says": r.get("says", "")} if {"says", "remedy", "decides"} & r.keys() else None)
         for r in _rows()],

@@ -231,6 +231,9 @@ def _nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
     if hypotheses:
         return "only known harmless messages. A log cannot show that a job is healthy"
+    if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
+        line = logs.seen[coded].lines[0]
+        return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
     fit = ". The description fits several causes. The tests below separate them" if fits(logs, hypotheses) else ""
     foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message was found"
     lines = sum(f.lines for f in read)
