@@ -63,7 +63,7 @@ FAMILIES: list[tuple[str, str, str, str]] = [
     ("rank-dependent-branch collective-mismatch", "RuntimeError: Forward order differs across ranks: rank 0 is all-gathering 3 parameters while rank 1 is all-gathering 2 parameters\n", "", "rank 0 gathers 3 parameters\n"),
     ("collective-mismatch>", "RuntimeError: Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?\n", "", "received 4 bytes\n"),
     ("device-not-set-per-rank", "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:1 and cuda:0!\n", "", "all tensors are on cuda:1\n"),
-    ("visible-devices-set-too-late", "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method\n", "", "4 forked subprocesses\n"),
+    ("cuda-initialised-before-fork", "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method\n", "", "4 forked subprocesses\n"),
     ("start-skew", "[TP3] Load weight begin. avail mem=78.38 GB\nWatchdog caught collective operation timeout\n", "", "[TP3] Load weight begin. avail mem=78.38 GB\n"),
     ("start-skew", "Loading safetensors checkpoint shards:  50% 4/8\n" + hung(0, 1), "", "Loading safetensors checkpoint shards:  50% 4/8\n" + hung(0, 40)),
     ("nodes-differ framework-version-incompatible", "RuntimeError: Version mismatch\n", "", "RuntimeError: shape mismatch\n"),
