@@ -36,14 +36,14 @@ STATUSES = {
 KEYS = {
     "schema": "name and version of this document", "sentence": "the answer in one sentence", "decides": "what settles it: the next command to run",
     "cause": "permanent id, see causes.md", "status": "how sure a cause is, or how a step ended", "evidence": "what was seen, and where", "remedy": "who can do what, with lines to copy",
-    "against": "what speaks against it", "hypotheses": "causes that a line points to, surest first", "fits": "causes that fit, but that no line shows",
+    "against[]": "what speaks against it", "against": "the comparison with the good run", "hypotheses": "causes that a line points to, surest first", "fits": "causes that fit, but that no line shows",
     "undecided": "no cause is likely or established", "unknown_lines": "lines that look like errors and match no message",
     "culprits": "ranks that never came, or that did something else", "victims": "ranks that only wait", "frame": "line of code of the first culprit",
     "kind": "what happened", "collective": "the call that the others wait in", "not_seen": "what could not be seen, with the reason",
     "says": "what the cause means", "findings": "one for each thing found, worst first", "dumps": "what hang says about dumps among the files"}
 
 TITLES = {"record": "one step of a run, NN-name.json", "verdict": "nccl-runbook run --json, verdict.json"}
-MEANT = ("", "plans[].", "jobs[].", "hypotheses[].", "causes[].", "findings[].")  # fields in which KEYS have that meaning
+MEANT = ("", "plans[].", "jobs[].", "hypotheses[].", "causes[].", "findings[].")  # fields in which KEYS have that meaning; a name with [] stands before one without
 
 
 def cell(text: object) -> str:
@@ -164,7 +164,8 @@ def fields(schema: dict[str, Any], whole: dict[str, Any], prefix: str) -> Iterat
         part = resolved(value, whole)
         inner = resolved(part.get("items", {}), whole)
         path = f"{prefix}{name}" + "[]" * (part.get("type") == "array")
-        yield path, described(part, inner) + (f": {KEYS[name]}" if name in KEYS and prefix in MEANT else "")
+        meaning = KEYS.get(path.removeprefix(prefix), KEYS.get(name, "")) * (prefix in MEANT)
+        yield path, described(part, inner) + f": {meaning}" * bool(meaning)
         if prefix.count(".") < 1:
             yield from fields(inner if part.get("type") == "array" else part, whole, f"{path}.")
 

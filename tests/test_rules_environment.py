@@ -335,6 +335,14 @@ def test_the_loopback_breaks_a_job_of_several_nodes_and_no_other(name):
     assert not found(with_set(**{name: "lo,eth0"}, **SEVERAL), "cannot-act") and not found(with_set(**{name: "^lo"}, **SEVERAL), "cannot-act")
 
 
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1", "[::1]:29500", "localhost:29500"])
+@pytest.mark.parametrize("name", ["MASTER_ADDR", "PET_RDZV_ENDPOINT"])
+def test_an_address_of_each_node_itself_breaks_a_job_of_several_nodes_and_no_other(name, address):
+    [wrong] = found(with_set(**{name: address}, **SEVERAL), "cannot-act")
+    assert (wrong.severity, wrong.cause, wrong.status) == (Severity.BROKEN, "rendezvous-misconfigured", "likely")
+    assert not found(with_set(**{name: address}), "cannot-act") and not found(with_set(**{name: "node-127.0.0.1.example"}, **SEVERAL), "cannot-act")
+
+
 @pytest.mark.parametrize(("text", "severity"), [
     ("source /x/env.sh", Severity.UNKNOWN), (". env.sh\nexport MASTER_PORT=29500", Severity.UNKNOWN), ("source env.sh\nexport NCCL_DEBUG=WARN", Severity.NOTE),
     ("if [ -f env.sh ]; then source env.sh; fi", Severity.UNKNOWN), ("docker run --env-file env.sh i", Severity.UNKNOWN),

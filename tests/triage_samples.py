@@ -26,6 +26,7 @@ SAMPLES: list[tuple[str, str, str, str]] = [
     ("scheduler-shares-gpu", "(Worker pid=8) " + DUPLICATE, "two Ray actors", "(Worker pid=8) node0:7:7 [0] NCCL INFO Init COMPLETE\n"),
     ("trainer-and-engine-share-gpu", DUPLICATE + '  File "trainer.py", line 9, in init_weights_update_group\n', "", "init_weights_update_group done\n"),
     ("visible-devices-wrong", "ray: CUDA_VISIBLE_DEVICES=0,0\n", "", "CUDA_VISIBLE_DEVICES=0,1\n"),
+    ("cuda-initialised-before-fork", "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method\n", "", "4 forked subprocesses\n"),
     ("visible-devices-set-too-late", DUPLICATE, 'each worker sets os.environ["CUDA_VISIBLE_DEVICES"] itself', "os.environ CUDA_VISIBLE_DEVICES printed\n"),
     ("gpu-exclusive-mode", "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\n", "", "service unavailable\n"),
     ("device-binding", "[W ProcessGroupNCCL.cpp:5188] Guessing device ID based on global rank.\n" + hung(seq=1), "", "[W ProcessGroupNCCL.cpp:5188] Guessing device ID based on global rank.\nstep 1 loss 2.0\nstep 2 loss 1.0\n"),

@@ -17,6 +17,8 @@ MOST_SOCKETS = 64  # threads times sockets of each (NCCL 2.30.7, src/transport/n
 _OF_PROGRAMS = re.compile(r"Xid[^:]{0,40}\(PCI:[^)]{0,40}\): (13|31|32|43|45|68|69)\b")
 _NEEDS_HCA = re.compile(r"NCCL_IB_(?!DISABLE)|NCCL_NET_GDR_|NCCL_CROSS_NIC$")
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "VLLM_DP_MASTER_IP")  # of the host where all ranks of a job meet
+_OWN_ADDRESS = re.compile(r"(?:localhost|127\.[\d.]+|\[?::1\]?)(?::\d+)?")
 _OFF = ("", "0", "n", "no", "f", "false")
 
 
@@ -151,6 +153,11 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
                            "the loopback interface connects only ranks of one node" + ", and this job has several" * several,
                            "For several nodes, name the interface between them, or remove the variable:", f"unset {only.name}",
                            **({"cause": "socket-interface-wrong", "status": "likely"} if several else {}))
+    for own in (s[n] for n in _ADDRESSES if n in s and _OWN_ADDRESS.fullmatch(s[n].value) and _of_several_hosts(s[n].role)):
+        yield own.finding("cannot-act", Severity.BROKEN, "each node looks for rank 0 on itself, and this job has several nodes",
+                          "Name the first node of the job. With Slurm:",
+                          f'export {own.name}=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+                          cause="rendezvous-misconfigured", status="likely")
 
 
 def conf_overridden(env: Environment) -> Iterator[Finding]:
