@@ -77,6 +77,8 @@ class Book:
         self.not_run: dict[str, str] = {}
         self.stop = Stop()
 
+    before: Path | None = None  # the report that `latest` pointed to
+
     def run(self) -> VerdictDocument:
         """Every notebook in order; the page is complete on disk before the first and after each."""
         self._open_folder()
@@ -91,6 +93,9 @@ class Book:
             document = self._write()
             for page in self.run_dir.glob("[0-9][0-9]-*.html"):
                 without_dead_links(page)
+            if self.stop() and self.before:  # a report that ended by itself stays the one that README opens
+                point_latest(self.before)
+                self.page = self.run_dir / "index.html"
             return document
 
     def _open_folder(self) -> None:
@@ -115,6 +120,8 @@ class Book:
             raise UsageError(f"cannot write to {error.filename or self.options.out or self.options.outputs}: {error.strerror}; "
                              "name another folder with --out") from error
         if not self.options.out:
+            last = self.run_dir.parent / "latest"
+            self.before = last.resolve() if last.is_dir() else None
             latest = point_latest(self.run_dir)
             self.page = latest / "index.html" if latest else self.page
 

@@ -12,6 +12,7 @@ from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.report.render import macros
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict import Cause
+from nccl_runbook.triage.judge import MOST_QUOTED
 
 SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 # what a reader must know beside the causes
@@ -35,7 +36,8 @@ def text(case: Case) -> str:
         lines += [line for r in fix for line in remedy(r)]
         lines.append("")
     behind = [c for c in behind if c is not first]
-    lines += [line for c in behind[:SHOWN] for line in _weaker(c, bool(first))]
+    for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
+        lines += [line for line in _weaker(cause, bool(first), document.sentence) if line not in lines or line.startswith("       ")]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
     fits = [c.id for c in case.found.fits]
     lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
@@ -44,14 +46,16 @@ def text(case: Case) -> str:
               if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
     if test:
         line = test.line.replace("\n", "\n      ")
-        lines += [f"next: {line}", f"      {test.why}" + f" (about {test.about_s} s)" * bool(test.about_s)]
+        shows = f"it answers: {test.why}" if test.why.endswith("?") else f"it shows {test.why}"
+        lines += [f"next: {line}", f"      {shows}" + f" (about {test.about_s} s)" * bool(test.about_s)]
     return "\n".join([*lines, f"verdict: {document.verdict} (exit code {document.exit_code})"])
 
 
-def _weaker(cause: Cause, behind: bool) -> Iterator[str]:
-    """A cause in one line; where none stands before it, with what it would mean and what would then help."""
+def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
+    """A cause in one line; where none stands before it, with the line that points to it, what it would mean and what would then help."""
     yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
     if not behind and cause.id in causes():
+        yield from (f"   seen: {_cut(e.text)}  ({e.source})" for e in cause.evidence[:1] if e.text[:MOST_QUOTED] not in sentence)
         yield f"   If so: {causes()[cause.id].says}"
         yield from (f"   {_cut(e.text)}" for e in cause.evidence if e.source.endswith("decoded"))
         yield from (line for r in cause.remedy[1:2] for line in remedy(r))

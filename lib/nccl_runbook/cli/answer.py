@@ -17,6 +17,7 @@ from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patter
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD
+from nccl_runbook.report.render import FOLDER
 from nccl_runbook.report.tables import Table
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
@@ -148,7 +149,8 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
 
 def program() -> str:
     """How the reader can call this again: by name where PATH has it, else as now (`make report` calls .venv/bin/nccl-runbook)."""
-    return sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" and not shutil.which("nccl-runbook") else "nccl-runbook"
+    own = sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" else os.environ.get(FOLDER, "") + "nccl-runbook"
+    return "nccl-runbook" if shutil.which("nccl-runbook") else own
 
 
 def command(*hidden: str) -> str:

@@ -13,6 +13,7 @@ from nccl_runbook.case.answer import Case
 from nccl_runbook.case.table import Answer, plan_table
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.cells import Line
+from nccl_runbook.report.render import FOLDER
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
@@ -49,7 +50,7 @@ def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[
 
 def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> str:
     """What to type instead of pressing Run, without secrets: each word by itself, before a shell's quotes."""
-    return shlex.join(["nccl-runbook", "run", *map(Redactor(os.environ).text, arguments(values, notebooks))])
+    return shlex.join([os.environ.get(FOLDER, "") + "nccl-runbook", "run", *map(Redactor(os.environ).text, arguments(values, notebooks))])
 
 
 def show(namespace: MutableMapping[str, Any], told: Case) -> Any:

@@ -23,7 +23,7 @@ SCHEMA = "nccl-runbook/verdict/1"
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
 DONE = ("ok", "note")
-POSSIBLE = "Only possible: "  # before the title of a cause that its evidence does not prove
+POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
 # where a finding comes from, the strongest proof first: what ranks left or do now, a message, an experiment, a configuration
 PROOF = ("06-timeouts", "07-logs", "03-fewer-gpus", "04-transports", "01-gpu-visibility", "05-weight-sync", "02-environment", "plan")
 AT_WORK, _TO_COME = "still at work", "not run yet"

@@ -246,11 +246,16 @@ def quoted(line: str) -> str:
 
 
 def _undecided(hypotheses: list[Hypothesis]) -> str:
-    """What was printed, and what it may mean."""
-    printed = [f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)} ({where(line)}). "
-               for line in hypotheses[0].evidence[:1]]
+    """What was printed, or what that says, and what it may mean."""
+    line, says = hypotheses[0].evidence[0], _decoded(hypotheses[0]).partition(". ")[0].rstrip(".")
+    shown = (says[:1].lower() + says[1:] if says[1:2].islower() else says) or f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
     others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
-    return "".join(printed) + f"Possible: {hypotheses[0].title}{others}"
+    return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}{others}"
+
+
+def _decoded(hypothesis: Hypothesis) -> str:
+    """What is true of this log alone, "" for nothing but what the cause says in general."""
+    return hypothesis.says.removeprefix(causes()[hypothesis.cause].says).strip()
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
@@ -295,8 +300,7 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     """A message is a hypothesis until a test decides; hard evidence alone is broken."""
     severity = Severity.NOTE if hypothesis.cause == "benign" else _SEVERITY[hypothesis.status]
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
-    decoded = hypothesis.says.removeprefix(causes()[hypothesis.cause].says).strip()  # what is true of this log alone
-    evidence += [Evidence(decoded, "decoded")] * bool(decoded)
+    evidence += [Evidence(text, "decoded") for text in [_decoded(hypothesis)] if text]
     line = hypothesis.decides.line
     decides = Evidence(f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe)
     first = Remedy("you", f"Check first: {hypothesis.decides.why}.", (line,) if line else ())
