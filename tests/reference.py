@@ -16,7 +16,7 @@ from nccl_runbook.__main__ import app  # noqa: E402
 from nccl_runbook.causes.causes import causes  # noqa: E402
 from nccl_runbook.core.findings import EXIT_CODES  # noqa: E402
 from nccl_runbook.messages import clues  # noqa: E402
-from nccl_runbook.triage.start.steps import symptoms  # noqa: E402
+from nccl_runbook.triage.symptoms import symptoms  # noqa: E402
 
 FOLDER = ROOT / "notebooks" / "reference"
 SCHEMAS = ROOT / "lib" / "nccl_runbook" / "schemas"

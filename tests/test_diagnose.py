@@ -19,7 +19,7 @@ from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record, save
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, leading, verdict_document
-from nccl_runbook.triage.start.steps import step_texts
+from nccl_runbook.triage.symptoms import step_texts
 from processes import ROOT
 from warm_cli import read_cli
 

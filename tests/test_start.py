@@ -30,10 +30,10 @@ from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.messages import read
-from nccl_runbook.report.render import macros
 from nccl_runbook.report.run import write_run
+from nccl_runbook.report.tables import macros
 from nccl_runbook.report.verdict import RunInfo
-from nccl_runbook.triage.start.steps import matching, step_texts, symptoms
+from nccl_runbook.triage.symptoms import matching, step_texts, symptoms
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
 

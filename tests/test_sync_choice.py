@@ -17,7 +17,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record, read
 from nccl_runbook.look import own_sync
-from nccl_runbook.plan.areal import tags as allocation
+from nccl_runbook.plan import areal as allocation
 from nccl_runbook.sync import judge as weight_sync, read_trace as sync_trace
 from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, OwnSyncTime, SyncVariant
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table

@@ -22,7 +22,7 @@ from nccl_runbook.messages.read import collect
 from nccl_runbook.report.verdict import START_STEP, RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.judge import Answer, answer
 from nccl_runbook.triage.judge_against import Comparison, compare
-from nccl_runbook.triage.start.steps import deciding, matching
+from nccl_runbook.triage.symptoms import deciding, matching
 from nccl_runbook.triage.table import all_tables
 
 SETTINGS, PLAN = "02-environment", "plan"
@@ -160,7 +160,7 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
     if not named:
         return
     from nccl_runbook.plan.answer import Plan, plans_of
-    from nccl_runbook.plan.areal.tags import newest
+    from nccl_runbook.plan.areal import newest
     from nccl_runbook.plan.groups import Site
     from nccl_runbook.plan.table import groups_tables
 

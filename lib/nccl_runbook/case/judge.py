@@ -10,7 +10,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
 from nccl_runbook.triage.judge import Decides, quoted
-from nccl_runbook.triage.start.steps import StepText, Symptom, step_texts
+from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU

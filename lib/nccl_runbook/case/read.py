@@ -9,8 +9,7 @@ from nccl_runbook.case.facts import Brought
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.sources import heads, kind
 from nccl_runbook.plan import frameworks
-from nccl_runbook.plan.areal.allocation import Refused, parse
-from nccl_runbook.plan.areal.tags import newest
+from nccl_runbook.plan.areal import Refused, newest, parse
 
 SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader waits
 _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")

@@ -9,8 +9,7 @@ from nccl_runbook.case.judge import plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Finding, Remedy, Severity
-from nccl_runbook.report.render import macros
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables import Cell, Table, macros
 from nccl_runbook.report.verdict import Cause
 from nccl_runbook.triage.judge import MOST_QUOTED
 

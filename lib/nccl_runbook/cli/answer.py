@@ -17,8 +17,7 @@ from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patter
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD
-from nccl_runbook.report.render import FOLDER
-from nccl_runbook.report.tables import Table
+from nccl_runbook.report.tables import FOLDER, Table
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
 # a line to run next

@@ -10,9 +10,8 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import verdict_of
 from nccl_runbook.core.gpu_identity import Identity
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.plan import judge as rules_of_plans
+from nccl_runbook.plan import areal as knowledge, judge as rules_of_plans
 from nccl_runbook.plan.answer import FOREIGN, Plan, plans_of
-from nccl_runbook.plan.areal import tags as knowledge
 from nccl_runbook.plan.groups import LAUNCHERS, Site
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
 from nccl_runbook.report.cells import finding_text

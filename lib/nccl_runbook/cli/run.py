@@ -92,7 +92,7 @@ def run(
 def _by_evidence(symptom: str) -> Choice:
     """A run that was given a log or a symptom takes what decides it first, and ends when it is decided."""
     from nccl_runbook.case.judge import following
-    from nccl_runbook.triage.start.steps import deciding
+    from nccl_runbook.triage.symptoms import deciding
 
     return functools.partial(following, symptom_steps=deciding([symptom]))
 
@@ -115,7 +115,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.devices import gpu_ranges
     from nccl_runbook.launch.interpreters import choose
-    from nccl_runbook.plan.areal import tags as allocation
+    from nccl_runbook.plan import areal as allocation
     from nccl_runbook.sync import ask as sync, models
 
     stop.end()  # until the runner takes over: the interpreter that is asked dies too

@@ -25,9 +25,9 @@ from nccl_runbook.cockpit.given import items, read
 from nccl_runbook.cockpit.run_process import RUN, RunProcess
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.devices import gpu_ranges
-from nccl_runbook.report.render import macros
+from nccl_runbook.report.tables import macros
 from nccl_runbook.step import RUN_DIR_VARIABLE, outputs_root
-from nccl_runbook.triage.start.steps import step_texts, symptoms
+from nccl_runbook.triage.symptoms import step_texts, symptoms
 
 PAUSE_S = 0.05  # without a key: then what was typed is answered
 WARM = "ncclSystemError"  # any error text: it loads what reads and judges

@@ -9,9 +9,8 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.placement.placement import Placement
-from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training_file as training_file
-from nccl_runbook.plan.areal import tags as knowledge
-from nccl_runbook.plan.areal.allocation import Mode, Refused, from_roles, of_realhf, parse
+from nccl_runbook.plan import areal, frameworks, judge as rules_of_plans, read_training_file as training_file
+from nccl_runbook.plan.areal import Mode, Refused, from_roles, of_realhf, parse
 from nccl_runbook.plan.groups import Placed, Site, place
 from nccl_runbook.scripts.read import Command, Script, read as read_script
 
@@ -33,7 +32,7 @@ class Plan:
     placed: Placed | None = None
     error: str | None = None
     devices: list[Finding] | None = None
-    rules: knowledge.Rules | None = None
+    rules: areal.Rules | None = None
 
     @property
     def clean(self) -> bool:
@@ -44,7 +43,7 @@ class Plan:
         return self.placed.verdict if self.placed else None
 
 
-def plans_of(target: str, asked: Site, rules: knowledge.Rules) -> tuple[list[Plan], list[str]]:
+def plans_of(target: str, asked: Site, rules: areal.Rules) -> tuple[list[Plan], list[str]]:
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
     path = Path(target)
     if not os.path.lexists(target):
@@ -67,7 +66,7 @@ def plans_of(target: str, asked: Site, rules: knowledge.Rules) -> tuple[list[Pla
     return plans, left_out
 
 
-def of_text(text: str, where: str, asked: Site, rules: knowledge.Rules, file: Path | None = None) -> Plan:
+def of_text(text: str, where: str, asked: Site, rules: areal.Rules, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
@@ -104,7 +103,7 @@ def _sized(asked: Site, told: int) -> Site:
     return dataclasses.replace(asked, gpus=gpus)
 
 
-def _of_training(training: training_file.Training, where: str, asked: Site, rules: knowledge.Rules, command: str) -> Plan:
+def _of_training(training: training_file.Training, where: str, asked: Site, rules: areal.Rules, command: str) -> Plan:
     """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
     by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and rules.era == "C"
@@ -125,7 +124,7 @@ def _of_training(training: training_file.Training, where: str, asked: Site, rule
     return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
 
 
-def _about(training: training_file.Training, rules: knowledge.Rules, update: str) -> list[str]:
+def _about(training: training_file.Training, rules: areal.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
     ignored = training.update == "disk" and not rules.switch["honours_option"]
     made_of_it = f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"
@@ -134,7 +133,7 @@ def _about(training: training_file.Training, rules: knowledge.Rules, update: str
         (rules.era == "C" and not training.backends)
 
 
-def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: list[str], roles: dict[str, str] | None = None,
+def _areal(text: str, where: str, asked: Site, rules: areal.Rules, notes: list[str], roles: dict[str, str] | None = None,
            shares: dict[str, str] | None = None) -> Plan:
     nodes = asked.nodes or 1
     site = dataclasses.replace(asked, launcher=asked.launcher or ("ray" if nodes > 1 else "local"), nodes=nodes,
@@ -151,7 +150,7 @@ def _areal(text: str, where: str, asked: Site, rules: knowledge.Rules, notes: li
 
 def check(text: str, tag: str = "") -> None:
     """Raises ValueError for an allocation that this tag (the newest known if empty) cannot read, and for a tag that is none."""
-    rules = knowledge.at(tag) if tag else knowledge.newest()
+    rules = areal.at(tag) if tag else areal.newest()
     try:
         parse(text, rules) if text.strip() else None
     except Refused as why:
@@ -162,7 +161,7 @@ def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> P
     """The plan of an allocation by AReaL's local launcher on the GPUs that ``seen`` is placed on, else on as many as are ``named``; None
     where there is no text, a Gap where there is no GPU. ``tag``: as in ``check``."""
     gpus = named if isinstance(seen, Gap) else len({d for d in seen.devices if d is not None}) or named
-    rules = knowledge.at(tag) if tag else knowledge.newest()
+    rules = areal.at(tag) if tag else areal.newest()
     if not text.strip():
         return None
     if not gpus:

@@ -12,7 +12,7 @@ from typing import Any
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.plan.areal.allocation import Mode, Part
+from nccl_runbook.plan.areal import Mode, Part
 from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply
 
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")

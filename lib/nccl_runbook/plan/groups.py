@@ -1,6 +1,6 @@
 """Which GPU each rank of the engines, the trainer and the weight-update group gets, and whether that can work. Nothing is started.
 
-AReaL's rules, read at the tags of plan/areal/tags.toml. The launcher "local" (areal/launcher/local.py, since v1.0.0
+AReaL's rules, read at the tags of plan/areal.toml. The launcher "local" (areal/launcher/local.py, since v1.0.0
 areal/infra/launcher/local.py) counts GPUs round and round, all of the engines first; how the string joins its components is never
 looked at. "single-controller" (areal/infra/scheduler/local.py) counts the same way, but worker by worker. "ray" (areal/launcher/ray.py)
 gives engines whole nodes and the trainer all that is left.
@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.plan.areal.allocation import Mode, Part
+from nccl_runbook.plan.areal import Mode, Part
 
 LAUNCHERS = ("local", "single-controller", "ray")
 MOST_RANKS = 4096  # listed for each group; the verdict counts them all

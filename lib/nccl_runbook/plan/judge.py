@@ -9,8 +9,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
-from nccl_runbook.plan.areal.allocation import Mode, Refused, spans, spelt, valid_at, written_for
-from nccl_runbook.plan.areal.tags import Rules, newest
+from nccl_runbook.plan.areal import Mode, Refused, Rules, newest, spans, spelt, valid_at, written_for
 from nccl_runbook.plan.frameworks import Launch
 from nccl_runbook.plan.groups import Group, Placed, Site, place, that_apply
 
@@ -49,7 +48,7 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
     where = sizes(mode, site.gpus) + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
     if placed.verdict == "duplicate" and not any(g.shared for g in placed.groups if g.name == "weight-update"):
         return f"two ranks of the trainer share one GPU: NCCL will refuse them ({where})"
-    return f"{table('plan/areal/tags')['sentences'][placed.verdict]} ({where})"
+    return f"{table('plan/areal')['sentences'][placed.verdict]} ({where})"
 
 
 def sizes(mode: Mode, gpus: int) -> str:
@@ -107,7 +106,7 @@ def _more(mode: Mode, site: Site) -> list[Remedy]:
 
 def _others(rules: Rules) -> list[Remedy]:
     fit = {"take-turns": rules.era == "C", "adapter": rules.switch["honours_option"], "opt-in": True}
-    return [Remedy("you", **table("plan/areal/tags")["remedy"][name]) for name, fits in fit.items() if fits]
+    return [Remedy("you", **table("plan/areal")["remedy"][name]) for name, fits in fit.items() if fits]
 
 
 def fitting(mode: Mode, site: Site, rules: Rules) -> str:
@@ -147,7 +146,7 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
     seen = [*shared_lines(placed), *placed.notes, *slips]
     return Finding(
         f"allocation-{placed.verdict}", SEVERITY[placed.verdict],
-        f"{launch.framework}: {table('plan/areal/tags')['launches'][placed.verdict]} ({sizes(mode, gpus)})",
+        f"{launch.framework}: {table('plan/areal')['launches'][placed.verdict]} ({sizes(mode, gpus)})",
         tuple(Evidence(e, launch.row["source"] if i == 0 else "") for i, e in enumerate(seen)),
         () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, gpus, per_node)), cause,
         cause and "likely")
@@ -197,7 +196,7 @@ def judge_devices(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Fin
 
 def _clash(group: Group, clash: Clash) -> Finding:
     ranks = f"ranks {' and '.join(map(str, clash.ranks[:6]))}"
-    says, cause, who, advice = table("plan/areal/tags")["clash"][clash.kind]
+    says, cause, who, advice = table("plan/areal")["clash"][clash.kind]
     return Finding(
         f"devices-{clash.kind}", Severity.BROKEN if clash.kind == "shared" else Severity.WARN,
         f"{ranks} of the {group.name} group {says} ({clash.what})",

@@ -8,8 +8,7 @@ from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.findings import Finding, Remedy
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import badge
-from nccl_runbook.report.render import macros
-from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.tables import Cell, Table, macros
 from nccl_runbook.report.verdict import VerdictDocument
 
 _QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""", re.DOTALL)  # as a shell reads it: each once, from the left

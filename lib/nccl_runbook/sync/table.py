@@ -4,8 +4,7 @@ from typing import Any
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.report.curve import Bars
-from nccl_runbook.report.tables import Cell, Table, titled
+from nccl_runbook.report.tables import Bars, Cell, Table, titled
 from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
 

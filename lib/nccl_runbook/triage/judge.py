@@ -18,7 +18,7 @@ from nccl_runbook.messages.kinds import plain
 from nccl_runbook.triage import judge_against, judge_ranks as triage_ranks
 from nccl_runbook.triage.judge_against import Comparison
 from nccl_runbook.triage.judge_ranks import Pointer
-from nccl_runbook.triage.start.steps import step_texts
+from nccl_runbook.triage.symptoms import step_texts
 
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
 MOST_QUOTED = 160  # characters of a line in the first sentence

@@ -3,8 +3,7 @@
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.world import World
 from nccl_runbook.machine.link_limits import Links, limit
-from nccl_runbook.report.curve import Curve, size_words
-from nccl_runbook.report.tables import Cell, Table, titled
+from nccl_runbook.report.tables import Cell, Curve, Table, size_words, titled
 from nccl_runbook.worlds.facts import Arms, Ladder, Pairs, Search, Singles, Trial
 
 OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")

@@ -36,13 +36,13 @@ class StepText:
 def symptoms() -> dict[str, Symptom]:
     """Every symptom by id, in the order of the table."""
     return {row["id"]: Symptom(**{**row, "signatures": re.compile("|".join(f"(?:{p})" for p in row["signatures"]))})
-            for row in table("triage/start/symptoms")["symptom"]}
+            for row in table("triage/symptoms")["symptom"]}
 
 
 @functools.cache
 def step_texts() -> dict[str, StepText]:
     """What each step answers, by name, in the order in which a run takes them."""
-    return {row["name"]: StepText(**row) for row in table("triage/start/symptoms")["step"]}
+    return {row["name"]: StepText(**row) for row in table("triage/symptoms")["step"]}
 
 
 def matching(line: str) -> list[Symptom]:

@@ -1,28 +1,83 @@
 """AReaL's allocation strings: what a tag makes of one, or why it refuses it. Nothing is placed on a GPU yet.
 
-Grammar and arithmetic as in areal/api/alloc_mode.py at the tags of plan/areal/tags.toml. The class of an error is the one that
+Grammar and arithmetic as in areal/api/alloc_mode.py at the tags of plan/areal.toml. The class of an error is the one that
 AReaL raises, decided in the order in which it looks: syntax, then the components from left to right, then what they are together.
 
-And of a string that a tag refuses: at which other tags it is valid, and how it is written there and now.
+And of a string that a tag refuses: at which other tags it is valid, and how it is written there and now. Which grammar reads a string
+at each tag, what follows from that, and how its weight update is switched: areal.toml.
 """
 import contextlib
 import dataclasses
 import functools
 import itertools
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lark import Lark, LarkError, Token, Tree
+from packaging.version import Version
 
-from nccl_runbook.plan.areal.tags import Rules, rows
+from nccl_runbook.causes.toml import table
 
 MOST_CHARACTERS = 1000
 SYNTAX, INVALID, SIZES = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"
 # slips of the pen, one after the other: dots, names in round brackets, separators between dims, realhf's m for tensor parallel, capitals
 _SLIPS = ((r"\b(sglang|vllm|fsdp|megatron|archon)\.", r"\1:"), (r"\b(sglang|vllm|fsdp|megatron|archon)\((\w+)\)", r"\1[\2]"),
           (r"(?<=\d),(?=[dtpce]\d)", ""), (r"m(?=\d)", "t"))
+_TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How the tags of one row read a string: a row of areal.toml, whose head explains the fields. ``tag``: the one that was asked for;
+    ``switch``: the row of [switch] that it names."""
+
+    tag: str
+    tags: tuple[str, ...]
+    era: str
+    trainers: tuple[str, ...]
+    eval: bool
+    expert_tensor: str
+    expert_data: str
+    fsdp_plain: bool
+    archon_pipeline: bool
+    controller: str
+    realhf: bool
+    switch: Mapping[str, Any]
+
+    @property
+    def known(self) -> bool:
+        """Whether the source of this very tag was read."""
+        return self.tag in self.tags
+
+
+@functools.cache
+def rows() -> tuple[Rules, ...]:
+    """Every row, oldest first, each with its last tag as the one that was asked for."""
+    data = table("plan/areal")
+    return tuple(Rules(**{**row, "tag": row["tags"][-1], "switch": data["switch"][row["switch"]]})
+                 for row in itertools.accumulate(data["rows"], operator.or_))
+
+
+def newest() -> Rules:
+    return rows()[-1]
+
+
+def at(tag: str) -> Rules:
+    """The rules of a tag, with or without its "v"; of one that is not in the table, those of the newest before it.
+
+    Raises ValueError for what is no tag, and for tags before v0.3.2, which read the string with one regular expression.
+    """
+    if not _TAG.fullmatch(tag) or len(tag) > 40:
+        raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
+    before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
+    if not before:
+        raise ValueError(f"{tag} is older than {rows()[0].tags[0]}: it reads the string with a regular expression that "
+                         "ignores unknown parts")
+    return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
 
 
 class Refused(Exception):
@@ -145,7 +200,7 @@ def _parser(name: str) -> Lark:
 
 def _tree(text: str, rules: Rules) -> Tree:
     try:
-        tree = _parser("allocation_a.lark" if rules.era == "A" else "allocation_b.lark").parse(text)
+        tree = _parser("areal_a.lark" if rules.era == "A" else "areal_b.lark").parse(text)
     except LarkError as error:
         raise Refused(SYNTAX, _stops(text, getattr(error, "column", 0)), max(0, getattr(error, "column", 0))) from error
     for token in tree.scan_values(lambda t: getattr(t, "type", "") in ("TRAINER", "EVAL")):

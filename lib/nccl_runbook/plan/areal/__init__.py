@@ -1,1 +1,0 @@
-"""AReaL's allocation strings: grammars by tag."""
