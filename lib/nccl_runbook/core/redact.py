@@ -7,6 +7,7 @@ line passes what is kept through a ``Redactor`` as raw text, before anything is 
 import collections
 import dataclasses
 import enum
+import functools
 import html
 import io
 import json
@@ -111,6 +112,7 @@ def escaped(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+@functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
 def sounds_secret(name: str) -> bool:
     """Whether a variable of that name usually holds a secret."""
     return bool(_SECRET_NAME.search(name))
@@ -118,7 +120,7 @@ def sounds_secret(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether this value under that name is a secret: not a number, a word of a program, or what stands for a value."""
-    if value.startswith(MASK) or not _SECRET_NAME.search(name) or _HARMLESS.fullmatch(value):
+    if value.startswith(MASK) or not sounds_secret(name) or _HARMLESS.fullmatch(value):
         return False
     return bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
 
@@ -223,9 +225,13 @@ class Redactor:
         self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first)) if longest_first else None
 
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
+        self._hidden = functools.lru_cache(maxsize=8192)(self._without_secrets)  # ranks and files say the same again and again
 
     def text(self, text: str) -> str:
         """The text without secrets, and ``shared``."""
+        return shared(self._hidden(text))
+
+    def _without_secrets(self, text: str) -> str:
         for own in self._own:
             text = own.sub(_mask("own"), text)
         if self._values:
@@ -234,7 +240,7 @@ class Redactor:
         for start, token in _TOKENS.items():
             if start in text:
                 text = token.sub(_mask("token"), text)
-        return shared(_values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text))
+        return _values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text)
 
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under a secret name is masked whole."""
