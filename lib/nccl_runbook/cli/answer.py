@@ -90,7 +90,8 @@ def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
         return "" if os.path.lexists(name) else f"there is no file {path}"
-    return "" if os.path.isfile(name) and not waits(name) or os.path.isdir(name) else (  # to open a pipe would wait for whoever writes to it
+    # to open a pipe would wait for whoever writes to it
+    return "" if os.path.isfile(name) and not waits(name) or os.path.isdir(name) else (
         f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first")
 
 

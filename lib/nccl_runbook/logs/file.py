@@ -71,7 +71,7 @@ def named(log: str) -> list[str]:
 
 
 def waits(path: str) -> bool:
-    """Whether this is a file of the kernel whose reader may wait for its next line, such as /proc/kmsg; what /proc holds of a process ends."""
+    """Whether this is a file of the kernel whose reader may wait for its next line, such as /proc/kmsg; those of a process end."""
     real = os.path.realpath(path)
     return os.path.isfile(real) and not (os.path.getsize(real) or os.statvfs(real).f_blocks or re.search(r"/proc/\d+/", real))
 
