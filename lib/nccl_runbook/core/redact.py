@@ -47,7 +47,7 @@ _WORD = _BETWEEN.format("(?<![A-Za-z])") + f"(?i:{_NAMES['word']})" + _BETWEEN.f
 _SURE = f"^(?!.*(?i:{_NAMES['innocent']}))(?=.*(?i:{_NAMES['anywhere']})|.*{_WORD})"
 SECRET_NAME = f"(?:{_SURE}|{_NAMES['variable']})"
 _SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
-_ALONE = re.compile(f"(?i:{_NAMES['alone']})")
+_GAP_NAME = re.compile(f"(?!(?i:{_NAMES['alone']})$){_SURE}")
 _HARMLESS = re.compile(f"(?i:{_TABLES['value']['harmless']})", re.DOTALL)
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
@@ -83,6 +83,7 @@ _VALUE = re.compile(
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"'])))+"
     r"(?<![)\]}.])))")  # brackets close around it
+_LINES = re.compile(r"(?=([^\n]+\n?[^\n]*))[^\n]+")  # each line, and as a group with the next one, where its value may stand
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -146,43 +147,24 @@ def _written(character: str) -> str:
     return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
 
 
-def _near(text: str, lower: str, words: List[str]) -> Dict[int, int]:
-    """Begin and end of each line that holds one of these words, with the line after it: to search only there is much quicker."""
-    spans: Dict[int, int] = {}
-    for word in words:
-        at = lower.find(word)
-        while at >= 0:
-            end = text.find("\n", at) % (len(text) + 1)
-            spans[text.rfind("\n", 0, at) + 1] = text.find("\n", end + 1) % (len(text) + 1)
-            at = lower.find(word, end)
-    return spans
-
-
 def _looks_random(lead: Match[str]) -> bool:
     """Whether what stands behind this gap is no word of a sentence or a table: it holds a digit, and after a name that a sentence may
     hold, too, it is no numbered word."""
     name = lead["name"][-80:]
-    if _ALONE.fullmatch(name) or not _SURE_NAME.search(name):
-        return False
     is_field = lead["column"] or name.isupper() or "passw" in name.lower()
-    return bool((_NUMBERED if is_field else _SHUFFLED).match(lead.string, lead.end()))
-
-
-def _is_masked(lead: Match[str], kind: str, value: Match[str], told: str) -> bool:
-    """Whether the value of this lead is a secret; of a list or a table, whether anything in it may be."""
-    if value["listed"]:
-        return kind == "named" and not all(map(_HARMLESS.fullmatch, re.findall(r"[^\s\"',:]+", told)))
-    return is_secret(lead["name"][-80:], told) if kind == "named" else not _HARMLESS.fullmatch(told)
+    look = (_NUMBERED if is_field else _SHUFFLED).match(lead.string, lead.end())
+    return bool(look and _GAP_NAME.search(name))
 
 
 def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
-    lower = text.encode("latin-1", "replace").lower().decode("latin-1")  # as long as the text
-    leads = [(found.end(), "argument", found) for word, lead in _BEFORE_VALUE if word in lower
-             for span in _near(text, lower, [word]).items() for found in lead.finditer(text, *span)]
-    for span in _near(text, lower, _HINTS).items():
-        leads += [(found.end(), "named", found) for found in _NAME.finditer(text, *span) if _SECRET_NAME.search(found["name"][-80:])]
-        leads += [(found.end(), "named", found) for found in _GAP.finditer(text, *span) if _looks_random(found)]
+    leads = []
+    for line in _LINES.finditer(text.encode("latin-1", "replace").lower().decode("latin-1")):  # as long as the text
+        here, span = line[0], line.span(1)
+        leads += [(found.end(), "argument", found) for word, lead in _BEFORE_VALUE if word in here for found in lead.finditer(text, *span)]
+        if any(map(here.__contains__, _HINTS)):
+            leads += [(found.end(), "named", found) for found in _NAME.finditer(text, *span) if _SECRET_NAME.search(found["name"][-80:])]
+            leads += [(found.end(), "named", found) for found in _GAP.finditer(text, *span) if _looks_random(found)]
     parts: List[str] = []
     done = 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
@@ -192,7 +174,8 @@ def _values(text: str) -> str:
         begin, end = value.span(value.lastgroup or 0)
         if kind == "named" and value["bare"] and _HEADER_NAME.search(lead["name"]):
             end = _HEADER.match(text, begin).end()
-        if _is_masked(lead, kind, value, text[begin:end]):
+        words = re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
+        if any(is_secret(lead["name"][-80:], word) if kind == "named" else not _HARMLESS.fullmatch(word) for word in words):
             parts += [text[done:begin], _mask(kind)]
             done = end
     return "".join([*parts, text[done:]])
