@@ -71,9 +71,11 @@ def named(log: str) -> list[str]:
 
 
 def waits(path: str) -> bool:
-    """Whether this is a file of the kernel whose reader may wait for its next line, such as /proc/kmsg; those of a process end."""
+    """Whether this is a file of the kernel, whose reader may wait for its next line as in /proc/kmsg; a process's environment ends."""
     real = os.path.realpath(path)
-    return os.path.isfile(real) and not (os.path.getsize(real) or os.statvfs(real).f_blocks or re.search(r"/proc/\d+/", real))
+    with contextlib.suppress(OSError):  # it may be gone by now
+        return os.path.isfile(real) and not (os.path.getsize(real) or os.statvfs(real).f_blocks or re.search(r"/proc/\d+/environ$", real))
+    return False
 
 
 def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
