@@ -389,7 +389,7 @@ def test_the_line_that_repeats_the_run_can_be_typed_as_it_stands(tmp_path, monke
 
 
 READERS = ["env {}", "triage {}", "triage {log} --against {}", "hang {}", "plan {}", "ab {} NCCL_DEBUG=INFO", "ab log:{} .", "sync --trace {}", "sync --model {}",
-           "run --log {}", "run --record {}", "reduce --axis a=1 --out {} -- true"]
+           "triage {log} --redact {}", "diagnose {}", "look --record {}", "run --log {}", "run --record {}", "reduce --axis a=1 --out {} -- true"]
 EACH = """
 import json, sys
 from nccl_runbook.__main__ import app
@@ -430,7 +430,7 @@ def test_a_run_that_may_open_few_files_is_refused_before_a_library_ends_it(tmp_p
         assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "/dev/zero"])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "/dev/zero", "/proc/kmsg"])
 def test_what_is_no_file_is_one_sentence_at_once_for_every_command(tmp_path, kind):
     (tmp_path / "log").write_text("NCCL WARN\n")
     os.mkfifo(tmp_path / "pipe")  # nobody writes to it

@@ -16,7 +16,7 @@ from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
 from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
-from nccl_runbook.logs.file import HELD
+from nccl_runbook.logs.file import HELD, waits
 from nccl_runbook.report.tables import FOLDER, Table
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
@@ -31,6 +31,7 @@ def _known(word: str) -> str:
 
 
 def _own_patterns(path: str) -> str:
+    named([path] * bool(path))
     try:
         if path and own_patterns(path):
             os.environ[OWN_PATTERNS] = os.path.abspath(path)
@@ -89,7 +90,8 @@ def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
         return "" if os.path.lexists(name) else f"there is no file {path}"
-    return "" if os.path.isfile(name) or os.path.isdir(name) else (  # to open a pipe would wait for whoever writes to it
+    # to open a pipe would wait for whoever writes to it
+    return "" if os.path.isfile(name) and not waits(name) or os.path.isdir(name) else (
         f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first")
 
 

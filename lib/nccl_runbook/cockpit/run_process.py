@@ -121,7 +121,8 @@ class RunProcess:
         if self.at_work:
             return "Stopping the run" if self.cancelled_at else "At work"
         if self.document is not None:
-            names = ", ".join(s.notebook for s in self.document.steps if s.record and s.notebook not in self.document.run.not_run) or "no step"
+            left_out = self.document.run.not_run
+            names = ", ".join(s.notebook for s in self.document.steps if s.record and s.notebook not in left_out) or "no step"
             return f"Cancelled. Kept: {names}." if self.interrupted else f"{names}, {self.wall_s:.0f} s."
         if self.compared is not None:
             return f"{self.command[2]}: {self.compared['findings'][0]['text']} ({self.compared['what']})"

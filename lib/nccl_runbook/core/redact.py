@@ -7,6 +7,7 @@ line passes what is kept through a ``Redactor`` as raw text, before anything is 
 import collections
 import dataclasses
 import enum
+import functools
 import html
 import io
 import json
@@ -14,7 +15,7 @@ import os
 import pkgutil
 import re
 import sys
-from typing import Any, Dict, List, Mapping, Pattern
+from typing import Any, Dict, List, Mapping, Match, Pattern
 from urllib.parse import quote
 
 from nccl_runbook.core.share import learn, shared
@@ -46,33 +47,43 @@ _WORD = _BETWEEN.format("(?<![A-Za-z])") + f"(?i:{_NAMES['word']})" + _BETWEEN.f
 _SURE = f"^(?!.*(?i:{_NAMES['innocent']}))(?=.*(?i:{_NAMES['anywhere']})|.*{_WORD})"
 SECRET_NAME = f"(?:{_SURE}|{_NAMES['variable']})"
 _SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
+_GAP_NAME = re.compile(f"(?!(?i:{_NAMES['alone']})$){_SURE}")
 _HARMLESS = re.compile(f"(?i:{_TABLES['value']['harmless']})", re.DOTALL)
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, also behind an escaped line end or sign
 _TOKENS = {start: re.compile(_START * start[0].isalnum() + re.escape(start) + rest) for start, rest in _TABLES["token"].items()}
-_BEFORE_VALUE = [(words.split("|"), re.compile(_START + lead)) for words, lead in _TABLES["argument"].items()]
+_BEFORE_VALUE = [(word, re.compile(_START + lead)) for words, lead in _TABLES["argument"].items() for word in words.split("|")]
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)")
 _PEM_LINE = re.compile(r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$")
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@")
 # a quote, as JSON, HTML or a URL writes it inside of a text, too
 _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
-# a name and what stands between it and its value: a sign, a blank behind an option, or the other half of a {name, value} pair
+# a name and what stands between it and its value: a sign, a blank behind an option, or the other half of a {name, value} pair; "PASS: x"
+# is the result of a test
 _NAME = re.compile(
-    r"(?:(?<![\w.-])|(?<=%2[27]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>[A-Za-z_][\w.-]*)"
-    rf"(?:(?:{_QUOTE}\]?|>(?=[^\s<>]))?(?:\s{{0,4}}:\s{{0,4}}(?:str|bytes|Optional\[str\]|SecretStr)(?=\s{{0,4}}=))?"
-    r"\s{0,8}(?:=>|:=|->|[=:]|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,8}(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
-    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?value\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</name>\s{0,12}<value>|"
+    r"(?:(?<![\w.-])|(?<=%2[27]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
+    rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]))?(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|SecretStr)\]?(?=\s{{0,4}}=))?"
+    r"\s{0,8}(?:=>|:=|->|=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
+    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|key)>\s{0,12}<\w{1,20}>|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)\s{1,8}(?=[^-\s])|(?!)))")
+# a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
+_GAP = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}[|\u2502\u2503]\s{0,60}`?|\t{1,8}|\s{2,60}"
+                  r"| ?\.{3,99} |</t[dh]>\s{0,12}<td>|\s{1,4}==\s{1,4})|[ ,;])(?=[^\s|])")
+_NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
+# more than a word and its number, such as node12
+_SHUFFLED = re.compile(r"[^\s|]{0,99}?(?=[A-Za-z0-9]{10})(?:[A-Za-z]{1,99}\d{1,99}[A-Za-z]|\d{1,99}[A-Za-z]{1,99}\d)")
 _OPENS = r"(?:\w{1,40}\()?[bruf]{0,2}"  # SecretStr(b'
 _VALUE = re.compile(
-    _OPENS + r"(\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|%2[27])(?P<quoted>(?:(?!\1)[\s\S]){0,4000})|"
+    r"(?:[\[({]\s{0,12}){1,3}(?!redacted:)(?P<listed>[^\[\](){}]{1,4000})|(?:<!\[CDATA\[)?(?:"
+    + _OPENS + r"(?P<quote>\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|%2[27])(?P<quoted>(?:(?!(?P=quote))[\s\S]){0,4000})|"
     + _OPENS + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|" + _OPENS + r"'(?P<single>(?:[^'\\]|\\[\s\S])*)|"
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"'])))+"
-    r"(?<![)\]}.]))")  # brackets close around it
+    r"(?<![)\]}.])))")  # brackets close around it
+_LINES = re.compile(r"(?=([^\n]+\n?[^\n]*))[^\n]+")  # each line, and as a group with the next one, where its value may stand
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -102,6 +113,7 @@ def escaped(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+@functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
 def sounds_secret(name: str) -> bool:
     """Whether a variable of that name usually holds a secret."""
     return bool(_SECRET_NAME.search(name))
@@ -109,7 +121,7 @@ def sounds_secret(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether this value under that name is a secret: not a number, a word of a program, or what stands for a value."""
-    if value.startswith(MASK) or not _SECRET_NAME.search(name) or _HARMLESS.fullmatch(value):
+    if value.startswith(MASK) or not sounds_secret(name) or _HARMLESS.fullmatch(value):
         return False
     return bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
 
@@ -135,13 +147,24 @@ def _written(character: str) -> str:
     return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
 
 
+def _looks_random(lead: Match[str]) -> bool:
+    """Whether what stands behind this gap is no word of a sentence or a table: it holds a digit, and after a name that a sentence may
+    hold, too, it is no numbered word."""
+    name = lead["name"][-80:]
+    is_field = lead["column"] or name.isupper() or "passw" in name.lower()
+    look = (_NUMBERED if is_field else _SHUFFLED).match(lead.string, lead.end())
+    return bool(look and _GAP_NAME.search(name))
+
+
 def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
-    lower = text.lower()
-    leads = [(found.end(), "argument", found) for words, lead in _BEFORE_VALUE
-             if any(map(lower.__contains__, words)) for found in lead.finditer(text)]
-    if any(map(lower.__contains__, _HINTS)):
-        leads += [(found.end(), "named", found) for found in _NAME.finditer(text) if _SECRET_NAME.search(found["name"][-80:])]
+    leads = []
+    for line in _LINES.finditer(text.encode("latin-1", "replace").lower().decode("latin-1")):  # as long as the text
+        here, span = line[0], line.span(1)
+        leads += [(found.end(), "argument", found) for word, lead in _BEFORE_VALUE if word in here for found in lead.finditer(text, *span)]
+        if any(map(here.__contains__, _HINTS)):
+            leads += [(found.end(), "named", found) for found in _NAME.finditer(text, *span) if _SECRET_NAME.search(found["name"][-80:])]
+            leads += [(found.end(), "named", found) for found in _GAP.finditer(text, *span) if _looks_random(found)]
     parts: List[str] = []
     done = 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
@@ -151,8 +174,8 @@ def _values(text: str) -> str:
         begin, end = value.span(value.lastgroup or 0)
         if kind == "named" and value["bare"] and _HEADER_NAME.search(lead["name"]):
             end = _HEADER.match(text, begin).end()
-        told = text[begin:end]
-        if is_secret(lead["name"][-80:], told) if kind == "named" else not _HARMLESS.fullmatch(told):
+        words = re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
+        if any(is_secret(lead["name"][-80:], word) if kind == "named" else not _HARMLESS.fullmatch(word) for word in words):
             parts += [text[done:begin], _mask(kind)]
             done = end
     return "".join([*parts, text[done:]])
@@ -185,9 +208,13 @@ class Redactor:
         self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first)) if longest_first else None
 
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
+        self._hidden = functools.lru_cache(maxsize=8192)(self._without_secrets)  # ranks and files say the same again and again
 
     def text(self, text: str) -> str:
         """The text without secrets, and ``shared``."""
+        return shared(self._hidden(text))
+
+    def _without_secrets(self, text: str) -> str:
         for own in self._own:
             text = own.sub(_mask("own"), text)
         if self._values:
@@ -196,7 +223,7 @@ class Redactor:
         for start, token in _TOKENS.items():
             if start in text:
                 text = token.sub(_mask("token"), text)
-        return shared(_values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text))
+        return _values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text)
 
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under a secret name is masked whole."""

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import os
+import re
 import select
 import stat
 import time
@@ -69,6 +70,14 @@ def named(log: str) -> list[str]:
     return [text] if os.path.lexists(os.path.expanduser(text)) else [p for p in text.split(":") if p]
 
 
+def waits(path: str) -> bool:
+    """Whether this is a file of the kernel, whose reader may wait for its next line as in /proc/kmsg; a process's environment ends."""
+    real = os.path.realpath(path)
+    with contextlib.suppress(OSError):  # it may be gone by now
+        return os.path.isfile(real) and not (os.path.getsize(real) or os.statvfs(real).f_blocks or re.search(r"/proc/\d+/environ$", real))
+    return False
+
+
 def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
     """The regular file; a Gap of one sentence if it cannot be opened, or is none. ``piped``: also a pipe that the shell holds open."""
     try:
@@ -81,7 +90,7 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return Gap("failed", f"{path!r} cannot be opened: {getattr(error, 'strerror', None) or error}")
     mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode) or piped and stat.S_ISFIFO(mode) and path.startswith(HELD):
+    if stat.S_ISREG(mode) and not waits(os.path.expanduser(path)) or piped and stat.S_ISFIFO(mode) and path.startswith(HELD):
         return open(handle, "rb")
     os.close(handle)
     what = "a directory: name one file in it" if stat.S_ISDIR(mode) else "not a regular file: write its text to a file first"

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.share import learn
 from nccl_runbook.logs.facts import FileRead
-from nccl_runbook.logs.file import HELD, Limit, Metered, Spent, mib, named, opened
+from nccl_runbook.logs.file import HELD, Limit, Metered, Spent, mib, named, opened, waits
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
 MAX_DEPTH = 6
@@ -268,8 +268,7 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
     try:
         mode = stat.S_IFREG if path == "-" else os.stat(path).st_mode
         if not stat.S_ISDIR(mode):
-            endless = path != "-" and not os.path.getsize(path) and not os.statvfs(path).f_blocks  # of the kernel, such as /proc/kmsg
-            is_text = stat.S_ISREG(mode) and not endless or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
+            is_text = stat.S_ISREG(mode) and not waits(path) or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
             yield path, "" if is_text else "is not a regular file: pipe it to standard input and write - for its name"
         elif depth >= MAX_DEPTH:
             yield path, f"folders nest deeper than {MAX_DEPTH}"

@@ -30,9 +30,10 @@ def read(name: str) -> bytes | None:
 
 def write(name: str, content: bytes) -> None:
     """Keep the content, as a whole, in place of what was kept before. Nothing happens if it cannot be kept."""
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as left_over:
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=PREFIX, dir=folder())  # mode 0600
+        left_over.callback(Path(temporary).unlink, missing_ok=True)
         with open(handle, "wb") as file:
             file.write(content)
         for old in folder().glob(f"{PREFIX}*"):

@@ -248,7 +248,8 @@ def quoted(line: str) -> str:
 def _undecided(hypotheses: list[Hypothesis]) -> str:
     """What was printed, or what that says, and what it may mean."""
     line, says = hypotheses[0].evidence[0], _decoded(hypotheses[0]).partition(". ")[0].rstrip(".")
-    shown = (says[:1].lower() + says[1:] if says[1:2].islower() else says) or f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
+    reported = f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
+    shown = says[:1].lower() + says[1:] if says[1:2].islower() else says or reported
     others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
     return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}{others}"
 
