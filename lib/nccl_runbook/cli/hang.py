@@ -43,7 +43,7 @@ def hang(
 def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
     return {"schema": "nccl-runbook/hang/1", "verdict": verdict, "exit_code": code, **vars(told), "collective": told.collective or None,
-            "frame": told.frame or None, "files": seen.files}
+            "frame": told.frame or None, "stacks": seen.stacks, "files": seen.files}
 
 
 def text(seen: Hang, told: rules.Told, sentence: str, first: Finding, tables: list[Table]) -> str:

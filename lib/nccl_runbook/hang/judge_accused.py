@@ -8,7 +8,8 @@ from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import Group, Hang, Op
-from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, seen_in, source_of, top_of, track_of
+from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, source_of, track_of
+from nccl_runbook.hang.judge_stacks import frames_of, is_elsewhere, seen_in, top_of
 from nccl_runbook.hang.live.facts import RasAnswer, RasCommunicator, RasRank
 from nccl_runbook.hang.live.judge_ranks import apart
 from nccl_runbook.logs.facts import LogLine
@@ -39,7 +40,7 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
     first = [
         *_ended(hang, found), *_different(hang),
         # others are known to wait for them, and they wait for nobody and nothing
-        *(_missing(hang, rank, waits) for rank, waits in sorted(found.waited_for().items())
+        *(_missing(hang, rank, waits) for rank, waits in sorted({**_elsewhere(hang, found), **found.waited_for()}.items())
           if not found.waits.get(rank) and rank not in found.unended),
         *(_by_wait(wait, "gpu-stuck", f"issued {called(hang, wait)}, and its GPU never finished it; "
                    "all other GPUs finished or started it", f"rank {rank}")
@@ -51,6 +52,12 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
                    for wait in (found.waits[rank][0] for rank in graphs.against_habit(hang, found))]
         known = {a.rank: a for a in [*circles, *(silent(hang, found) if hang.dumps else [])]}
     return [known[rank] for rank in sorted(known)]
+
+
+def _elsewhere(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
+    """Ranks that left nothing but a stack, which is in no collective, and the waits that may be for them."""
+    seen = {s.rank: is_elsewhere(frames_of(s)) for s in hang.stacks}
+    return grouped((rank, wait) for wait in found.all() if not wait.p2p for rank in wait.perhaps if seen.get(rank))
 
 
 def _ended(hang: Hang, found: Graph) -> list[Accused]:

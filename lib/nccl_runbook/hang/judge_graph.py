@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable
 
 from nccl_runbook.core.facts import counted, grouped
-from nccl_runbook.core.findings import Evidence
-from nccl_runbook.hang.facts import Channel, Count, Difference, Dump, Group, Hang, Op, Stack, Track, needs_all
+from nccl_runbook.hang.facts import Channel, Count, Difference, Dump, Group, Hang, Op, Track, needs_all
+from nccl_runbook.hang.judge_stacks import top_of
 
 YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
 # shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
@@ -241,17 +241,6 @@ def group_name(hang: Hang, name: str) -> str:
     """With its description, if it has one."""
     desc = next((g.desc for g in hang.groups if g.name == name), "")
     return (f"group {name}" if name else "a group without a name") + (f" ({desc})" if desc and desc not in (name, "undefined") else "")
-
-
-def top_of(stack: Stack) -> str:
-    """The innermost frame of the job's own, without its folder."""
-    own = (f for f in stack.frames if not re.search(r"/(?:site|dist)-packages/|/lib/python3|<frozen", f))
-    return re.sub(r", .*/([^/]+)$", r", \1", next(own, stack.frames[0] if stack.frames else ""))
-
-
-def seen_in(stack: Stack) -> Evidence:
-    """The top of a stack as evidence."""
-    return Evidence(f"rank {stack.rank}: {stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(), stack.source)
 
 
 def frame_of(hang: Hang, rank: int) -> str:

@@ -51,7 +51,7 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
          for rank, reading in sorted(readings.items())],
         _with_logs([_group(key, certain, readings, inputs.names, times)
                     for key, certain in sorted(members.items())],
-                   [r for r in logged.ranks if r.rank not in readings], logged.ranks),
+                   [r for r in logged.ranks if r.rank not in readings], logged.ranks, {s.rank for s in inputs.stacks}),
         _channels(readings, members, times), sorted(inputs.stacks, key=lambda s: (s.rank, s.source)), logged,
         _counts(paths, {n for n in inputs.logs if n not in before}, limit), times.clocks, inputs.looks, inputs.ras))
 
@@ -201,9 +201,9 @@ def _members(readings: dict[int, Reading], logged: set[int]) -> dict[_Key, bool]
     return groups
 
 
-def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog]) -> list[Group]:
+def _with_logs(groups: list[Group], rows: list[RankLog], everybody: list[RankLog], stacked: set[int]) -> list[Group]:
     """Ranks without a dump, as far as watchdog and heartbeat lines show: last number issued, last completed, and which timed out."""
-    world = sorted({r.rank for r in everybody} | set(range(min(max((r.nranks or 0 for r in everybody), default=0), 1 << 16))))
+    world = sorted({r.rank for r in everybody} | stacked | set(range(min(max((r.nranks or 0 for r in everybody), default=0), 1 << 16))))
     for row in rows:
         for label in row.enqueued or {t.group: 0 for t in row.timeouts[:1]}:
             fits = next((i for i, g in enumerate(groups) if label in (g.desc, g.name) and row.rank in g.ranks), None)

@@ -246,7 +246,7 @@ def _behind(base: Picture, members: Members) -> Optional[Picture]:
             continue
         seen = [Evidence(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
         if all(row.is_behind(r) for row in differing for r in row.ranks):
-            return _never_came(base, views, "established", seen)
+            return never_came(base, views, "established", seen)
         return accuse(base, "skipped", views, f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the others "
                                               "did not make",
                       "collective-on-some-ranks-only", "likely", seen)
@@ -271,10 +271,10 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     if not late or moving or not sure and len(still) <= len(late):
         return None
     fresh = [v for v in late if v.host not in before]  # where the others are now, nobody knows
-    return _never_came(base, fresh or late, "likely" if sure and fresh else "possible", [])
+    return never_came(base, fresh or late, "likely" if sure and fresh else "possible", [])
 
 
-def _never_came(base: Picture, late: List[RankView], status: str, seen: List[Evidence]) -> Picture:
+def never_came(base: Picture, late: List[RankView], status: str, seen: List[Evidence]) -> Picture:
     """``status``: of who it is. One that waits in another call has left this one out; of one in the job's own code nobody knows yet."""
     first = late[0]
     kind, cause, doing = next(row for fits, *row in (

@@ -19,13 +19,13 @@ GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at 
 GPU_BUSY = 90  # percent of NVML's utilisation; an NCCL kernel that waits counts as busy
 
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
-_DISTRIBUTED = re.compile(r"/torch/distributed/")
+DISTRIBUTED = re.compile(r"/torch/distributed/(?!checkpoint/)")  # what saves a checkpoint works between its collectives
 INIT = frozenset(("init_process_group", "rendezvous", "_create_c10d_store", "_env_rendezvous_handler", "_store_based_barrier",
                   "_new_process_group_helper", "new_group", "_new_group_with_tag"))
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
 _LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 ON_A_LOCK = re.compile(r"futex")
-_HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_?data|data_?load", re.I)
+HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_?data|data_?load", re.I)
 WAITING = ("waits", "device", "spins", "lock")
 
 
@@ -129,7 +129,7 @@ def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
         ("waits", where),
         ("unknown", stack is None and not thread.waits),
         ("lock", stack is None and on_lock),
-        ("busy", any(map(_HOST_WORK.search, words))),
+        ("busy", any(map(HOST_WORK.search, words))),
         ("waits", on_lock and frames and not _LIBRARY.search(frames[0].file)),
         ("asleep", True)) if fits)
 
@@ -169,15 +169,16 @@ def places(rank: LiveRank) -> List[Tuple[str, int]]:
 
 
 def waits_in(stack: Stack) -> str:
-    """The call of torch.distributed, or that waits for a device, which the stack is in; "" for none."""
+    """The call of torch.distributed, or that waits for a device outside of one, which the stack is in; "" for none."""
+    device = ""
     for frame in stack.frames:
-        if _DISTRIBUTED.search(frame.file) and frame.function not in ("wrapper", "<module>"):
+        if DISTRIBUTED.search(frame.file) and frame.function not in ("wrapper", "<module>"):
             return next((f.function for f in reversed(stack.frames) if f.function in INIT), frame.function)
         if _DEVICE_WAITS.search(frame.file):
-            return frame.function
-        if not _LIBRARY.search(frame.file):
+            device = device or frame.function
+        elif not _LIBRARY.search(frame.file):
             break
-    return ""
+    return device
 
 
 def words_of(stack: Optional[Stack]) -> str:
