@@ -34,14 +34,15 @@ SHELL = MEETING + "for r in 0 1 2; do RANK=$r LOCAL_RANK=$r {training_py} {does}
 SPAWN = MEETING + "{training_py} --spawn {does}"
 ELASTIC = "{torchrun} --standalone --nproc-per-node 3 {training} {does}"
 # its launcher was killed and its ranks were not: the first one still holds the port
-EARLIER = "bash -c '" + SHELL.replace("{does}", "upload") + "' > earlier.log 2>&1 & sleep 12; kill -9 $!; rm -f begun-*; "
+EARLIER = "mkdir earlier; JOB_FOLDER=earlier bash -c '" + SHELL.replace("{does}", "upload") + "' > earlier.log 2>&1 & sleep 12; kill -9 $!; "
 DETAIL = "export TORCH_DISTRIBUTED_DEBUG=DETAIL; "
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
     """``does``: what of training.py; ``causes``: that are right, none for a job that works; ``rank``: to name, None where no single one is at
-    fault; ``says``: what the sentence holds instead, if the fault has no cause of its own in the table. ``look``: once these files of ``many``
+    fault; ``says``: what the sentence holds instead, if the fault has no cause of its own in the table; ``dumps``: its ranks
+    leave those of the flight recorder, as NCCL's do at a time-out. ``look``: once these files of ``many``
     ranks are there it is looked at, "" where it ends by itself too soon."""
 
     launch: str
@@ -51,7 +52,8 @@ class Job:
     look: str = ""
     many: int = 3
     says: str = ""
-    timeout_s: int = 30
+    timeout_s: int = 45
+    dumps: bool = False
 
 
 def fault(launch: str, does: str, causes: str, rank: int | None = None, look: str = "", **more: Any) -> Job:
@@ -83,31 +85,32 @@ FAULTS = {
     "infinite-loop": fault(TORCHRUN, "tokens", "rank-busy-on-host", 2, "ready"),
     "infinite-loop-spawn": fault(SPAWN, "tokens", "rank-busy-on-host", 2, "ready"),
     "file-never-comes": fault(SHELL, "marker", "rank-busy-on-host data-stall", 1, "ready", says="sleeps there"),
-    "timeout-too-short": fault(TORCHRUN, "evaluates_long", "rank-busy-on-host start-skew straggler", 0),
+    "timeout-too-short": fault(TORCHRUN, "evaluates_long", "rank-busy-on-host start-skew straggler", 0, "ready"),
     # ranks that call differently
     "extra-all-gather": fault(TORCHRUN, "metrics", LEFT_OUT, 0, "ready"),
     "extra-all-gather-shell": fault(SHELL, "metrics", LEFT_OUT, 0, "ready"),
     "order-of-calls": fault(TORCHRUN, "swaps", f"communicator-order collective-mismatch {LEFT_OUT}", 1, "ready"),
     "order-of-groups": fault(TORCHRUN, "groups", f"communicator-order {LEFT_OUT}", 0, "ready"),
-    "order-of-groups-loop": fault(TORCHRUN, "groups_in_a_loop", f"communicator-order {LEFT_OUT}", 0, "ready"),
+    "order-of-groups-loop": fault(TORCHRUN, "groups_in_a_loop", f"communicator-order {LEFT_OUT}", None, "ready", dumps=True),
     "shapes-differ": fault(TORCHRUN, "shapes", "collective-mismatch"),
     "shapes-differ-detail": fault(DETAIL + TORCHRUN, "shapes", "collective-mismatch", 2),
     "types-differ": fault(TORCHRUN, "types", "collective-mismatch"),
     "uneven-batches": fault(TORCHRUN, "uneven", f"uneven-minibatches {LEFT_OUT}", 1, "ready"),
     "receive-without-send": fault(TORCHRUN, "receives", f"send-recv-unmatched {LEFT_OUT}", 1, "ready"),
-    "monitored-barrier": fault(TORCHRUN, "monitored", f"rank-busy-on-host start-skew straggler {LEFT_OUT}", 2),
+    "monitored-barrier": fault(TORCHRUN, "monitored", f"rank-busy-on-host start-skew straggler {LEFT_OUT}", 2, "ready"),
     # ranks that do not meet
     "world-size": fault(SHELL.replace("RANK=$r", "WORLD_SIZE=$((3 + r / 2)) RANK=$r", 1), "short", "rendezvous-misconfigured", 2, "begun"),
     "one-never-starts": fault(SHELL.replace("0 1 2", "0 1"), "short", "rendezvous-misconfigured", 2, "begun", many=2),
     "rank-twice": fault(SHELL.replace("RANK=$r", "RANK=$((r == 2 ? 1 : r))", 1), "short", "rendezvous-misconfigured", None, "begun", many=2),
-    "wrong-address": fault(SHELL.replace("RANK=$r", "MASTER_ADDR=$(if ((r)); then echo 192.0.2.1; else echo 127.0.0.1; fi) RANK=$r", 1), "short", "rendezvous-misconfigured network-path-blocked"),
+    "wrong-address": fault(SHELL.replace("RANK=$r", "MASTER_ADDR=$(if ((r)); then echo 192.0.2.1; else echo 127.0.0.1; fi) RANK=$r", 1), "short",
+                           "rendezvous-misconfigured network-path-blocked", None, "begun"),
     "port-held": fault("{python} -m http.server {port} & sleep 2; " + SHELL, "short", "rendezvous-port-in-use", 0, "begun"),
     "two-jobs-one-port": fault("(" + TORCHRUN.replace("{does}", "simple") + ") > earlier.log 2>&1 & sleep 12; " + TORCHRUN, "short", "rendezvous-port-in-use"),
     "interface": fault("export GLOO_SOCKET_IFNAME=eth99; " + TORCHRUN, "short", "socket-interface-wrong"),
     "no-such-host": fault(SHELL.replace("127.0.0.1", "head-node.invalid"), "short", "rendezvous-name-resolution"),
     "no-address": fault(SHELL.replace("MASTER_ADDR=127.0.0.1 ", ""), "short", "rendezvous-misconfigured"),
     "no-rank": fault(SHELL.replace("RANK=$r LOCAL_RANK=$r ", ""), "short", "rendezvous-misconfigured"),
-    "left-over-ranks": fault(EARLIER + SHELL, "short", "rendezvous-port-in-use", None, "begun", says="left over"),
+    "left-over-ranks": fault(EARLIER + SHELL, "short", "rendezvous-port-in-use", None, "begun"),
     # the whole job
     "time-limit": fault(TORCHRUN + " & sleep 20; echo slurmstepd: error: \"*** JOB 4711 ON n1 CANCELLED AT 2026-11-29T06:00:00 DUE TO TIME LIMIT ***\"; "
                         "kill $!; wait", "simple", "scheduler-time-limit"),
@@ -151,7 +154,8 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     python, training = sys.executable, str(TRAINING)
     text = job.launch.format(python=python, torchrun=f"{python} -m torch.distributed.run", training=training, training_py=f"{python} {training}",
                              does=job.does, port=free_port())
-    env = {**os.environ, "JOB_FOLDER": str(folder), "JOB_TIMEOUT_S": str(job.timeout_s), "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "JOB_FOLDER": str(folder), "JOB_TIMEOUT_S": str(job.timeout_s), "OMP_NUM_THREADS": "1",
+           **({"JOB_DUMPS": str(folder / "dumps")} if job.dumps else {})}
     found: dict[str, Any] = {"name": name}
     with log.open("wb") as printed:
         running = subprocess.Popen(["bash", "-c", text], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
@@ -165,7 +169,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
         found["ended_by"] = "us"
     finally:
         end(running)
-    found["log"] = asked(job, folder, str(log))
+    found["log"] = asked(job, folder, str(log), *[str(folder / "dumps")] * job.dumps)
     return {**found, "outcome": together(found), "wall_s": round(time.monotonic() - began, 1)}
 
 

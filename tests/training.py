@@ -57,6 +57,8 @@ class Training:
         (FOLDER / f"begun-{os.environ.get('RANK', 'x')}").touch()
         self.dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s or float(os.environ.get("JOB_TIMEOUT_S", "30"))))
         self.rank, self.size = self.dist.get_rank(), self.dist.get_world_size()
+        if folder := os.environ.get("JOB_DUMPS"):
+            threading.Thread(target=write_dump, args=(Path(folder), self.rank), daemon=True).start()
         self.net = self.torch.nn.Linear(512, 512)
 
     def backward(self, batch: Any = None) -> Any:
@@ -197,11 +199,11 @@ class Training:
         self.loop(3)
 
     def evaluates_long(self) -> None:
-        """The others wait for 6 s, and have a time-out of 3 s."""
-        self.join(3)
+        """The others wait for 120 s, and have a time-out of 45 s."""
+        self.join(45)
         self.loop(TROUBLE)
         if self.rank == 0:
-            count_words(6)
+            count_words(120)
         self.end()
 
     # --- ranks that call differently
@@ -266,8 +268,8 @@ class Training:
     def monitored(self) -> None:
         self.until_trouble()
         if self.rank == 2:
-            time.sleep(60)
-        self.dist.monitored_barrier(timeout=timedelta(seconds=4))
+            count_words(120)
+        self.dist.monitored_barrier(timeout=timedelta(seconds=45))
         self.end()
 
     # --- jobs that work
@@ -475,6 +477,14 @@ class Training:
         prompt = requests.get() if self.rank == 0 else ""
         self.dist.broadcast(self.torch.tensor([len(prompt)]), 0)
         self.end()
+
+
+def write_dump(folder: Path, rank: int) -> None:
+    from torch._C import _distributed_c10d as recorder
+
+    time.sleep(25)
+    folder.mkdir(exist_ok=True)
+    (folder / f"fr_rank_{rank}").write_bytes(recorder._dump_fr_trace())
 
 
 def count_words(seconds: float) -> None:
