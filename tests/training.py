@@ -238,7 +238,7 @@ class Training:
     def groups_in_a_loop(self) -> None:
         self.until_trouble()
         data, tensor = self.dist.new_group(), self.dist.new_group()
-        for group in (data, tensor) if self.rank else (tensor, data):
+        for group in (data, tensor, *((data, tensor) if self.rank else (tensor, data))):
             self.dist.all_reduce(self.torch.ones(64), group=group)
         self.end()
 
