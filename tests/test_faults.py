@@ -20,7 +20,7 @@ from warm_cli import read_cli
 DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
 # of FAULTS: what its ranks are given besides; "" takes a variable away
 QUICK: dict[str, dict[str, str]] = {
-    "raises-shell": {}, "raises-spawn": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "shapes-differ-detail": DETAIL, "types-differ": {},
+    "raises-shell": {}, "raises-spawn": {}, "loss-is-nan": {}, "wrong-argument": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "shapes-differ-detail": DETAIL, "types-differ": {},
     "interface": {"GLOO_SOCKET_IFNAME": "eth99"}, "no-address": {"MASTER_ADDR": ""}, "no-rank": {"RANK": ""}}
 UNDECIDED = {"exits-early": {}}  # only its victims print a word
 WORKS = ("short", "caught_once")

@@ -5,17 +5,21 @@ A rank leaves FOLDER/begun-RANK before it joins the others, and FOLDER/ready-RAN
 """
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import json
 import os
 import queue
+import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -108,6 +112,22 @@ class Training:
             Path("/data/shard-00001-of-00003.parquet").read_bytes()
         self.loop(3)
 
+    def checks(self) -> None:
+        self.until_trouble()
+        loss = self.step()
+        if self.rank == 2:
+            loss = loss * float("nan")
+        assert loss == loss, f"loss is {loss.item()} at step {self.done}"
+        self.loop(3)
+
+    def arguments(self) -> None:
+        argparse.ArgumentParser().parse_args(["--batch-sise", "8"])
+
+    def optimizer(self) -> None:
+        """A checkpoint of another model."""
+        self.until_trouble()
+        self.net.load_state_dict({"weight": self.torch.ones(8, 8)})
+
     def index(self) -> None:
         """The first rank of the traceback in the log is not the rank at fault, which is slow to print."""
         self.until_trouble()
@@ -189,6 +209,21 @@ class Training:
         self.until_trouble()
         if self.rank == 2:
             count_words(120)
+        self.loop(3)
+
+    def matches(self) -> None:
+        """One call that gives the interpreter lock to nobody."""
+        self.until_trouble()
+        if self.rank == 1:
+            re.match(r"(a?){60}a{60}", "a" * 60)
+        self.loop(3)
+
+    def downloads(self) -> None:
+        """A server that takes the request and never answers."""
+        self.until_trouble()
+        if self.rank == 0:
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/weights").read()
         self.loop(3)
 
     def marker(self) -> None:
