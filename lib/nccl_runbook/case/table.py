@@ -18,8 +18,8 @@ SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run", "symptom-recognised"])
 
 
-def text(case: Case) -> str:
-    """The answer, strongest first; anything weaker is one line."""
+def text(case: Case, change: Iterable[str] = ()) -> str:
+    """The answer, strongest first; anything weaker is one line. ``change``: lines that show the fix in a script."""
     document, lead, test = case.document, case.lead, case.test
     lines = [document.sentence, ""]
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
@@ -33,7 +33,7 @@ def text(case: Case) -> str:
             lines.append(f"   {'If so: ' * (first.status == 'possible')}{known.says}")
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
         lines += [line for r in fix for line in remedy(r)]
-        lines.append("")
+        lines += [*change, ""]
     lines += [line for c in behind[:SHOWN] for line in _weaker(c, bool(first))]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
     fits = [c.id for c in case.found.fits]
