@@ -44,6 +44,8 @@ def text(case: Case, change: Iterable[str] = ()) -> str:
     if test:
         line = test.line.replace("\n", "\n      ")
         lines += [f"next: {line}", f"      {test.why}" + f" (about {test.about_s} s)" * bool(test.about_s)]
+    if case.collect:
+        lines += ["on the next run, collect what is missing:", *(f"       {line}" for line in case.collect)]
     return "\n".join([*lines, f"verdict: {document.verdict} (exit code {document.exit_code})"])
 
 

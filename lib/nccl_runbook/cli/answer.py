@@ -193,8 +193,8 @@ def page_of(step: str, sentence: str, findings: Iterable[Finding], tables: Itera
     return index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown], fix=fix)
 
 
-def index(document: Any, records: Iterable[Any], test: Any = None, fix: Any = None) -> str:
+def index(document: Any, records: Iterable[Any], **more: Any) -> str:
     """index.html of a report; jinja2 is loaded only where a page is asked for."""
     from nccl_runbook.report.page import render_index
 
-    return render_index(document, records, test=test, fix=fix)
+    return render_index(document, records, **more)

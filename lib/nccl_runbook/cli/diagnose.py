@@ -47,7 +47,8 @@ def diagnose(
     fix = fix_of(told.lead, (*brought.scripts, *brought.configurations))
     answer.write_fix(out, fix)
     said = _document(told, brought, fix) if json else text(told, fix.lines if fix else ())
-    answer.end(said, told.document.exit_code, html, lambda: answer.index(told.document, found.records, told.test, fix))
+    answer.end(said, told.document.exit_code, html, lambda: answer.index(
+        told.document, found.records, test=told.test, fix=fix, collect=told.collect))
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
@@ -73,6 +74,6 @@ def _document(told: Case, brought: Brought, fix: Any) -> dict[str, Any]:
     return {"schema": "nccl-runbook/diagnose/1", "verdict": document.verdict, "exit_code": document.exit_code,
             "sentence": document.sentence, "lead": told.lead, "causes": document.causes, "fits": [c.id for c in told.found.fits],
             "fix_diff": fix.diff if fix else "",
-            "next": told.test, "not_looked_at": document.not_looked_at,
+            "next": told.test, "collect": told.collect, "not_looked_at": document.not_looked_at,
             "brought": {what: names for what, names in vars(brought).items() if names},
             "steps": [{"step": s.notebook, "status": s.status, "reason": s.reason} for s in document.steps]}
