@@ -4,6 +4,7 @@ Nothing is executed, and no value is guessed. The changed text is read again: if
 """
 import dataclasses
 import difflib
+import functools
 import itertools
 import re
 from collections.abc import Iterable
@@ -13,21 +14,14 @@ from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import variables
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.environment.read_file import MOST_BYTES, NAME_KEY, VALUE_KEY, assigned, is_dump, live, placed, value_of
+from nccl_runbook.environment.read_file import assigned, is_dump
 
-_HANDS_ON = {"docker run": "-e", "podman run": "-e", "gantry run": "--env", "mpirun": "-x"}  # a variable, to the ranks
-_REPEATED = ("--cap-add", "--device")  # a second one adds to the first
+MOST_BYTES = 1 << 18  # of a script that somebody wrote
 _UNWANTED = re.compile(r"(?:.*\b)?unset((?: [A-Z]\w+)+)\b.*")
-_OPTIONS = re.compile(rf"({'|'.join(_HANDS_ON)}|apptainer exec|torchrun|accelerate launch|deepspeed)"
-                      r"((?: --?[a-z][\w-]*(?:[= ](?![A-Z]+\b)[\w.:/=-]+)?)+) (?:\.\.\.|IMAGE|(?:--nproc-per-node N )?train\.py)(?: *#.*)?")
+_WANTED = re.compile(r"(?:export )?(?:[A-Z]\w*=[\w.:/,^-]+ ?)+(?: *#.*)?")
 _LIMIT = re.compile(r"ulimit -\w \w+")
-_APPLICABLE = (_UNWANTED, _OPTIONS, _LIMIT, re.compile(r"(?:export )?(?:[A-Z]\w*=[\w.:/,^-]+ ?)+(?: *#.*)?"))
-_OPTION = re.compile(r"(--?[a-z][\w-]*)([= ][^- ]\S*)?")
-_LAUNCH = (r"[ \t]*(?:[A-Za-z_]\w*=\S+[ \t]+|exec[ \t]+|time[ \t]+|nohup[ \t]+)*(?:\S*/)?"
-           r"(?:python3?[ \t]|(?:{})(?![\w-]))")
-_LISTED = re.compile(r"--export[= ]\S+|--env[= ]\S+,[A-Z_]+=")  # a comma ends a value
-_GOES_ON = re.compile(r"[ \t]*\\[ \t]*(?=\r?\n\Z)")
-_NOTHING = re.compile(r"(?P<indent>[ \t]*)-?[ \t]*(?P<shell>(?:export|declare|ENV|setenv)\b)?[ \t]*;?[ \t]*\\?[ \t]*")
+_OPTIONS = re.compile(r"((?:docker|podman|gantry) run|apptainer exec|torchrun|accelerate launch|deepspeed)"
+                      r"((?: --?[a-z][\w-]*(?:[= ](?![A-Z]+\b)[\w.:/=-]+)?)+) (?:\.\.\.|IMAGE|(?:--nproc-per-node N )?train\.py)(?: *#.*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +43,7 @@ def fix_of(finding: Finding | None, paths: Iterable[str]) -> Fix | None:
     a remedy, those behind one that is to be run by hand rest on its result."""
     remedies = finding.remedy if finding and finding.status != "possible" else ()
     lines = (line for remedy in remedies for line in itertools.takewhile(
-        lambda line: any(form.fullmatch(line) for form in _APPLICABLE), remedy.lines))
+        lambda line: any(form.fullmatch(line) for form in (_UNWANTED, _WANTED, _LIMIT, _OPTIONS)), remedy.lines))
     for line, path in itertools.product(lines, paths):
         old = _text(path)
         if new := changed(old, line, variable_of(finding)):
@@ -96,99 +90,43 @@ def changed(text: str, line: str, about: str = "") -> str:
     # nobody here knows the names of another machine's interfaces
     if any(value and name in variables() and variables()[name].values.startswith("interfaces") for name, value in wanted.items()):
         return ""
-    expected = {**before, **wanted}
+    expected, new = {**before, **wanted}, text
     if len(wanted) == 1 and about in before and about not in wanted:
         expected[about] = None
-        new = _set(text, about, *wanted.values(), *wanted)
+        new = _applied(text, "rename", name=about, new=next(iter(wanted)), value=wanted[next(iter(wanted))])
+    elif _LIMIT.fullmatch(line):
+        new = _applied(text, "line", line=line)
     elif options and not wanted:
-        new = _with_options(text, options[1], options[2])
+        for option in re.findall(r"--?[a-z][\w-]*(?:[= ][^- ]\S*)?", options[2]):
+            flag = re.fullmatch(r"(.+?(?: \w+(?==))?)(?:[= ].*)?", option)[1]
+            new = _applied(new, "option", program=options[1], option=option, flag=flag)
     else:
-        new = _before_launch(text, line) if _LIMIT.fullmatch(line) else text
         for name, value in wanted.items():
-            new = _set(new, name, value, name)
+            how = "remove" if value is None else "change" if name in before else "add"
+            new = _applied(new, how, name=name, value=value or "")
     return new if new != text and _values(new) == {n: v for n, v in expected.items() if v is not None} else ""
 
 
-def _set(text: str, name: str, value: str | None, new_name: str) -> str:
-    """With that value, and that name, wherever it is set, else before the launch; without the variable if there is no value."""
-    rows, is_set = _rows(text), False
-    for at in range(len(rows)):
-        acts = live(rows[at].rstrip("\r\n"))
-        key = NAME_KEY.match(acts)
-        if key and key["name"] == name and (pair := VALUE_KEY.match(live("".join(rows[at + 1:at + 2]).rstrip("\r\n")))):
-            is_set = True
-            if value is not None:
-                rows[at + 1] = _with_value(rows[at + 1], pair, value)
-            elif acts.lstrip().startswith("-"):
-                rows[at:at + 2] = ["", ""]
-        for match in reversed([m for m in placed(acts) if m["name"] == name]):
-            is_set = True
-            if value is None:
-                _remove(rows, at, match)
-            else:
-                row = _with_value(rows[at], match, value)
-                rows[at] = row[:match.start("name")] + new_name + row[match.end("name"):]
-    if is_set or value is None:
-        return "".join(rows)
-    program = next((program for program in _HANDS_ON if _command(text, program)), "")
-    if program:
-        return _with_options(text, program, f"{_HANDS_ON[program]} {name}={value}")
-    return _before_launch(text, f"export {name}={value}")
+def _applied(text: str, how: str, **fields: str) -> str:
+    """The text after these rows of change.toml."""
+    def filled(form: str) -> str:
+        return re.sub(r"<([a-zA-Z]\w*)>", lambda m: {**parts, **fields}[m[1]], form)
 
+    @functools.cache
+    def acts(rows: str) -> bool:
+        """Not a comment, or a text that is only shown."""
+        return fields["name"] in assigned(rows)
 
-def _with_value(row: str, match: re.Match[str], value: str) -> str:
-    """The row with another value there; what closes a list around the old one stays."""
-    begin, end = next(match.span(group) for group in "dsb" if match[group] is not None)
-    old = value_of(match).partition("," if _LISTED.search(row) else "\n")[0]
-    return row[:begin] + value + row[begin + len(old) if row.startswith(old, begin) else end:]
+    def put(found: re.Match[str]) -> str:
+        row, end = text.rfind("\n", 0, found.start() + 1) + 1, (text.find("\n", found.end()) + 1) or len(text)
+        return found.expand(filled(form["put"])) if how not in every or acts(text[row:end]) else found[0]
 
-
-def _remove(rows: list[str], at: int, match: re.Match[str]) -> None:
-    """That setting with its option; the row as well if nothing else stands there, and a block that would be empty unsets it."""
-    setting = match[0].partition("," if _LISTED.search(rows[at]) else "\n")[0]
-    with_option = rf"(?:,|[ \t]*(?:(?:-e|-x|--env)[ =])?)([\"']?){re.escape(setting)}\1"
-    left = re.sub(with_option, "", rows[at], count=1)
-    if rows[at].lstrip().startswith(setting):
-        left = rows[at][:match.start()] + left.lstrip(" \t")
-    nothing, end = _NOTHING.fullmatch(live(left.rstrip("\r\n"))), rows[at][len(rows[at].rstrip("\r\n")):]
-    if nothing and nothing["shell"] and nothing["indent"]:
-        left = f"{nothing['indent']}unset {match['name']}{end}"
-    elif nothing:
-        left = ""
-        if at and not _GOES_ON.search(rows[at]):
-            rows[at - 1] = _GOES_ON.sub("", rows[at - 1])
-    elif rows[at][match.end("name")] not in "= \t":  # of a program or a document only a row of its own
-        left = rows[at]
-    rows[at] = re.sub(r"\b(?:export|declare)(?=[ \t]*[;&|])", f"unset {match['name']}", left)
-
-
-def _command(text: str, program: str) -> re.Match[str] | None:
-    """Where a program is called, and the rest of its command; never in a comment."""
-    name = program.replace(" ", "[ ]+")
-    return re.search(rf"(?m)^(?![ \t]*#)[^\n#]*?(?<![\w./-]){name}(?![\w-])(?P<rest>(?:[^\n\\]|\\[^\n]|\\\r?\n)*)", text)
-
-
-def _with_options(text: str, program: str, options: str) -> str:
-    """With these options of the program, each in place of one that says otherwise."""
-    for flag, value in _OPTION.findall(options) if _command(text, program) else ():
-        command = _command(text, program)
-        key = flag + (value if flag in _REPEATED else value.rpartition("=")[0])
-        own = re.search(rf"(?<!\S){re.escape(key)}(?:[= ](?!-)\S+)?(?!\S)", command["rest"])
-        begin, end = own.span() if own else (0, 0)
-        rest = f"{command['rest'][:begin]}{' ' * (not own)}{flag}{value}{command['rest'][end:]}"
-        text = text[:command.start("rest")] + rest + text[command.end("rest"):]
+    parts, every = table("environment/change")["part"], ("change", "rename", "remove")
+    for form in table("environment/change")[how]:
+        if "unless" in form and re.search(filled(form["unless"]), fields.get("option", text)):
+            continue
+        new = re.sub(filled(form["at"]), put, text, count=how not in every)
+        if how not in every and new != text:
+            return new
+        text = new
     return text
-
-
-def _before_launch(text: str, line: str) -> str:
-    """With a line of its own before the command that starts the ranks; none where a container or another host would not see it."""
-    rows, programs = _rows(text), [re.escape(p) for row in table("scripts/launchers").values() for p in row["programs"]]
-    launch = re.compile(_LAUNCH.format("|".join(programs)))
-    at = next((at for at, row in enumerate(rows) if launch.match(row)), None)
-    if at is None or any(_command(text, program) for program in _HANDS_ON):
-        return text
-    while at and _GOES_ON.search(rows[at - 1]):
-        at -= 1
-    indent, ending = re.match(r"([ \t]*)[^\r\n]*(\r?\n?)", rows[at]).groups()
-    rows.insert(at, indent + line + (ending or "\n"))
-    return "".join(rows)

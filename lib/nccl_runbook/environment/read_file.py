@@ -32,8 +32,8 @@ _CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME}
 # a Kubernetes pair, whose value follows, and keywords of Python: name: X, value: Y and name="X", value="Y"
 _KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*+"
 _PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})")
-NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
-VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*+,?\s*$")
+_NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
+_VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*+,?\s*$")
 _NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write that a name is not set
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 # what only shows a text, unless it goes to a file or a pipe
@@ -104,16 +104,17 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
         if not _TELLS.search(row):
             waiting = None
             continue
-        line = row if "\0" in text else live(row)
+        live = "\0" in text or _LIVE_COMMENT.match(row)  # lines for the scheduler look like comments of the shell
+        line = row if live else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         if "$((" in line:
             line = worked_out(line, {n: v for n, (v, _) in found.items()})
         if toml:
             line = re.sub(r"((?:^|[{,])\s*[\w.-]+)\s*=\s*", r"\1=", line)
         for word in " ".join(_UNSET.findall(line)).split():
             found.pop(word, None)
-        if waiting and (pair := VALUE_KEY.match(line)) and not _is_code(pair, True):
-            found[waiting["name"]] = value_of(pair), f"line {number}"
-        waiting = NAME_KEY.match(line)
+        if waiting and (pair := _VALUE_KEY.match(line)) and not _is_code(pair, True):
+            found[waiting["name"]] = _value(pair), f"line {number}"
+        waiting = _NAME_KEY.match(line)
         for variable, value in _pairs(line):
             found[variable] = value, f"line {number}"
     return found
@@ -124,22 +125,10 @@ def _pairs(line: str) -> list[tuple[str, str]]:
     # a comma ends a value
     slurm = [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part] if exported else []
     rest = _ENV_LIST.sub(lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))  # apptainer: A=1,B=2
-    return [*((m["name"], value_of(m)) for m in placed(rest)),
-            *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
-
-
-def live(row: str) -> str:
-    """What of a line acts, at its place: no comment but a scheduler's, which looks like one of the shell, and no text that is shown."""
-    if _LIVE_COMMENT.match(row):
-        return row
-    return _SHOWN.sub(lambda shown: " " * len(shown[0]), re.sub(r"(^|\s)#.*", "", row))
-
-
-def placed(line: str) -> list[re.Match[str]]:
-    """Where a line sets a name to a value, in order."""
-    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(line)
+    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(rest)
                if not _is_code(m, pattern not in (_ASSIGNED, _SETENV))]
-    return sorted(matches, key=lambda m: m.start())
+    return [*((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start())),
+            *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
 
 
 def _is_code(match: re.Match[str], in_program: bool) -> bool:
@@ -151,8 +140,7 @@ def _is_code(match: re.Match[str], in_program: bool) -> bool:
         bare in _NOTHING or named and bare.replace(".", "").isidentifier() and bare.lower() not in ("true", "false"))
 
 
-def value_of(match: re.Match[str]) -> str:
-    """Without quotes, and without what closes a list or a call around it."""
+def _value(match: re.Match[str]) -> str:
     value = match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
     if match["b"] is not None:  # what closes a list or a call around it is not the value's
         value = value.rstrip(",\\")
