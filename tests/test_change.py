@@ -11,6 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
+from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.change import changed, fix_of
 from nccl_runbook.environment.read_file import assigned
@@ -152,3 +153,13 @@ def test_no_text_takes_long(piece):
     for line in ("NCCL_DEBUG=WARN", "unset NCCL_DEBUG", "export NCCL_ALGO=Ring", "docker run --shm-size=8g ...", "ulimit -n 65536"):
         changed(text, line)
     assert time.monotonic() - begun < 4.0
+
+
+def test_a_fix_says_how_to_see_that_it_acts(tmp_path):
+    script, page = tmp_path / "train.sbatch", tmp_path / "page.html"
+    script.write_text(SCRIPT)
+    said = run("diagnose", script, "--html", page).stdout
+    verify = causes()["socket-interface-wrong"].verify
+    assert verify in said and verify.split("`")[1] in page.read_text()
+    of_variables = [c for c in causes().values() for _, _, lines in c.remedy for line in lines[:1] if line.startswith(("export NCCL", "unset"))]
+    assert {c.id for c in of_variables if not c.verify} <= {"foreign-connection", "collective-on-some-ranks-only"}

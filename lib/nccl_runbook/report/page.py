@@ -75,7 +75,7 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     context = {
         "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "fix": fix, "collect": collect,
         "counts": _counts(document),
-        "lead": lead, "ahead": ahead,
+        "verify": causes()[lead.cause].verify if lead and lead.cause in causes() else "", "lead": lead, "ahead": ahead,
         # of a machine on which nothing is wrong the first picture of any step
         "picture": max((t for step, made in tables.items() if step == ahead or document.verdict == "healthy" for t in made
                         if any(_first_shown(t))), key=_first_shown, default=None),
