@@ -33,6 +33,7 @@ def text(case: Case, change: Iterable[str] = ()) -> str:
             lines.append(f"   {'If so: ' * (first.status == 'possible')}{known.says}")
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
         lines += [line for r in fix for line in remedy(r)]
+        lines += [f"   Tried here: {document.tried}"] * bool(document.tried)
         lines += [*change, *[f"   It worked if: {known.verify}"] * bool(known and known.verify and fix), ""]
     lines += [line for c in behind[:SHOWN] for line in _weaker(c, bool(first))]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
