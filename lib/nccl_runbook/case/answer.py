@@ -12,8 +12,8 @@ from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, sentence, symp
 from nccl_runbook.case.judge_missing import to_collect
 from nccl_runbook.case.read_start import hang_of
 from nccl_runbook.causes.causes import Cause
-from nccl_runbook.core.facts import Gap, utc_now
-from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code
+from nccl_runbook.core.facts import Gap, grouped, utc_now
+from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.live.facts import Live
@@ -65,8 +65,11 @@ class Case:
 
 def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     """The one answer. ``name`` and ``command``: of the command that was called, and the line that repeats it."""
+    found = dataclasses.replace(found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()])
     steps = [r.step for r in found.records]
-    document = verdict_document(RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps), found.records)
+    ended = {r.step: f"{r.step} had not finished when its run ended" for r in found.records if r.status == "running"}
+    run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
+    document = verdict_document(run, found.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(document, sentence=sentence(document, lead), exit_code=exit_code(document.verdict, fail_on))
     told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
@@ -74,6 +77,15 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     lines = [one.line for one in (*told.values(), *([test] if test else []))]
     collect = to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables) if found.logs else ()
     return Case(document, found, lead, test, collect)
+
+
+def _together(same: Sequence[Record]) -> Record:
+    """Records of one step as one: what was given now, and what a run that may have ended too early had found."""
+    done = [r for r in same if r.status != "running"] or [*same]
+    findings = worst_first(dict.fromkeys(f for r in done for f in r.findings))
+    status, reason = step_status(findings) if len(done) > 1 else (done[0].status, done[0].reason)
+    return dataclasses.replace(done[0], status=str(status), reason=reason, findings=findings, tables=[t for r in done for t in r.tables],
+                               not_looked_at=[line for r in done for line in r.not_looked_at])
 
 
 def of_run(document: VerdictDocument) -> Case:

@@ -45,7 +45,7 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
-    unknown = [s.reason.rstrip(".") for s in document.steps if s.status in ("unknown", "skipped")]
+    unknown = [s.reason.rstrip(".") for status in ("unknown", "skipped") for s in document.steps if s.status == status]
     return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
 
 

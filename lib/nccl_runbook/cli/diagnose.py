@@ -48,7 +48,7 @@ def diagnose(
     answer.write_fix(out, fix)
     said = _document(told, brought, fix) if json else text(told, fix.lines if fix else ())
     answer.end(said, told.document.exit_code, html, lambda: answer.index(
-        told.document, found.records, test=told.test, fix=fix, collect=told.collect))
+        told.document, told.found.records, test=told.test, fix=fix, collect=told.collect))
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
