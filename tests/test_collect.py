@@ -33,7 +33,7 @@ def test_every_launcher_gets_all_that_is_missing_with_a_folder_that_it_has(tmp_p
     place = table("case/collect")["where"].get(launcher, table("case/collect")["where"]["any"])
     assert names(lines) >= {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "NCCL_DEBUG", "NCCL_DEBUG_FILE"}
     assert lines.count(place["dir"]) >= 3 and place["look"] in lines and "{dir}" not in lines
-    assert "PYTHONFAULTHANDLER" in lines
+    assert "PYTHONFAULTHANDLER" in names(lines)
 
 
 @pytest.mark.parametrize(("torch", "expected"), [
@@ -57,7 +57,9 @@ def test_nothing_is_advised_that_is_there_or_set(tmp_path):
     script = "export NCCL_DEBUG={} TORCH_NCCL_TRACE_BUFFER_SIZE=20 PYTHONFAULTHANDLER=1\nsrun python t.py\n"
     for level, again in (("WARN", True), ("INFO", False), ("TRACE", False)):
         found = collected(tmp_path, HANG, script.format(level))
-        assert ("NCCL_DEBUG" in names(found)) == again and not {"TORCH_NCCL_TRACE_BUFFER_SIZE"} & names(found)
+        assert ("NCCL_DEBUG" in names(found)) == again and not {"TORCH_NCCL_TRACE_BUFFER_SIZE", "PYTHONFAULTHANDLER"} & names(found)
+    new = collected(tmp_path, HANG, "export TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/d/x_ TORCH_NCCL_DUMP_ON_TIMEOUT=1\n")
+    assert not {n for n in names(new) if n.startswith("TORCH")}, "the new names of what is set"
 
 
 @pytest.mark.parametrize("log", [

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from nccl_runbook.causes.causes import for_launcher
 from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import version
+from nccl_runbook.causes.variables import variables, version
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.report.verdict import VerdictDocument
 
@@ -34,6 +34,7 @@ def to_collect(document: VerdictDocument, deciding: Iterable[str], logs: Logs, h
 
 
 def _is_set(pair: str, is_set: Mapping[str, str]) -> bool:
-    """Another folder or size serves as well; another level of the log does not."""
+    """By its name, or its old or new one. Another folder or size serves as well; another level of the log does not."""
     name, _, value = pair.partition("=")
-    return name in is_set and (name != "NCCL_DEBUG" or is_set[name].upper() in (value, "TRACE"))
+    names = {name, variables()[name].renamed_to, *(v.name for v in variables().values() if v.renamed_to == name)}
+    return bool(names & {*is_set}) and (name != "NCCL_DEBUG" or is_set[name].upper() in (value, "TRACE"))

@@ -5,6 +5,7 @@ Nothing is executed, and no value is guessed. The changed text is read again: if
 import dataclasses
 import difflib
 import functools
+import io
 import itertools
 import re
 from collections.abc import Iterable
@@ -71,15 +72,12 @@ def _values(text: str) -> dict[str, str]:
     return {name: value for name, (value, _) in assigned(text).items() if name.isupper()}
 
 
-def _rows(text: str) -> list[str]:
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
 def _diff(old: str, new: str, path: str) -> str:
     """As `diff -u` prints it."""
-    rows = difflib.unified_diff(_rows(old), _rows(new), path, path, n=2)
-    text = "".join(row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n" for row in rows)
-    return text.encode("utf-8", "replace").decode().rstrip("\n")
+    before, after = (io.StringIO(text, newline="\n").readlines() for text in (old, new))
+    rows = (row if row.endswith("\n") else f"{row}\n\\ No newline at end of file\n"
+            for row in difflib.unified_diff(before, after, path, path, n=2))
+    return "".join(rows).encode("utf-8", "replace").decode().rstrip("\n")
 
 
 def changed(text: str, line: str, about: str = "") -> str:
@@ -90,43 +88,38 @@ def changed(text: str, line: str, about: str = "") -> str:
     # nobody here knows the names of another machine's interfaces
     if any(value and name in variables() and variables()[name].values.startswith("interfaces") for name, value in wanted.items()):
         return ""
-    expected, new = {**before, **wanted}, text
-    if len(wanted) == 1 and about in before and about not in wanted:
-        expected[about] = None
-        new = _applied(text, "rename", name=about, new=next(iter(wanted)), value=wanted[next(iter(wanted))])
-    elif _LIMIT.fullmatch(line):
-        new = _applied(text, "line", line=line)
-    elif options and not wanted:
-        for option in re.findall(r"--?[a-z][\w-]*(?:[= ][^- ]\S*)?", options[2]):
-            flag = re.fullmatch(r"(.+?(?: \w+(?==))?)(?:[= ].*)?", option)[1]
-            new = _applied(new, "option", program=options[1], option=option, flag=flag)
-    else:
-        for name, value in wanted.items():
-            how = "remove" if value is None else "change" if name in before else "add"
-            new = _applied(new, how, name=name, value=value or "")
+    renamed = len(wanted) == 1 and about in before and about not in wanted
+    expected = {**before, **wanted, **dict.fromkeys([about] * renamed)}
+    new = _applied(text, "line", line=line) if _LIMIT.fullmatch(line) else text
+    for option in re.findall(r"--?[a-z][\w-]*(?:[= ][^- ]\S*)?", options[2]) if options and not wanted else ():
+        flag = re.fullmatch(r"(.+?(?: \w+(?==))?)(?:[= ].*)?", option)[1]
+        new = _applied(new, "option", program=options[1], option=option, flag=flag)
+    for name, value in wanted.items():
+        how = "remove" if value is None else "change" if renamed or name in before else "add"
+        new = _applied(new, how, name=about if renamed else name, new=name, value=value or "")
     return new if new != text and _values(new) == {n: v for n, v in expected.items() if v is not None} else ""
 
 
 def _applied(text: str, how: str, **fields: str) -> str:
-    """The text after these rows of change.toml."""
+    """The text after these rows of change.toml: of a change or a removal all, else up to the first one that fits."""
+    every = how in ("change", "remove")
+
     def filled(form: str) -> str:
-        return re.sub(r"<([a-zA-Z]\w*)>", lambda m: {**parts, **fields}[m[1]], form)
+        return re.sub(r"<([a-zA-Z]\w*)>", lambda m: {**table("environment/change")["part"], **fields}[m[1]], form)
 
     @functools.cache
     def acts(rows: str) -> bool:
         """Not a comment, or a text that is only shown."""
-        return fields["name"] in assigned(rows)
+        return not every or fields["name"] in assigned(rows)
 
     def put(found: re.Match[str]) -> str:
         row, end = text.rfind("\n", 0, found.start() + 1) + 1, (text.find("\n", found.end()) + 1) or len(text)
-        return found.expand(filled(form["put"])) if how not in every or acts(text[row:end]) else found[0]
+        return found.expand(filled(form["put"])) if acts(text[row:end]) else found[0]
 
-    parts, every = table("environment/change")["part"], ("change", "rename", "remove")
     for form in table("environment/change")[how]:
-        if "unless" in form and re.search(filled(form["unless"]), fields.get("option", text)):
-            continue
-        new = re.sub(filled(form["at"]), put, text, count=how not in every)
-        if how not in every and new != text:
+        fits = "unless" not in form or not re.search(filled(form["unless"]), fields.get("option", text))
+        new = re.sub(filled(form["at"]), put, text, count=not every) if fits else text
+        if not every and new != text:
             return new
         text = new
     return text
