@@ -30,7 +30,7 @@ def to_collect(document: VerdictDocument, deciding: Iterable[str], logs: Logs, h
     if not pairs:
         return ()
     look = [place["look"]] * any(row["kind"] == "stack" for row in rows)
-    return (*look, place["make"], *for_launcher(f"export {' '.join(pairs)}", logs.launcher), f"nccl-runbook diagnose {place['dir']} LOG")
+    return (*look, place["make"], *for_launcher(f"export {' '.join(pairs)}", logs.launcher), place["read"])
 
 
 def _is_set(pair: str, is_set: Mapping[str, str]) -> bool:
