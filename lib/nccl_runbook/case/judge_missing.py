@@ -17,7 +17,8 @@ def to_collect(document: VerdictDocument, deciding: Iterable[str], logs: Logs, h
     """As this job's launcher takes them; none if a cause is established, or if nothing more can be collected. ``deciding``: lines
     that would decide between the causes, none if no cause is known; ``is_set``: variables of the job's script."""
     sure = document.verdict == "healthy" or any(c.status == "established" for c in document.causes)
-    if sure or logs.foreign and logs.files or any(message in logs.seen for message in _ELSEWHERE):
+    nothing_read = not logs.context and (logs.foreign or not any(f.lines for f in logs.files))
+    if sure or nothing_read or any(message in logs.seen for message in _ELSEWHERE):
         return ()
     asked = "\n".join(deciding)
     there = {"dump": has_dumps, "log": any(r.network or r.transports for r in logs.ranks)}
