@@ -106,7 +106,7 @@ def cause_page() -> str:
         probe, why, line = cause.decides
         remedies = [f"- **{cell(who.capitalize())}**: {cell(text)}\n" + block(lines) for who, text, lines in cause.remedy]
         parts.append(f"## {cause.id}\n\n**{sentence(cause.title)}** {cell(cause.says)}".rstrip() + "\n\n" + "".join(remedies)
-                     + "\n" * bool(remedies) + (f"Check ({cell(probe)}): {cell(why)}.\n\n```bash\n{line}\n```\n" if line else ""))
+                     + "\n" * bool(remedies) + f"It worked if: {cell(cause.verify)}\n\n" * bool(cause.verify) + (f"Check ({cell(probe)}): {cell(why)}.\n\n```bash\n{line}\n```\n" if line else ""))
     return "\n".join(parts)
 
 

@@ -1,7 +1,6 @@
 """Text that torch prints below every error of NCCL is no evidence that a rank died."""
 
 import pytest
-
 from nccl_runbook.messages.read import collect
 from nccl_runbook.triage.judge import judge
 

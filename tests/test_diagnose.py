@@ -15,8 +15,9 @@ from hypothesis import given, strategies as st
 from nccl_runbook.case.judge import READING, cheapest, following, left
 from nccl_runbook.case.read import sort
 from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
-from nccl_runbook.core.records import Record, save
+from nccl_runbook.core.records import Record, of_findings, save
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, leading, verdict_document
 from nccl_runbook.triage.symptoms import step_texts
@@ -294,3 +295,26 @@ def test_the_frames_of_a_c_plus_plus_trace_are_no_error_lines(tmp_path):
     (tmp_path / "job.log").write_text("[rank0]: frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d (0x7f in /l/libc10.so)\nfatal error: strange\n")
     told = json.loads(run_cli("triage", str(tmp_path / "job.log"), "--json").stdout)
     assert [line["text"] for line in told["unknown_lines"]] == ["fatal error: strange"]
+
+
+def test_a_run_that_ended_early_hides_nothing_of_what_is_given_beside_it(tmp_path):
+    """The run was stopped while 07-logs read the same log."""
+    log, folder = tmp_path / "job.log", tmp_path / "run"
+    log.write_text("node0:2360:2360 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n")
+    folder.mkdir()
+    started = "2026-11-20T14:02:00Z"
+    for step, status in (("00-start", "ok"), ("07-logs", "running"), ("04-transports", "running")):
+        (folder / f"{step}.json").write_text(json.dumps(to_json(Record(step=step, status=status, started=started))))
+    found, alone = diagnose(log, folder), diagnose(folder)
+    assert found["lead"]["cause"] == "socket-interface-wrong"
+    assert {s["step"]: s["status"] for s in found["steps"]} == {"00-start": "ok", "07-logs": "warn", "04-transports": "unknown"}
+    assert alone["verdict"] == "unknown" and all("still at work" not in s["reason"] for s in alone["steps"])
+    assert "04-transports" in alone["sentence"]  # the first one that is missing
+
+
+def test_two_records_of_one_step_are_joined(tmp_path):
+    for name, cause in (("a", "shm-too-small"), ("b", "gpu-or-link-fault")):
+        record = of_findings("04-transports", [finding(cause, "likely", Severity.WARN)])
+        (tmp_path / f"{name}.json").write_text(json.dumps(to_json(record)))
+    found = diagnose(tmp_path / "a.json", tmp_path / "b.json")
+    assert {c["id"] for c in found["causes"]} == {"shm-too-small", "gpu-or-link-fault"} and len(found["steps"]) == 1

@@ -361,3 +361,9 @@ def test_an_arm_acts_after_a_control_that_never_connected_only_if_its_transport_
     stuck = arms(control=hung(transports={}), p2p=world(transports=NET), after=hung())
     assert transports.outcomes(stuck)["P2P off"] == "pass"
     assert transports.outcomes(arms(control=hung(transports={}), p2p=world(transports=P2P)))["P2P off"] == "no effect"
+
+
+def test_what_was_tried_stands_beside_the_fix_with_its_price():
+    found = transports.judge(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))[0]
+    assert found.tried.count("hung") == 2 and "P2P off: passed" in found.tried and "GB/s" in found.tried
+    assert transports.judge(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), pinned=hung(), after=hung()))[0].tried == ""

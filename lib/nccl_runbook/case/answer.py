@@ -9,10 +9,11 @@ from typing import BinaryIO
 from nccl_runbook.case.dumps import Dumps, dumps_of
 from nccl_runbook.case.facts import Brought, Start
 from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, sentence, symptom_recognised
+from nccl_runbook.case.judge_missing import to_collect
 from nccl_runbook.case.read_start import hang_of
 from nccl_runbook.causes.causes import Cause
-from nccl_runbook.core.facts import Gap, utc_now
-from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code
+from nccl_runbook.core.facts import Gap, grouped, utc_now
+from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.live.facts import Live
@@ -31,12 +32,13 @@ SETTINGS, PLAN = "02-environment", "plan"
 @dataclasses.dataclass(frozen=True)
 class Gathered:
     """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any; ``steps``: those that decide
-    the symptom."""
+    the symptom; ``variables``: that scripts set."""
 
     records: list[Record]
     logs: Answer | None = None
     dumps: Dumps | None = None
     steps: tuple[str, ...] = ()
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:
@@ -51,29 +53,45 @@ class Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What was gathered, added up. ``lead``: the strongest proof, None where nothing is wrong; ``test``: what to do next."""
+    """What was gathered, added up. ``lead``: the strongest proof, None where nothing is wrong; ``test``: what to do next; ``collect``:
+    lines for the job's next run, that collect what is missing."""
 
     document: VerdictDocument
     found: Gathered
     lead: Finding | None
     test: Test | None
+    collect: tuple[str, ...] = ()
 
 
 def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     """The one answer. ``name`` and ``command``: of the command that was called, and the line that repeats it."""
+    found = dataclasses.replace(found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()])
     steps = [r.step for r in found.records]
-    document = verdict_document(RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps), found.records)
+    ended = {r.step: f"{r.step} had not finished when its run ended" for r in found.records if r.status == "running"}
+    run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
+    document = verdict_document(run, found.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(document, sentence=sentence(document, lead), exit_code=exit_code(document.verdict, fail_on))
     told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
-    launcher = found.logs.logs.launcher if found.logs else ""
-    return Case(document, found, lead, next_test(document, lead, [c.id for c in found.fits], found.steps, launcher, told))
+    test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
+    lines = [one.line for one in (*told.values(), *([test] if test else []))]
+    collect = to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables) if found.logs else ()
+    return Case(document, found, lead, test, collect)
+
+
+def _together(same: Sequence[Record]) -> Record:
+    """Records of one step as one: what was given now, and what a run that may have ended too early had found."""
+    done = [r for r in same if r.status != "running"] or [*same]
+    findings = worst_first(dict.fromkeys(f for r in done for f in r.findings))
+    status, reason = step_status(findings) if len(done) > 1 else (done[0].status, done[0].reason)
+    return dataclasses.replace(done[0], status=str(status), reason=reason, findings=findings, tables=[t for r in done for t in r.tables],
+                               not_looked_at=[line for r in done for line in r.not_looked_at])
 
 
 def of_run(document: VerdictDocument) -> Case:
     """The answer of a whole run, whose records were added up."""
     lead = leading(document.steps, document.causes)
-    return Case(document, Gathered([]), lead, next_test(document, lead, (), (), "", {}))
+    return Case(document, Gathered([]), lead, next_test(document, lead, (), (), {}))
 
 
 def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],
@@ -84,7 +102,7 @@ def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
     found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
-    found.records.extend([*_settings(brought.scripts, brought.configurations), *_plans(brought, gpus)])
+    found.records.extend([*_settings(brought.scripts, brought.configurations, found.variables), *_plans(brought, gpus)])
     if brought.pids or brought == Brought():
         found.records.extend(_live([look([int(p) for p in brought.pids])]))
     if brought.records:
@@ -138,7 +156,8 @@ def _compared(good: Sequence[str], bad: Sequence[str], limit: Limit) -> Comparis
     return compare(*(read_profile.collect([*those], limit=limit) for those in (good, bad)))
 
 
-def _settings(scripts: Iterable[str], configurations: Iterable[str]) -> Iterator[Record]:
+def _settings(scripts: Iterable[str], configurations: Iterable[str], variables: dict[str, str]) -> Iterator[Record]:
+    """Of each file; what they set is added to ``variables``."""
     from nccl_runbook.environment.facts import Environment
     from nccl_runbook.environment.judge import judge
     from nccl_runbook.environment.read_file import read
@@ -149,6 +168,7 @@ def _settings(scripts: Iterable[str], configurations: Iterable[str]) -> Iterator
         if isinstance(role, Gap):
             found.append(Finding("not-read", Severity.UNKNOWN, role.detail, (Evidence(role.detail, path),)))
         elif path in scripts or role.variables:  # a configuration need not set any
+            variables |= role.variables
             found += judge(Environment([role], Gap("not-run", "only a file was read")))
     if found:
         yield of_findings(SETTINGS, found)

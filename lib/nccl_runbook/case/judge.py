@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from nccl_runbook.causes.causes import causes, for_launcher
+from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
@@ -14,9 +14,6 @@ from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
-# torch 2.2 to 2.15 read these names, 2.9 and later beside TORCH_FR_BUFFER_SIZE and TORCH_FR_DUMP_TEMP_FILE (variables.toml)
-RECORDER = ("export TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DEBUG_INFO_TEMP_FILE=DIR/nccl_trace_rank_ "
-            "NCCL_DEBUG=INFO")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +45,7 @@ def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
-    unknown = [s.reason.rstrip(".") for s in document.steps if s.status in ("unknown", "skipped")]
+    unknown = [s.reason.rstrip(".") for status in ("unknown", "skipped") for s in document.steps if s.status == status]
     return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
 
 
@@ -82,10 +79,10 @@ def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
 
 
 def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[str], steps: Sequence[str],
-              launcher: str, told: Mapping[str, Decides]) -> Test | None:
+              told: Mapping[str, Decides]) -> Test | None:
     """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else what decides the leading
-    cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``launcher``: that of the job; ``told``: what
-    decides a cause in this job."""
+    cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``told``: what decides a cause
+    in this job."""
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
         return Test(asked.removeprefix("decides: "), "collect the evidence that is still missing")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
@@ -94,11 +91,9 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     if open_causes:
         first = told.get(open_causes[0]) or Decides(*causes()[open_causes[0]].decides)
         if first.probe == "hang" and DUMPS not in done:
-            lines = "\n".join(
-                ["nccl-runbook look   # on the job's host, while it still hangs", *for_launcher(RECORDER, launcher), first.line])
-            return Test(lines,
-                        "No dump is here that names the rank. A look at the running job does; or start it again with these settings, "
-                        "DIR on a disk that stays, and read what it leaves.", (open_causes[0],))
+            return Test(f"nccl-runbook look   # on the job's host, while it still hangs\n{first.line}",
+                        "No dump is here that names the rank. A look at the running job does, or the dumps of the next run.",
+                        (open_causes[0],))
         about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0
         return Test(first.line, first.why, (open_causes[0],), about_s) if first.line else None
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]

@@ -18,8 +18,8 @@ SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run", "symptom-recognised"])
 
 
-def text(case: Case) -> str:
-    """The answer, strongest first; anything weaker is one line."""
+def text(case: Case, change: Iterable[str] = ()) -> str:
+    """The answer, strongest first; anything weaker is one line. ``change``: lines that show the fix in a script."""
     document, lead, test = case.document, case.lead, case.test
     lines = [document.sentence, ""]
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
@@ -33,7 +33,9 @@ def text(case: Case) -> str:
             lines.append(f"   {'If so: ' * (first.status == 'possible')}{known.says}")
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
         lines += [line for r in fix for line in remedy(r)]
-        lines.append("")
+        lines += [f"   Tried here: {document.tried}"] * bool(document.tried)
+        verify = known.verify if known and fix else ""
+        lines += [*change, *[f"   It worked if: {verify}"] * bool(verify), ""]
     behind = [c for c in behind if c is not first]
     for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
         lines += [line for line in _weaker(cause, bool(first), document.sentence) if line not in lines or line.startswith("       ")]
@@ -47,6 +49,8 @@ def text(case: Case) -> str:
         line = test.line.replace("\n", "\n      ")
         shows = f"it answers: {test.why}" if test.why.endswith("?") else f"it shows {test.why}"
         lines += [f"next: {line}", f"      {shows}" + f" (about {test.about_s} s)" * bool(test.about_s)]
+    if case.collect:
+        lines += ["on the next run, collect what is missing:", *(f"       {line}" for line in case.collect)]
     return "\n".join([*lines, f"verdict: {document.verdict} (exit code {document.exit_code})"])
 
 

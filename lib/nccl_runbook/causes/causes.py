@@ -36,13 +36,15 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cause(Advice):
-    """One row of causes.toml, with what it says in general. ``by_message``: status where nothing but a message names it."""
+    """One row of causes.toml, with what it says in general. ``by_message``: status where nothing but a message names it;
+    ``verify``: how the job shows that the remedy acts, or ""."""
 
     id: str
     title: str
     source: str
     signatures: tuple[str, ...] = ()
     by_message: str = "established"
+    verify: str = ""
 
 
 @functools.cache

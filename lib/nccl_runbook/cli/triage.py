@@ -41,7 +41,7 @@ def triage(
     brought = Brought(logs=tuple(paths), words=(context,) * bool(context))
     told = case(logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, against), "triage", answer.command(), fail_on)
     answer.end(document(told) if json else text(told), told.document.exit_code, html, lambda: answer.index(
-        told.document, told.found.records, told.test))
+        told.document, told.found.records, test=told.test, collect=told.collect))
 
 
 def document(told: Case) -> dict[str, Any]:

@@ -44,6 +44,7 @@ NOTHING_KNOWN = Remedy("you", "No known cause matches. Save the record, and incl
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One judgement. ``id``: the rule, permanent. ``cause``: an id of the causes table, or None; then ``status`` says how sure.
+    ``tried``: what a test without the proposed change showed, and the same with it; "" where none was made.
 
     Raises ValueError for a finding from WARN up without a remedy, and for a cause without a status.
     """
@@ -56,6 +57,7 @@ class Finding:
     cause: str | None = None
     status: str | None = None
     against: tuple[Evidence, ...] = ()
+    tried: str = ""
 
     def __post_init__(self) -> None:
         if self.severity in (Severity.WARN, Severity.BROKEN) and not self.remedy:

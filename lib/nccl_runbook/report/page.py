@@ -58,9 +58,11 @@ def _middle_out(text: str, limit: int) -> str:
     return f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] {text[len(text) - tail:] if tail else ''}".rstrip()
 
 
-def render_index(document: VerdictDocument, records: Iterable[Record], files: Collection[str] = (), test: object = None) -> str:
+def render_index(document: VerdictDocument, records: Iterable[Record], files: Collection[str] = (), test: object = None,
+                 fix: object = None, collect: Sequence[str] = ()) -> str:
     """The page of a run or of one command. ``files``: names in the run's folder that it may link to; ``test``: case.judge.Test, what to
-    do next."""
+    do next; ``fix``: environment.change.Fix, a change of a script;
+    ``collect``: lines for the next run of the job."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead = leading(document.steps, document.causes)
@@ -70,8 +72,9 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     answer = [one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith(POSSIBLE))]
     weaker = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))]
     context = {
-        "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "counts": _counts(document),
-        "lead": lead, "ahead": ahead,
+        "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "fix": fix, "collect": collect,
+        "counts": _counts(document),
+        "verify": causes()[lead.cause].verify if lead and lead.cause in causes() else "", "lead": lead, "ahead": ahead,
         # of a machine on which nothing is wrong the first picture of any step
         "picture": max((t for step, made in tables.items() if step == ahead or document.verdict == "healthy" for t in made
                         if any(_first_shown(t))), key=_first_shown, default=None),

@@ -95,6 +95,11 @@ class VerdictDocument:
         """Whether steps are still to come."""
         return _running(self.run, self.steps)
 
+    @property
+    def tried(self) -> str:
+        """What a step saw without the proposed change and with it; "" where none was tried."""
+        return next((f.tried for s in self.steps for f in s.findings if f.tried), "")
+
 
 def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument:
     """The document for these records; 99-verdict's own record is left out of the sum."""

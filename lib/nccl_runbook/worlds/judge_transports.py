@@ -101,7 +101,8 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
                                                 control.again)
     decision = decide(in_words(arms, fault is not None and fault.cause is not None))
     if fault is not None:
-        return [narrowed(_control_fails(arms, decision, fault), pairs)]
+        found = dataclasses.replace(_control_fails(arms, decision, fault), tried=_tried(arms, decision))
+        return [narrowed(found, pairs)]
     if decision.kind != "inconclusive":  # nothing is broken as it stands
         return [_loss(arms), *_environment_costs(arms), *switched_off_already(arms),
                 *(_fallback(a, a.trial) for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed)]
@@ -211,6 +212,25 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
     return Finding("transport-at-fault", fault.severity, title, evidence, remedy, decision.cause,
                    decision.status)
+
+
+def _tried(arms: Arms, decision: Decision) -> str:
+    """Before and after: the control beside the change that is proposed."""
+    passed = {a.name: a.trial for a in (*arms.arms, arms.clean)
+              if isinstance(a, Arm) and isinstance(a.trial, Trial) and a.trial.passed}
+    change = decision.arm or "clean" * (isinstance(arms.guilty, Guilty) and not arms.guilty.why_not)
+    if change not in passed:
+        return ""
+    rates = {name: trial.world.busbw_gb_per_s("all_reduce") or 0.0 for name, trial in passed.items()}
+    fastest = max(rates, key=rates.__getitem__)
+    what = f"without {', '.join(arms.clean.env)}" if change == "clean" else f"with {change}"
+    slower = f", {rates[fastest] / rates[change]:.1f} times slower than {fastest}" if 0 < rates[change] < rates[fastest] else ""
+    return (f"your unchanged environment: {_runs(arms.control)}; {what}: {_runs(passed[change])}"
+            + f", {rates[change]:.1f} GB/s{slower}" * bool(rates[change]))
+
+
+def _runs(trial: Trial) -> str:
+    return ", then ".join(world.ended for world in (trial.world, trial.again) if world is not None)
 
 
 def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...],

@@ -1,0 +1,69 @@
+"""What the next run of a job should leave: the lines of its launcher and its torch, and nothing that is there or set already."""
+from __future__ import annotations
+
+import re
+
+import pytest
+from nccl_runbook.case.answer import case, gather
+from nccl_runbook.case.facts import Brought
+from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.variables import variables, version
+
+HANG = (f"[rank{0}]:[E1] ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, "
+        "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n")
+INFO = "n1:7:7 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 1000 commId 0x2 - Init START\nn1:7:7 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P/CUMEM\nn1:7:7 [0] NCCL INFO Using network Socket\n"
+SAYS = {"srun": "slurmstepd: error: x\n", "torchrun": "torchrun started\n", "ray": "ray::Trainer x\n", "deepspeed": "[launch.py:12] x\n",
+        "beaker": "beaker x\n", "kubernetes": "kubectl x\n", "docker": "docker x\n"}
+
+
+def collected(tmp_path, log: str, script: str = "") -> str:
+    (tmp_path / "job.log").write_text(log)
+    (tmp_path / "job.sh").write_text(script)
+    brought = Brought(logs=(str(tmp_path / "job.log"),), scripts=(str(tmp_path / "job.sh"),) if script else ())
+    return "\n".join(case(gather(brought, None, 0, lambda pids: None), "diagnose", "", "unknown").collect)
+
+
+def names(text: str) -> set[str]:
+    return {name for name in re.findall(r"[A-Z][A-Z0-9_]{5,}", text) if name in variables()}
+
+
+@pytest.mark.parametrize("launcher", SAYS)
+def test_every_launcher_gets_all_that_is_missing_with_a_folder_that_it_has(tmp_path, launcher):
+    lines = collected(tmp_path, HANG + SAYS[launcher])
+    place = table("case/collect")["where"].get(launcher, table("case/collect")["where"]["any"])
+    assert names(lines) >= {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "NCCL_DEBUG", "NCCL_DEBUG_FILE"}
+    assert lines.count(place["dir"]) >= 2 and place["look"] in lines and lines.endswith(place["read"]) and "{dir}" not in lines
+    assert "PYTHONFAULTHANDLER" in names(lines)
+
+
+@pytest.mark.parametrize(("torch", "expected"), [
+    ("2.1.0", {"NCCL_DEBUG", "NCCL_DEBUG_FILE"}), ("2.8.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}),
+    ("2.9.0", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}), ("2.15.0", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"})])
+def test_names_are_those_of_the_torch_that_the_job_printed(tmp_path, torch, expected):
+    found = names(collected(tmp_path, f"[rank0] torch version: {torch}+cu128\n[0] PyTorch version {torch}\n{HANG}"))
+    recorder = {n for n in found if n.startswith("TORCH_")}
+    assert expected <= found and (torch == "2.1.0") == (not recorder)
+
+
+def test_every_version_reads_the_names_that_it_is_given():
+    for row in table("case/collect")["row"]:
+        for name in (pair.partition("=")[0] for pair in row["set"] if pair.partition("=")[0] in variables()):
+            known = variables()[name]
+            assert not known.since or known.reader.version_of != "torch" or version(known.since) <= version(row["since"])
+
+
+def test_nothing_is_advised_that_is_there_or_set(tmp_path):
+    assert "NCCL_DEBUG" in names(collected(tmp_path, HANG)) and "NCCL_DEBUG" not in names(collected(tmp_path, HANG + INFO))
+    script = "export NCCL_DEBUG={} TORCH_NCCL_TRACE_BUFFER_SIZE=20 PYTHONFAULTHANDLER=1\nsrun python t.py\n"
+    for level, again in (("WARN", True), ("INFO", False), ("TRACE", False)):
+        found = collected(tmp_path, HANG, script.format(level))
+        assert ("NCCL_DEBUG" in names(found)) == again and not {"TORCH_NCCL_TRACE_BUFFER_SIZE", "PYTHONFAULTHANDLER"} & names(found)
+    new = collected(tmp_path, HANG, "export TORCH_FR_BUFFER_SIZE=2000 TORCH_FR_DUMP_TEMP_FILE=/d/x_ TORCH_NCCL_DUMP_ON_TIMEOUT=1\n")
+    assert not {n for n in names(new) if n.startswith("TORCH")}, "the new names of what is set"
+
+
+@pytest.mark.parametrize("log", [
+    "n1:7:7 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000\n",  # no dump decides that
+    "the quick brown fox\n" * 9])  # no log of a job
+def test_nothing_is_collected_where_nothing_is_missing(tmp_path, log):
+    assert not collected(tmp_path, log)
