@@ -10,7 +10,7 @@ import sys
 import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.placement.placement import place as place_ranks
+from nccl_runbook.placement import place as place_ranks
 from nccl_runbook.plan import areal, judge as rules
 from nccl_runbook.plan.answer import intend, intention
 from nccl_runbook.plan.areal import Refused, from_roles, parse, spans, valid_at, written_for

@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given, strategies as st
+from nccl_runbook import placement
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.placement import placement
 from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync.facts import Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 from nccl_runbook.sync.table import methods_table, placement_table

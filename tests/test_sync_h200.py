@@ -9,7 +9,7 @@ import pytest
 from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record
-from nccl_runbook.placement.placement import place
+from nccl_runbook.placement import place
 from nccl_runbook.plan.answer import intend, intention
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.page import render_index

@@ -7,6 +7,7 @@ import time
 
 import nvml_shim
 import pytest
+from nccl_runbook import placement
 from nccl_runbook.causes.failures import explain
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
@@ -14,7 +15,6 @@ from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.gpus import ask as gpus, judge as gpu_visibility
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
-from nccl_runbook.placement import placement
 from nccl_runbook.search.halving import halve
 from nccl_runbook.sync import ask as sync, judge as weight_sync, models
 from nccl_runbook.worlds import ask as worlds, ask_arms as arms_probe, judge as fewer_gpus, judge_transports as transports

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 from book_samples import CLI
+from nccl_runbook import placement
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.placement import placement
 from nccl_runbook.sync import ask as sync, judge as weight_sync, models
 from nccl_runbook.sync.facts import METHODS, SyncArm
 from test_own_sync import check_phases, watched

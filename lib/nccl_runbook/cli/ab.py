@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nccl_runbook.book.plan import duration_s
+from nccl_runbook.book import duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.compare import ask as compare, judge as comparison, read as reader
 from nccl_runbook.compare.facts import Comparison

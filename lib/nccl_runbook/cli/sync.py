@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.book.plan import duration_s
+from nccl_runbook import placement
+from nccl_runbook.book import duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
@@ -14,7 +15,6 @@ from nccl_runbook.launch.own_folder import own_folder
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
-from nccl_runbook.placement import placement
 from nccl_runbook.plan.answer import check, intend, intention
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.cells import StepView

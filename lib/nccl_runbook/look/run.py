@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
+from nccl_runbook import placement
 from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.redact import Redactor, Terminal
 from nccl_runbook.gpus import ask as gpus
@@ -30,7 +31,6 @@ from nccl_runbook.launch.engine import Engine, EngineError
 from nccl_runbook.look import live as live_look
 from nccl_runbook.machine import ask_nvml as nvml, guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
-from nccl_runbook.placement import placement
 from nccl_runbook.search import group_testing, halving
 from nccl_runbook.sync import ask as sync
 from nccl_runbook.sync.facts import SyncArm

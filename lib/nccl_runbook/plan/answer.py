@@ -8,7 +8,7 @@ from typing import Any
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
-from nccl_runbook.placement.placement import Placement
+from nccl_runbook.placement import Placement
 from nccl_runbook.plan import areal, frameworks, judge as rules_of_plans, read_training_file as training_file
 from nccl_runbook.plan.areal import Mode, Refused, from_roles, of_realhf, parse
 from nccl_runbook.plan.groups import Placed, Site, place

@@ -9,7 +9,7 @@ from nccl_runbook.causes.failures import remedies
 from nccl_runbook.causes.toml import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.placement.placement import Placement
+from nccl_runbook.placement import Placement
 from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, SyncArm, SyncRuns
 
 # not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path

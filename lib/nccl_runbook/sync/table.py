@@ -10,7 +10,7 @@ from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
 @titled("The weight-update group")
 def placement_table(plan: Any) -> Table:
-    """Ranks of the weight-update group (a placement.placement.Placement, or a Gap) and their GPUs; a GPU that
+    """Ranks of the weight-update group (a placement.Placement, or a Gap) and their GPUs; a GPU that
     two share is marked."""
     shared = {rank for ranks in plan.shared for rank in ranks}
     rows = [[f"rank {s.rank}", s.role, s.place or "CPU",

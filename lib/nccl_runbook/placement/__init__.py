@@ -1,1 +1,0 @@
-"""Roles to ranks to GPUs; shared by plan, sync and look."""
