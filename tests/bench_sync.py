@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.core.facts import WorldRequest
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.sync import ask as sync, models
 from nccl_runbook.sync.facts import SyncArm

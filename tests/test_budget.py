@@ -14,9 +14,9 @@ import pytest
 import soak
 from book_samples import GOOD, make_book, run_cli
 from nccl_runbook.causes.failures import explain
+from nccl_runbook.core.facts import World, WorldRequest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.engine import END_S, Engine, EngineError
 from nccl_runbook.launch.interpreters import InterpreterError, choose
 from processes import children

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 from nccl_runbook.causes.failures import explain, rank_line
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, WorldRequest
 from nccl_runbook.core.redact import MASK, Redactor
-from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment.read import request
 from nccl_runbook.launch import engine as engine_module
 from nccl_runbook.launch.engine import Engine, EngineError, shell_line
@@ -218,7 +217,7 @@ OWNER = """
 import sys, os
 from pathlib import Path
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.core.facts import WorldRequest
 from nccl_runbook.core.redact import Redactor
 engine = Engine([sys.executable], Path(sys.argv[1]), Redactor({}))
 engine.software()

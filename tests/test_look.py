@@ -23,9 +23,8 @@ from book_samples import run_cli, with_library
 from fake_nvml import fake_nvml
 from live_worlds import free_port
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, WorldRequest
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError, WarmLink
@@ -367,7 +366,7 @@ def test_a_user_without_name_and_home_can_look(pyz: Path) -> None:
 
 OWNER = """
 import shlex, sys
-from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.core.facts import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.core.redact import Redactor

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, WorldRequest
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.core.parameters import ParameterError
-from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.step import Step, open_step
 from nccl_runbook.worlds import ask as worlds, judge as fewer_gpus
 from nccl_runbook.worlds.facts import Ladder

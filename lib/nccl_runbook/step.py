@@ -15,11 +15,10 @@ from typing import Any
 
 from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap, gaps_in, to_json, utc_now
+from nccl_runbook.core.facts import Gap, World, WorldRequest, gaps_in, to_json, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
 from nccl_runbook.core.parameters import check_names, check_range, coerce
 from nccl_runbook.core.redact import Redactor, plain
-from nccl_runbook.core.world import World, WorldRequest
 from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.engine import Engine, shell_line
 from nccl_runbook.launch.interpreters import choose

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from nccl_runbook.causes.failures import explain
-from nccl_runbook.core.world import WorldRequest
+from nccl_runbook.core.facts import WorldRequest
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine.link_limits import limit
 from nccl_runbook.search.halving import halve

@@ -9,9 +9,8 @@ import nvml_shim
 import pytest
 from nccl_runbook import placement
 from nccl_runbook.causes.failures import explain
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, WorldRequest
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.gpus import ask as gpus, judge as gpu_visibility
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy

@@ -4,9 +4,9 @@ import signal
 from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import Cause, Rows, causes, fitting, for_launcher, recognise
+from nccl_runbook.core.facts import WRONG_VALUES, RankResult, World
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
-from nccl_runbook.core.world import WRONG_VALUES, RankResult, World
 
 NOT_SEEN = Evidence("not yet seen on hardware; the tests of this rule simulate the fault in ranks without GPUs", "the rule")
 

@@ -1,8 +1,7 @@
 """Facts of a comparison: two set-ups, what they differ in, and what each run of them gave."""
 import dataclasses
 
-from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.world import Sample
+from nccl_runbook.core.facts import Gap, Sample
 
 NOT_SET, HIDDEN = "not set", "set, not shown"
 

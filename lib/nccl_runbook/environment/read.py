@@ -16,9 +16,8 @@ from typing import Any
 
 from nccl_runbook.causes.toml import table
 from nccl_runbook.causes.variables import is_kept, prefixes, variables
-from nccl_runbook.core.facts import Gap, known
+from nccl_runbook.core.facts import Gap, WorldRequest, known
 from nccl_runbook.core.redact import SECRET_NAME, Redactor, sounds_secret
-from nccl_runbook.core.world import WorldRequest
 from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment.facts import Environment, Host, Library, Role
 

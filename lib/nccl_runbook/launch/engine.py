@@ -14,9 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, RankResult, World, WorldRequest
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.core.world import RankResult, World, WorldRequest
 from nccl_runbook.launch.devices import device_arguments
 from nccl_runbook.launch.interpreters import python_word
 from nccl_runbook.launch.stop import never

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
-from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.world import World, WorldRequest
+from nccl_runbook.core.facts import Gap, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine, EngineError
 from nccl_runbook.worlds import ask as worlds
 from nccl_runbook.worlds.ask import MIB, SPENT, STALL_FIRST_S, STALL_S, budget, on_gpus

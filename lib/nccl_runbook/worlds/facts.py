@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Dict, List, Optional, Union
 
-from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.world import World
+from nccl_runbook.core.facts import Gap, World
 
 NOT_RUN = Gap("not-run")
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
 from nccl_runbook.causes.toml import table
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.core.world import World
 from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge import narrowed
 from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Outcomes, decide
