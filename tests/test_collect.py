@@ -6,8 +6,7 @@ import re
 import pytest
 from nccl_runbook.case.answer import case, gather
 from nccl_runbook.case.facts import Brought
-from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import variables, version
+from nccl_runbook.causes.causes import table, variables, version
 
 HANG = (f"[rank{0}]:[E1] ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, "
         "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n")

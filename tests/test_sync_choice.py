@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from book_samples import run_cli, with_library
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.causes.toml import table as tables
+from nccl_runbook.causes.causes import table as tables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record, read

@@ -16,8 +16,7 @@ import pytest
 import score
 from nccl_runbook.case.answer import case, logs_of
 from nccl_runbook.case.facts import Brought
-from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise, table
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity, verdict_of

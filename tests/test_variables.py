@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, strategies as st
-from nccl_runbook.causes import variables as table
-from nccl_runbook.causes.toml import table as load
+from nccl_runbook.causes import causes as table
+from nccl_runbook.causes.causes import table as load
 from refresh_variables import TABLE, in_guide, in_sources, missing
 
 VERSION = re.compile(r"\d+(\.\d+){0,2}")

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.variables import may_be_shown
+from nccl_runbook.causes.causes import may_be_shown
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, World, WorldRequest, gaps_in, to_json, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first

@@ -2,9 +2,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from nccl_runbook.causes.causes import for_launcher
-from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import variables, version
+from nccl_runbook.causes.causes import for_launcher, table, variables, version
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.report.verdict import VerdictDocument
 

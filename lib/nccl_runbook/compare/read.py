@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nccl_runbook.causes.variables import may_be_shown
+from nccl_runbook.causes.causes import may_be_shown
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor, sounds_secret

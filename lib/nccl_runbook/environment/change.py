@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import variables
+from nccl_runbook.causes.causes import table, variables
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment.read_file import assigned, is_dump

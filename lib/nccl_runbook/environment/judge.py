@@ -3,8 +3,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator
 
-from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import Variable, family, nearest, unread, variables, version
+from nccl_runbook.causes.causes import Variable, family, nearest, table, unread, variables, version
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment import judge_libnccl as libnccl, judge_settings

@@ -10,8 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import version
+from nccl_runbook.causes.causes import table, version
 from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Environment, Library, Role

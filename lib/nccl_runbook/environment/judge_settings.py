@@ -3,8 +3,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import Variable, variables, version
+from nccl_runbook.causes.causes import Variable, table, variables, version
 from nccl_runbook.core.facts import Gap, grouped, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Environment, Host, Role

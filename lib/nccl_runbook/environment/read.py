@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.toml import table
-from nccl_runbook.causes.variables import is_kept, prefixes, variables
+from nccl_runbook.causes.causes import is_kept, prefixes, table, variables
 from nccl_runbook.core.facts import Gap, WorldRequest, known
 from nccl_runbook.core.redact import SECRET_NAME, Redactor, sounds_secret
 from nccl_runbook.environment import read_file as environment_file

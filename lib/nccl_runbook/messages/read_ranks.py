@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import table
 from nccl_runbook.logs.clock import Clocks
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ECHO, compiled

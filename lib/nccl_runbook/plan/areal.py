@@ -20,7 +20,7 @@ from typing import Any
 from lark import Lark, LarkError, Token, Tree
 from packaging.version import Version
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import table
 
 MOST_CHARACTERS = 1000
 SYNTAX, INVALID, SIZES = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"

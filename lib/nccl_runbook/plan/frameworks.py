@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.machine.visible_devices import read_selection
 from nccl_runbook.plan.areal import Mode, Part

@@ -3,7 +3,7 @@ import dataclasses
 import difflib
 from collections.abc import Sequence
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import Clash, Identity, clashes

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import table
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.ranks.sync_shapes import tensors
 

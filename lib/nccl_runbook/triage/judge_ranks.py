@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nccl_runbook.causes.causes import Advice, advice, causes
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import Advice, advice, causes, table
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import PRINTED, compiled, says

@@ -5,7 +5,7 @@ import re
 from collections import Counter, defaultdict
 from typing import BinaryIO
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import table
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.sources import Source, read_each, sources

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from nccl_runbook.causes.toml import table
+from nccl_runbook.causes.causes import table
 
 # the words that outcomes and answers are told in
 _TABLE = table("worlds/transports")
