@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import soak
 from book_samples import GOOD, make_book, run_cli
-from nccl_runbook.causes.failures import explain
+from nccl_runbook.causes.causes import explain
 from nccl_runbook.core.facts import World, WorldRequest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from nccl_runbook.causes.failures import explain, rank_line
+from nccl_runbook.causes.causes import explain, rank_line
 from nccl_runbook.core.facts import Gap, WorldRequest
 from nccl_runbook.core.redact import MASK, Redactor
 from nccl_runbook.environment.read import request

@@ -5,8 +5,7 @@ import dataclasses
 import re
 
 import pytest
-from nccl_runbook.causes.causes import causes, recognise
-from nccl_runbook.causes.failures import explain, rank_line
+from nccl_runbook.causes.causes import causes, explain, rank_line, recognise
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.worlds import judge as fewer_gpus, judge_transports as transports

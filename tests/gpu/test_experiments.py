@@ -4,7 +4,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from nccl_runbook.causes.failures import explain
+from nccl_runbook.causes.causes import explain
 from nccl_runbook.core.facts import WorldRequest
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine.link_limits import limit

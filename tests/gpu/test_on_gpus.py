@@ -8,7 +8,7 @@ import time
 import nvml_shim
 import pytest
 from nccl_runbook import placement
-from nccl_runbook.causes.failures import explain
+from nccl_runbook.causes.causes import explain
 from nccl_runbook.core.facts import Gap, WorldRequest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as environment, read as environment_probe

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.causes.failures import usual
+from nccl_runbook.causes.causes import usual
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import NOTHING_KNOWN, Finding, Remedy, Severity, exit_code
 from nccl_runbook.core.records import Record, RecordError, json_text, load_all, read

@@ -2,8 +2,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from nccl_runbook.causes.causes import table
-from nccl_runbook.causes.failures import usual
+from nccl_runbook.causes.causes import table, usual
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.gpus import judge_health as gpu_health

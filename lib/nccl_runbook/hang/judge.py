@@ -5,8 +5,7 @@ import re
 import shlex
 from collections import Counter
 
-from nccl_runbook.causes.causes import fitting, recognise
-from nccl_runbook.causes.failures import usual
+from nccl_runbook.causes.causes import fitting, recognise, usual
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import judge_graph as graphs, judge_stacks

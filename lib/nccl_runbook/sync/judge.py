@@ -4,8 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from nccl_runbook.causes.causes import causes, recognise, table
-from nccl_runbook.causes.failures import remedies
+from nccl_runbook.causes.causes import causes, recognise, remedies, table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.placement import Placement

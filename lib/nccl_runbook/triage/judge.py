@@ -5,8 +5,7 @@ import collections
 import dataclasses
 import re
 
-from nccl_runbook.causes.causes import Advice, Cause, Rows, causes, fitting
-from nccl_runbook.causes.failures import usual
+from nccl_runbook.causes.causes import Advice, Cause, Rows, causes, fitting, usual
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.gpu_identity import bus_of_message

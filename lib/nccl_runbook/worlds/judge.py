@@ -3,8 +3,7 @@
 import collections
 import dataclasses
 
-from nccl_runbook.causes.causes import causes
-from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
+from nccl_runbook.causes.causes import NOT_SEEN, causes, explain, remedies
 from nccl_runbook.core.facts import Gap, World
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.search.group_testing import Diagnosis, Group, most_runs, of_pairs, replay, wilson

@@ -4,8 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from nccl_runbook.causes.causes import causes, table
-from nccl_runbook.causes.failures import NOT_SEEN, explain, remedies
+from nccl_runbook.causes.causes import NOT_SEEN, causes, explain, remedies, table
 from nccl_runbook.core.facts import Gap, World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
