@@ -19,9 +19,8 @@ from nccl_runbook.core.facts import Gap, World, WorldRequest, gaps_in, to_json, 
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
 from nccl_runbook.core.parameters import check_names, check_range, coerce
 from nccl_runbook.core.redact import Redactor, plain
-from nccl_runbook.launch.devices import NOT_HERE, gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.engine import Engine, shell_line
-from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.launch.interpreters import NOT_HERE, choose, gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.own_folder import sweep
 from nccl_runbook.launch.stop import never
 

@@ -20,9 +20,8 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment import read as environment
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.launch import stop
-from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.launch.interpreters import NOT_HERE, choose, rank_devices
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 

@@ -113,8 +113,7 @@ def _stop_with_stdin() -> None:
 def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -> str:
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records, or where no rank starts."""
     from nccl_runbook.launch import command, stop
-    from nccl_runbook.launch.devices import gpu_ranges
-    from nccl_runbook.launch.interpreters import choose
+    from nccl_runbook.launch.interpreters import choose, gpu_ranges
     from nccl_runbook.plan import areal as allocation
     from nccl_runbook.sync import ask as sync, models
 

@@ -24,7 +24,7 @@ from nccl_runbook.cockpit import arguments, command_line, notebooks_here
 from nccl_runbook.cockpit.given import items, read
 from nccl_runbook.cockpit.run_process import RUN, RunProcess
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.launch.devices import gpu_ranges
+from nccl_runbook.launch.interpreters import gpu_ranges
 from nccl_runbook.report.tables import macros
 from nccl_runbook.step import RUN_DIR_VARIABLE, outputs_root
 from nccl_runbook.triage.symptoms import step_texts, symptoms

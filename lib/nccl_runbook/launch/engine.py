@@ -16,8 +16,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, 
 
 from nccl_runbook.core.facts import Gap, RankResult, World, WorldRequest
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.launch.devices import device_arguments
-from nccl_runbook.launch.interpreters import python_word
+from nccl_runbook.launch.interpreters import device_arguments, python_word
 from nccl_runbook.launch.stop import never
 from nccl_runbook.launch.warm_link import START_S, EngineError, WarmLink, environment, source_of
 

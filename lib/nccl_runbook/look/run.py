@@ -26,8 +26,8 @@ from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.hang.live import judge as live_rules
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
-from nccl_runbook.launch.devices import NOT_HERE, rank_devices
 from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.launch.interpreters import NOT_HERE, rank_devices
 from nccl_runbook.look import live as live_look
 from nccl_runbook.machine import ask_nvml as nvml, guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
