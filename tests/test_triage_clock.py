@@ -5,8 +5,8 @@ import datetime as dt
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.logs.clock import Clocks
 from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.logs.text import Clocks
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.table import order_table

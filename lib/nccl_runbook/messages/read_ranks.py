@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nccl_runbook.causes.causes import table
-from nccl_runbook.logs.clock import Clocks
 from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.logs.text import Clocks
 from nccl_runbook.messages.clues import ECHO, compiled
 from nccl_runbook.messages.facts import RankLog, Timeout
 

@@ -7,8 +7,8 @@ import statistics
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.hang.dumps.columns import ISSUED, LEAST, Reading
 from nccl_runbook.hang.facts import Op
-from nccl_runbook.logs.clock import Clocks
 from nccl_runbook.logs.facts import ClockOffset
+from nccl_runbook.logs.text import Clocks
 
 SKEW_S = 1.0  # less is no difference: torch looks for ends ten times a second, and a file system may have whole seconds
 
