@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.worlds import judge_decision as d
 from nccl_runbook.worlds.ask_arms import ARMS
-from nccl_runbook.worlds.judge_decision import Outcomes, cures, decide
+from nccl_runbook.worlds.judge import Outcomes, cures, decide
 
 FAIL = {name: "hung" for name in ("P2P off", "P2P and SHM off", "SHM off", "cuMem off", "interface pinned")}
 

@@ -8,8 +8,7 @@ from nccl_runbook.causes.causes import NOT_SEEN, causes, explain, remedies, tabl
 from nccl_runbook.core.facts import Gap, World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
-from nccl_runbook.worlds.judge import narrowed
-from nccl_runbook.worlds.judge_decision import SEEN_ON_HARDWARE, Decision, Outcomes, decide
+from nccl_runbook.worlds.judge import SEEN_ON_HARDWARE, Decision, Outcomes, decide, narrowed
 
 # what only the log line of the variable itself proves: the transport goes by the same name with and without
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
