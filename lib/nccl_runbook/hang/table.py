@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.hang.facts import Group, Hang, Track
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.hang.live.judge_ranks import Picture
-from nccl_runbook.hang.live.rows import TONE, job_name, looked_at, ordered, table
+from nccl_runbook.hang.live.judge_ranks import TONE, Picture, job_name, looked_at, ordered, table
 from nccl_runbook.report.tables import Cell, Table
 
 _LETTERS = {"c": ("done", "ok"), "s": ("started", "note"), "o": ("issued", "warn"), "t": ("timed out", "broken"),
