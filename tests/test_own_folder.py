@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from book_samples import GOOD, make_book, run_cli, with_library
 from nccl_runbook.book.visit import Kernels
-from nccl_runbook.launch.own_folder import MARK, own_folder, sweep
+from nccl_runbook.launch.stop import MARK, own_folder, sweep
 from processes import gone, start_time
 
 OWNER = """
 import sys, time
-from nccl_runbook.launch.own_folder import own_folder
+from nccl_runbook.launch.stop import own_folder
 with own_folder("nr-", sys.argv[1], sys.argv[2]) as folder:
     print(folder, flush=True)
     time.sleep(600)

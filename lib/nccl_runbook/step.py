@@ -21,8 +21,7 @@ from nccl_runbook.core.parameters import check_names, check_range, coerce
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.launch.engine import Engine, shell_line
 from nccl_runbook.launch.interpreters import NOT_HERE, choose, gpu_ranges, parse_gpus, rank_devices
-from nccl_runbook.launch.own_folder import sweep
-from nccl_runbook.launch.stop import never
+from nccl_runbook.launch.stop import never, sweep
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"

@@ -19,8 +19,7 @@ from typing import Any
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.interpreters import is_stopped, killed_by
-from nccl_runbook.launch.own_folder import own_folder, sweep
-from nccl_runbook.launch.stop import Stop
+from nccl_runbook.launch.stop import Stop, own_folder, sweep
 from nccl_runbook.launch.supervised import below
 
 START_S = 120

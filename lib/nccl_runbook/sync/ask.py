@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 from nccl_runbook.core.facts import Gap, RankResult, World, WorldRequest, counted, grouped
 from nccl_runbook.launch.engine import LOGGED, Engine
-from nccl_runbook.launch.own_folder import own_folder, sweep
+from nccl_runbook.launch.stop import own_folder, sweep
 from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 
 _FOLDER = "nccl-runbook-sync-"
