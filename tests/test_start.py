@@ -21,7 +21,7 @@ from nccl_runbook.__main__ import app, spread
 from nccl_runbook.case.answer import Case, case, logs_of, of_start
 from nccl_runbook.case.facts import Brought, Start
 from nccl_runbook.case.judge import plan
-from nccl_runbook.case.read_start import collect
+from nccl_runbook.case.read import collect
 from nccl_runbook.case.table import Answer
 from nccl_runbook.cockpit import given as given_words
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess

@@ -3,11 +3,15 @@
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from nccl_runbook.case.facts import Brought
+from nccl_runbook.case.facts import Brought, Start
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.logs.sources import heads, kind
+from nccl_runbook.hang.facts import Hang
+from nccl_runbook.logs.file import Limit
+from nccl_runbook.logs.sources import READ_BY_HANG, heads, kind
+from nccl_runbook.messages import read
+from nccl_runbook.messages.facts import Logs
 from nccl_runbook.plan import frameworks
 from nccl_runbook.plan.areal import Refused, newest, parse
 
@@ -64,3 +68,25 @@ def _of_file(name: str, head: bytes) -> str:
     if name.endswith(_SCRIPTS) or _SHELL.match(head) or words.startswith("variables"):
         return "scripts"
     return "configurations" if name.endswith(_CONFIGURATIONS) else "logs"
+
+
+LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
+
+
+def collect(symptom: str, log: str) -> Start:
+    """The symptom's text and the log at this path; "" for what was not given. No GPU is touched.
+
+    ``log``: a file, folder or archive, or several separated by a colon.
+    """
+    limit = Limit(LIMIT_S)
+    logs = read.collect(log.strip(), symptom.strip(), limit=limit) if symptom.strip() or log.strip() else None
+    return Start(logs, hang_of(logs, log.strip(), limit) if logs else None)
+
+
+def hang_of(logs: Logs, paths: Sequence[str] | str, limit: Limit) -> Hang | None:
+    """What recorder dumps and stacks among the files of these logs hold, None without any."""
+    if not any(READ_BY_HANG in f.kind + f.problem for f in logs.files):
+        return None
+    from nccl_runbook.hang.read import collect as collect_hang
+
+    return collect_hang(paths, limit)
