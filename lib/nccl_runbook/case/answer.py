@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from nccl_runbook.case.dumps import Dumps, dumps_of
 from nccl_runbook.case.facts import Brought, Start
 from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, sentence, symptom_recognised
 from nccl_runbook.case.judge_missing import to_collect
-from nccl_runbook.case.read import hang_of
+from nccl_runbook.case.read import Dumps, dumps_of, hang_of
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
