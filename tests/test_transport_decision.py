@@ -6,7 +6,7 @@ import itertools
 import pytest
 from hypothesis import given, strategies as st
 from nccl_runbook.causes.causes import causes
-from nccl_runbook.worlds import judge_decision as d
+from nccl_runbook.worlds import judge as d
 from nccl_runbook.worlds.ask_arms import ARMS
 from nccl_runbook.worlds.judge import Outcomes, cures, decide
 

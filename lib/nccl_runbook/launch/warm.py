@@ -253,7 +253,7 @@ class Warm:
 
     def make_folder(self) -> str:
         """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it, or where one can be made. Its
-        mark is that of launch/own_folder.py: if this process is killed, the next start removes the folder."""
+        mark is that of launch/stop.py: if this process is killed, the next start removes the folder."""
         for parent in (os.environ.get("NCCL_RUNBOOK_SCRATCH"), None, "/dev/shm"):
             with contextlib.suppress(OSError):
                 folder = tempfile.mkdtemp(prefix="nccl-runbook-", dir=parent)
