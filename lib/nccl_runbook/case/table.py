@@ -18,8 +18,8 @@ SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run", "symptom-recognised"])
 
 
-def text(case: Case, change: Iterable[str] = ()) -> str:
-    """The answer, strongest first; anything weaker is one line. ``change``: lines that show the fix in a script."""
+def text(case: Case, diff: str = "") -> str:
+    """The answer, strongest first; anything weaker is one line. ``diff``: the fix in a script."""
     document, lead, test = case.document, case.lead, case.test
     lines = [document.sentence, ""]
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
@@ -35,7 +35,7 @@ def text(case: Case, change: Iterable[str] = ()) -> str:
         lines += [line for r in fix for line in remedy(r)]
         lines += [f"   Tried here: {document.tried}"] * bool(document.tried)
         verify = known.verify if known and fix else ""
-        lines += [*change, *[f"   It worked if: {verify}"] * bool(verify), ""]
+        lines += [*[f"       {row}" for row in diff.splitlines()], *[f"   It worked if: {verify}"] * bool(verify), ""]
     behind = [c for c in behind if c is not first]
     for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
         lines += [line for line in _weaker(cause, bool(first), document.sentence) if line not in lines or line.startswith("       ")]

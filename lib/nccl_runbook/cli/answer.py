@@ -56,7 +56,7 @@ def _in_a_folder(path: Path | None) -> Path | None:
 
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and paths alone need no parser."""
-    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "OutOption", "RedactOption", "ShareOption"):
+    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption", "ShareOption"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
@@ -69,8 +69,6 @@ def __getattr__(name: str) -> Any:
             "ShareOption": Annotated[bool, typer.Option(
                 "--share", callback=_share, help="Replace names of hosts, users, teams, buckets and folders, IP and MAC addresses, and GPU "
                 "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.")],
-            "OutOption": Annotated[Path | None, typer.Option(metavar="FILE", callback=_in_a_folder,
-                                                             help="Write the script or configuration with the fix in it to this file.")],
             "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", callback=_in_a_folder,
                                                               help="Also write the answer as one page to pass on.")]}[name]
 
@@ -136,30 +134,16 @@ def end(said: Any, code: int, html: Path | None = None, page: Callable[[], str] 
     sys.exit(code)
 
 
-def refused(out: Path | None, given: Iterable[object]) -> None:
-    """Leaves where --out names a file that was given."""
-    if out and out.exists() and any(os.path.exists(path) and out.samefile(path) for path in map(os.path.expanduser, map(str, given))):
-        leave(f"--out {out} is a file that you gave: name another one")
-
-
-def write_fix(out: Path | None, fix: Any) -> None:
-    """The whole file with the fix in it, with the mode of the old one."""
-    if out and fix:
-        write(out, fix.text, Path(fix.path).expanduser().stat().st_mode & 0o777, "surrogateescape")
-    elif out:
-        say(f"nothing was written to {out}: the fix is no setting or option of a file that you gave")
-
-
-def write(path: Path, text: str, mode: int = 0o666, errors: str = "replace") -> None:
+def write(path: Path, text: str, mode: int = 0o666) -> None:
     """The file as a whole, a page with the mode of the umask, as it is made to be passed on; leaves with a sentence where it cannot be
     written."""
     from nccl_runbook.core.records import write_text
 
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
-            path.write_text(text, encoding="utf-8", errors=errors)
+            path.write_text(text, encoding="utf-8", errors="replace")
         else:
-            write_text(path, text, mode, errors)
+            write_text(path, text, mode)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1 if error.errno in FULL else 2)
 
@@ -183,7 +167,7 @@ def judged(seen: Environment | Gap) -> dict[str, str]:
 
 
 def page_of(step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,
-            software: dict[str, str] | None = None, not_seen: Iterable[str] = (), fix: Any = None) -> str:
+            software: dict[str, str] | None = None, not_seen: Iterable[str] = (), diff: str = "") -> str:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
     from nccl_runbook.core.records import Judged, of_findings
@@ -193,7 +177,7 @@ def page_of(step: str, sentence: str, findings: Iterable[Finding], tables: Itera
     document = verdict_document(RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown])
     if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
         document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
-    return index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown], fix=fix)
+    return index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown], diff=diff)
 
 
 def index(document: Any, records: Iterable[Any], **more: Any) -> str:

@@ -29,26 +29,23 @@ def diagnose(
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
-    out: answer.OutOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """Start here: name everything you have, and read what is broken, how that is known, and what to change."""
     stop.end()
     answer.named(against)
-    answer.refused(out, given or ())
     brought, found = _gathered(list(given or ()), gap, gpus, against)
     if not found.records and sys.stdin.isatty():  # nothing was named, and no rank runs here
         brought, found = _gathered([answer.typer.prompt("A path, or the error text")], gap, gpus, against)
     if not found.records:
         answer.leave("no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, a pid or an error text")
     told = case(found, "diagnose", answer.command(), fail_on)
-    from nccl_runbook.environment.change import fix_of
+    from nccl_runbook.environment.change import diff_of
 
-    fix = fix_of(told.lead, (*brought.scripts, *brought.configurations))
-    answer.write_fix(out, fix)
-    said = _document(told, brought, fix) if json else text(told, fix.lines if fix else ())
+    diff = diff_of(told.lead, (*brought.scripts, *brought.configurations))
+    said = _document(told, brought, diff) if json else text(told, diff)
     answer.end(said, told.document.exit_code, html, lambda: answer.index(
-        told.document, told.found.records, test=told.test, fix=fix, collect=told.collect))
+        told.document, told.found.records, test=told.test, diff=diff, collect=told.collect))
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
@@ -68,12 +65,12 @@ def _look(pids: list[int], gap_s: float) -> Live:
     return live.look(live.checked_pids(pids), gap_s, answer.say)
 
 
-def _document(told: Case, brought: Brought, fix: Any) -> dict[str, Any]:
+def _document(told: Case, brought: Brought, diff: str) -> dict[str, Any]:
     """What --json prints; its schema is schemas/diagnose.json."""
     document = told.document
     return {"schema": "nccl-runbook/diagnose/1", "verdict": document.verdict, "exit_code": document.exit_code,
             "sentence": document.sentence, "lead": told.lead, "causes": document.causes, "fits": [c.id for c in told.found.fits],
-            "fix_diff": fix.diff if fix else "",
+            "fix_diff": diff,
             "next": told.test, "collect": told.collect, "not_looked_at": document.not_looked_at,
             "brought": {what: names for what, names in vars(brought).items() if names},
             "steps": [{"step": s.notebook, "status": s.status, "reason": s.reason} for s in document.steps]}

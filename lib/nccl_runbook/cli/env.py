@@ -10,7 +10,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, counted, gaps_in
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
 from nccl_runbook.environment import judge as environment, read as probe, read_file as environment_file
-from nccl_runbook.environment.change import Fix, fix_of, variable_of
+from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.table import host_table, libraries_table, variables_table
 
@@ -28,7 +28,6 @@ def env(
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
-    out: answer.OutOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """List settings that nobody reads, or that are wrong, renamed or obsolete, and what to set instead. Reads only."""
@@ -36,17 +35,15 @@ def env(
     wrong += [f"{v!r} is not a version: write numbers such as 2.11" for v in (torch, nccl) if v and not v[0].isdecimal()]
     if wrong:
         answer.leave(wrong[0])
-    answer.refused(out, [file] if file else [])
     seen = _with_versions(_read(file, pid), torch, nccl)
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    fix = fix_of(findings[0] if code else None, [str(file)] if file else [])
-    said = _as_json(seen, findings, verdict, code, fix) if json else _as_text(seen, findings, verdict, code, fix)
-    answer.write_fix(out, fix)
+    diff = diff_of(findings[0] if code else None, [str(file)] if file else [])
+    said = _as_json(seen, findings, verdict, code, diff) if json else _as_text(seen, findings, verdict, code, diff)
     answer.end(said, code, html, lambda: answer.page_of(
         "02-environment", f"{verdict.capitalize()}: {findings[0].title}", findings,
-        (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen), fix=fix))
+        (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen), diff=diff))
 
 
 def _read(file: Path | None, pids: list[int]) -> Environment:
@@ -66,18 +63,18 @@ def _with_versions(seen: Environment, torch: str, nccl: str) -> Environment:
     return dataclasses.replace(seen, roles=[dataclasses.replace(role, **changes) for role in seen.roles])
 
 
-def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int, fix: Fix | None) -> dict[str, Any]:
+def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> dict[str, Any]:
     rows = [{"id": f.id, "variable": variable_of(f), "severity": f.severity.value, "text": f.title,
              "replacement": "\n".join(line for r in f.remedy for line in r.lines)} for f in findings]
     return {"schema": "nccl-runbook/env/1", "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows,
-            "fix_diff": fix.diff if fix else "", "settings": {r.name: r.variables for r in seen.roles}}
+            "fix_diff": diff, "settings": {r.name: r.variables for r in seen.roles}}
 
 
-def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int, fix: Fix | None) -> str:
+def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> str:
     lines = [line for f in findings for line in (
         f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:3] if e.text not in f.title),
         *(told for r in f.remedy for told in (f"        {r.text}", *(f"            {x}" for x in r.lines))))]
-    lines += fix.lines if fix else []
+    lines += [f"            {row}" for row in diff.splitlines()]
     lines += [f"not looked at: {path}: {gap}" for name, part in [*((r.name, r) for r in seen.roles), ("host", seen.host)]
               for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
     lines.append(f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "

@@ -112,7 +112,7 @@ def json_text(value: Any, redactor: Redactor) -> str:
     return escaped(json.dumps(redactor.json(to_json(value)), indent=1, ensure_ascii=False)) + "\n"
 
 
-def write_texts(texts: Mapping[Path, str], mode: int = 0o600, errors: str = "replace") -> None:
+def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
     """Replace these files of one folder, each as a whole, none before all of them are on the disk: one that is full leaves the old ones
     as they belong together. ``mode``: as far as the umask allows."""
     umask = os.umask(0o077)
@@ -123,7 +123,7 @@ def write_texts(texts: Mapping[Path, str], mode: int = 0o600, errors: str = "rep
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, made[path] = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
             left_over.callback(Path(made[path]).unlink, missing_ok=True)
-            with os.fdopen(handle, "w", encoding="utf-8", errors=errors) as file:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -132,9 +132,9 @@ def write_texts(texts: Mapping[Path, str], mode: int = 0o600, errors: str = "rep
             os.replace(temporary, path)
 
 
-def write_text(path: Path, text: str, mode: int = 0o600, errors: str = "replace") -> None:
+def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     """The same for one file: a reader sees the old one or the new one, never a part."""
-    write_texts({path: text}, mode, errors)
+    write_texts({path: text}, mode)
 
 
 def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object] = (), judged: Judged | None = None,

@@ -59,10 +59,9 @@ def _middle_out(text: str, limit: int) -> str:
 
 
 def render_index(document: VerdictDocument, records: Iterable[Record], files: Collection[str] = (), test: object = None,
-                 fix: object = None, collect: Sequence[str] = ()) -> str:
+                 diff: str = "", collect: Sequence[str] = ()) -> str:
     """The page of a run or of one command. ``files``: names in the run's folder that it may link to; ``test``: case.judge.Test, what to
-    do next; ``fix``: environment.change.Fix, a change of a script;
-    ``collect``: lines for the next run of the job."""
+    do next; ``diff``: the fix as a change of a script; ``collect``: lines for the next run of the job."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead = leading(document.steps, document.causes)
@@ -72,7 +71,7 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     answer = [one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith(POSSIBLE))]
     weaker = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))]
     context = {
-        "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "fix": fix, "collect": collect,
+        "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "diff": diff, "collect": collect,
         "counts": _counts(document),
         "verify": causes()[lead.cause].verify if lead and lead.cause in causes() else "", "lead": lead, "ahead": ahead,
         # of a machine on which nothing is wrong the first picture of any step
