@@ -53,7 +53,8 @@ _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, also behind an escaped line end or sign
-_TOKENS = {start: re.compile(_START * start[0].isalnum() + re.escape(start) + rest) for start, rest in _TABLES["token"].items()}
+_CUT = r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026)"  # as a program shows the beginning of a token
+_TOKENS = {start: re.compile(f"{_START * start[0].isalnum()}{re.escape(start)}(?:{rest}|{_CUT})") for start, rest in _TABLES["token"].items()}
 _BEFORE_VALUE = [(word, re.compile(_START + lead)) for words, lead in _TABLES["argument"].items() for word in words.split("|")]
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)")
 _PEM_LINE = re.compile(r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$")
@@ -85,6 +86,7 @@ _VALUE = re.compile(
     r"(?<![)\]}.])))")  # brackets close around it
 _LINES = re.compile(r"(?=([^\n]+\n?[^\n]*))[^\n]+")  # each line, and as a group with the next one, where its value may stand
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
+COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")  # and what else a terminal obeys
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -215,6 +217,7 @@ class Redactor:
         return shared(self._hidden(text))
 
     def _without_secrets(self, text: str) -> str:
+        text = COLOURS.sub("", text)
         for own in self._own:
             text = own.sub(_mask("own"), text)
         if self._values:
