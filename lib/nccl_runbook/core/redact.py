@@ -30,13 +30,9 @@ _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
 
 def _tables() -> Dict[str, Dict[str, str]]:
     """The sections of secrets.toml; each row is one line."""
-    found: Dict[str, Dict[str, str]] = {}
-    for line in (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode().splitlines():
-        if line.startswith("["):
-            section = found.setdefault(line.strip("[]"), {})
-        elif row := re.match(r"\"?([^\"#]+?)\"? = '([^']*)'", line):
-            section[row[1]] = row[2]
-    return found
+    parts = re.split(r"(?m)^\[(\w+)\]$", (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode())
+    row = re.compile(r"(?m)^\"?([^\"#\n]+?)\"? = '([^'\n]*)'")
+    return {name: dict(row.findall(rows)) for name, rows in zip(parts[1::2], parts[2::2])}
 
 
 _TABLES = _tables()
@@ -67,7 +63,7 @@ _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 _NAME = re.compile(
     r"(?:(?<![\w.-])|(?<=%2[27]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]))?(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|SecretStr)\]?(?=\s{{0,4}}=))?"
-    r"\s{0,8}(?:=>|:=|->|=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
+    r"\s{0,8}(?:=>|:=|->|\+?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
     r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|key)>\s{0,12}<\w{1,20}>|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)\s{1,8}(?=[^-\s])|(?!)))")
 # a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
@@ -123,9 +119,8 @@ def sounds_secret(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether this value under that name is a secret: not a number, a word of a program, or what stands for a value."""
-    if value.startswith(MASK) or not sounds_secret(name) or _HARMLESS.fullmatch(value):
-        return False
-    return bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+    is_value = not value.startswith(MASK) and not _HARMLESS.fullmatch(value)
+    return is_value and sounds_secret(name) and bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
 
 
 def masked(text: str) -> str:
@@ -142,8 +137,8 @@ def _written(character: str) -> str:
     """An expression for the ways in which a character is written: as itself, or as JSON, Python, a shell, a URL or HTML has it."""
     if character.isascii() and character.isalnum():
         return character
-    plain = {character, "\\" + character, json.dumps(character)[1:-1], character.encode("unicode_escape").decode()}
-    plain |= {quote(character, safe="", errors="replace"), "'\"'\"'" if character == "'" else character}
+    plain = {character, "\\" + character, json.dumps(character)[1:-1], character.encode("unicode_escape").decode(),
+             quote(character, safe="", errors="replace"), "'\"'\"'" if character == "'" else character}
     marked = plain | {html.escape(p, quotes) for p in plain for quotes in (True, False)}
     marked |= {m.replace("&#x27;", "&#39;").replace("&quot;", "&#34;") for m in marked}
     return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
@@ -207,8 +202,7 @@ class Redactor:
         values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}
         values |= {line for v in values for line in v.splitlines() if len(line) >= 16}  # a key of many lines, in a log that goes by lines
         longest_first = sorted(values, key=len, reverse=True)
-        self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first)) if longest_first else None
-
+        self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first) or "(?!)")
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
         self._hidden = functools.lru_cache(maxsize=8192)(self._without_secrets)  # ranks and files say the same again and again
 
@@ -220,9 +214,7 @@ class Redactor:
         text = COLOURS.sub("", text)
         for own in self._own:
             text = own.sub(_mask("own"), text)
-        if self._values:
-            text = self._values.sub(_mask("variable"), text)
-        text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), text))
+        text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), self._values.sub(_mask("variable"), text)))
         for start, token in _TOKENS.items():
             if start in text:
                 text = token.sub(_mask("token"), text)
