@@ -30,13 +30,9 @@ _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
 
 def _tables() -> Dict[str, Dict[str, str]]:
     """The sections of secrets.toml; each row is one line."""
-    found: Dict[str, Dict[str, str]] = {}
-    for line in (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode().splitlines():
-        if line.startswith("["):
-            section = found.setdefault(line.strip("[]"), {})
-        elif row := re.match(r"\"?([^\"#]+?)\"? = '([^']*)'", line):
-            section[row[1]] = row[2]
-    return found
+    parts = re.split(r"(?m)^\[(\w+)\]$", (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode())
+    row = re.compile(r"(?m)^\"?([^\"#\n]+?)\"? = '([^'\n]*)'")
+    return {name: dict(row.findall(rows)) for name, rows in zip(parts[1::2], parts[2::2])}
 
 
 _TABLES = _tables()
@@ -53,7 +49,8 @@ _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, also behind an escaped line end or sign
-_TOKENS = {start: re.compile(_START * start[0].isalnum() + re.escape(start) + rest) for start, rest in _TABLES["token"].items()}
+_CUT = r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026)"  # as a program shows the beginning of a token
+_TOKENS = {start: re.compile(f"{_START * start[0].isalnum()}{re.escape(start)}(?:{rest}|{_CUT})") for start, rest in _TABLES["token"].items()}
 _BEFORE_VALUE = [(word, re.compile(_START + lead)) for words, lead in _TABLES["argument"].items() for word in words.split("|")]
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)")
 _PEM_LINE = re.compile(r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$")
@@ -66,7 +63,7 @@ _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 _NAME = re.compile(
     r"(?:(?<![\w.-])|(?<=%2[27]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]))?(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|SecretStr)\]?(?=\s{{0,4}}=))?"
-    r"\s{0,8}(?:=>|:=|->|=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
+    r"\s{0,8}(?:=>|:=|->|\+?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
     r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|key)>\s{0,12}<\w{1,20}>|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)\s{1,8}(?=[^-\s])|(?!)))")
 # a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
@@ -85,6 +82,7 @@ _VALUE = re.compile(
     r"(?<![)\]}.])))")  # brackets close around it
 _LINES = re.compile(r"(?=([^\n]+\n?[^\n]*))[^\n]+")  # each line, and as a group with the next one, where its value may stand
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
+COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")  # and what else a terminal obeys
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -121,9 +119,8 @@ def sounds_secret(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether this value under that name is a secret: not a number, a word of a program, or what stands for a value."""
-    if value.startswith(MASK) or not sounds_secret(name) or _HARMLESS.fullmatch(value):
-        return False
-    return bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+    is_value = not value.startswith(MASK) and not _HARMLESS.fullmatch(value)
+    return is_value and sounds_secret(name) and bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
 
 
 def masked(text: str) -> str:
@@ -140,8 +137,8 @@ def _written(character: str) -> str:
     """An expression for the ways in which a character is written: as itself, or as JSON, Python, a shell, a URL or HTML has it."""
     if character.isascii() and character.isalnum():
         return character
-    plain = {character, "\\" + character, json.dumps(character)[1:-1], character.encode("unicode_escape").decode()}
-    plain |= {quote(character, safe="", errors="replace"), "'\"'\"'" if character == "'" else character}
+    plain = {character, "\\" + character, json.dumps(character)[1:-1], character.encode("unicode_escape").decode(),
+             quote(character, safe="", errors="replace"), "'\"'\"'" if character == "'" else character}
     marked = plain | {html.escape(p, quotes) for p in plain for quotes in (True, False)}
     marked |= {m.replace("&#x27;", "&#39;").replace("&quot;", "&#34;") for m in marked}
     return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
@@ -205,8 +202,7 @@ class Redactor:
         values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}
         values |= {line for v in values for line in v.splitlines() if len(line) >= 16}  # a key of many lines, in a log that goes by lines
         longest_first = sorted(values, key=len, reverse=True)
-        self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first)) if longest_first else None
-
+        self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first) or "(?!)")
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
         self._hidden = functools.lru_cache(maxsize=8192)(self._without_secrets)  # ranks and files say the same again and again
 
@@ -215,11 +211,10 @@ class Redactor:
         return shared(self._hidden(text))
 
     def _without_secrets(self, text: str) -> str:
+        text = COLOURS.sub("", text)
         for own in self._own:
             text = own.sub(_mask("own"), text)
-        if self._values:
-            text = self._values.sub(_mask("variable"), text)
-        text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), text))
+        text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), self._values.sub(_mask("variable"), text)))
         for start, token in _TOKENS.items():
             if start in text:
                 text = token.sub(_mask("token"), text)

@@ -5,11 +5,11 @@ import functools
 import re
 from typing import NamedTuple
 
+from nccl_runbook.core.redact import COLOURS
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 
 LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
 MAX_PIECES = 200  # of one line, the first and the last ones: a line of a gigabyte is no message
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _REPEATED = re.compile(r"\[repeated (\d+)x across cluster\].*$")
 # a progress bar without its newline
 _GLUED = re.compile(r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])")
@@ -61,7 +61,7 @@ def attempt_of_name(name: str) -> tuple[str, int]:
 def pieces(raw: bytes) -> list[str]:
     """The texts in one raw line: without colours, one for each carriage return, cut where it is very long."""
     text = raw.decode("utf-8", "replace").replace("\x00", "")
-    text = _ANSI.sub("", text) if "\x1b" in text else text
+    text = COLOURS.sub("", text) if "\x1b" in text else text
     if "\r" not in text and len(text) <= LINE_CHARACTERS:
         return _GLUED.split(text) if ".cpp:" in text else [text]
     step = LINE_CHARACTERS // 2
