@@ -4,8 +4,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from nccl_runbook.case.answer import case, gather
-from nccl_runbook.case.facts import Brought
+from nccl_runbook.case.answer import Brought, case, gather
 from nccl_runbook.causes.causes import table, variables, version
 
 HANG = (f"[rank{0}]:[E1] ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, "

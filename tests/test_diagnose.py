@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 from book_samples import run_cli, with_library
 from hypothesis import given, strategies as st
+from nccl_runbook.case.answer import sort
 from nccl_runbook.case.judge import READING, cheapest, following, left
-from nccl_runbook.case.read import sort
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity

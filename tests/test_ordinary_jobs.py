@@ -17,9 +17,7 @@ import live_samples as s
 import live_worlds as worlds
 import ordinary_jobs as ordinary
 import pytest
-from nccl_runbook.case.answer import case, gather
-from nccl_runbook.case.facts import Brought
-from nccl_runbook.case.read import sort
+from nccl_runbook.case.answer import Brought, case, gather, sort
 from nccl_runbook.hang import judge as after
 from nccl_runbook.hang.live import ask as live_ask, ask_processes as live_processes, judge as rules
 from nccl_runbook.hang.live.facts import LEFT_OVER

@@ -20,10 +20,9 @@ from nccl_runbook.case.table import Answer
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Command, Judged, Record
-from nccl_runbook.report.cells import StepView, _by_hand, not_looked_at_table, steps_table
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, render_index
-from nccl_runbook.report.tables import TEMPLATES, Cell, Lanes, Table
+from nccl_runbook.report.tables import TEMPLATES, Cell, Lanes, StepView, Table, _by_hand, not_looked_at_table, steps_table
 from nccl_runbook.report.verdict import RunInfo, verdict_document
 from processes import ROOT, quickest_s
 
@@ -445,7 +444,7 @@ def test_the_second_notebook_page_is_cheap(pages, tmp_path):
 
 
 def test_report_loads_neither_jupyter_nor_jinja_until_a_page_is_made():
-    code = "import sys, nccl_runbook.report.cells; print({'nbformat', 'nbconvert', 'jinja2', 'bleach', 'torch'} & set(sys.modules))"
+    code = "import sys, nccl_runbook.report.tables; print({'nbformat', 'nbconvert', 'jinja2', 'bleach', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
 
 

@@ -15,7 +15,7 @@ import pytest
 from fake_nvml import fake_nvml
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.cli import plan as plan_command
-from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes, normal_bus
+from nccl_runbook.core.facts import Identity, bus_of_message, clashes, normal_bus
 from nccl_runbook.plan import judge as rules, read_training_file as training_file
 from nccl_runbook.plan.groups import Group, RankAt
 from nccl_runbook.scripts.read import read as read_script

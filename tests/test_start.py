@@ -18,12 +18,10 @@ import typer
 from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
-from nccl_runbook.case.answer import Case, case, logs_of, of_start
-from nccl_runbook.case.facts import Brought, Start
+from nccl_runbook.case.answer import Brought, Case, Start, case, collect_start, logs_of, of_start
 from nccl_runbook.case.judge import plan
-from nccl_runbook.case.read import collect
 from nccl_runbook.case.table import Answer
-from nccl_runbook.cockpit import given as given_words
+from nccl_runbook.cockpit import form as given_words
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
@@ -48,7 +46,7 @@ DUPLICATES = [
 def brought(tmp_path: Path, log: str = "", symptom: str = "") -> Start:
     path = tmp_path / "job.log"
     path.write_text(log)
-    return collect(symptom, str(path) if log else "")
+    return collect_start(symptom, str(path) if log else "")
 
 
 def answered(tmp_path: Path, log: str = "", symptom: str = "") -> Case:
@@ -80,14 +78,14 @@ def test_the_steps_are_notebooks_and_a_healthy_log_matches_nothing():
 def test_a_log_is_read_as_07_reads_it(tmp_path):
     (tmp_path / "rank0.log").write_text(DUPLICATES[0] + "\n")
     for named in (str(tmp_path), str(tmp_path / "rank0.log"), f"{tmp_path / 'rank0.log'}:{tmp_path / 'none.log'}"):
-        assert collect("", named).logs.seen == read.collect(named).seen
-        assert "log-points-to-cause" in ids(of_start(collect("", named)))
+        assert collect_start("", named).logs.seen == read.collect(named).seen
+        assert "log-points-to-cause" in ids(of_start(collect_start("", named)))
 
 
 def test_what_was_brought_survives_its_record(tmp_path):
-    dumps = collect("", str(ROOT / "tests/data/hang/skip"))
+    dumps = collect_start("", str(ROOT / "tests/data/hang/skip"))
     assert dumps.hang
-    for start in (brought(tmp_path, HEALTHY + DUPLICATES[0], "hangs"), collect("", str(tmp_path)), collect("", ""), dumps):
+    for start in (brought(tmp_path, HEALTHY + DUPLICATES[0], "hangs"), collect_start("", str(tmp_path)), collect_start("", ""), dumps):
         assert TypeAdapter(Start).validate_python(json.loads(json.dumps(to_json(start)))) == start
 
 
@@ -128,25 +126,25 @@ def test_symptom_recognised_fires_when_no_message_names_a_cause(tmp_path):
 
 def test_symptom_recognised_stays_quiet_when_a_message_names_the_cause(tmp_path):
     assert "symptom-recognised" not in ids(answered(tmp_path, DUPLICATES[0], "hangs-later"))
-    assert "symptom-recognised" not in ids(of_start(collect("hangs-later", str(ROOT / "tests/data/hang/skip")))), "nor when dumps name a rank"
+    assert "symptom-recognised" not in ids(of_start(collect_start("hangs-later", str(ROOT / "tests/data/hang/skip")))), "nor when dumps name a rank"
 
 
 def test_log_not_read_fires_when_there_is_no_such_file(tmp_path):
-    told = of_start(collect("", str(tmp_path / "none.log")))
+    told = of_start(collect_start("", str(tmp_path / "none.log")))
     assert "log-not-read" in ids(told) and {f.severity for f in told.found.findings} == {Severity.UNKNOWN}
 
 
 def test_log_not_read_stays_quiet_when_the_log_is_empty(tmp_path):
     (tmp_path / "empty.log").touch()
-    assert ids(of_start(collect("", str(tmp_path / "empty.log")))) == ["no-cause-in-log"]
+    assert ids(of_start(collect_start("", str(tmp_path / "empty.log")))) == ["no-cause-in-log"]
 
 
 def test_nothing_brought_fires_when_nothing_was_brought():
-    assert [(f.id, f.severity) for f in of_start(collect("", " ")).found.findings] == [("nothing-brought", Severity.OK)]
+    assert [(f.id, f.severity) for f in of_start(collect_start("", " ")).found.findings] == [("nothing-brought", Severity.OK)]
 
 
 def test_nothing_brought_stays_quiet_when_a_symptom_was_typed():
-    assert ids(of_start(collect("it smells of smoke", ""))) == ["no-cause-in-log"]
+    assert ids(of_start(collect_start("it smells of smoke", ""))) == ["no-cause-in-log"]
 
 
 def test_the_plan_has_every_step_once_the_deciding_ones_first(tmp_path):
@@ -244,7 +242,7 @@ def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path)
 
 def test_headless_it_is_a_table_and_needs_no_widgets(monkeypatch):
     monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
-    shown = repr(cockpit.show(dict(PLAIN), of_start(collect("", ""))))
+    shown = repr(cockpit.show(dict(PLAIN), of_start(collect_start("", ""))))
     assert all(text in shown for text in ("no log and no symptom", "03-fewer-gpus", "nccl-runbook run", "nccl-runbook diagnose"))
     asked = "import sys, nccl_runbook.cockpit; assert not {'ipywidgets', 'torch', 'IPython', 'papermill'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", asked], check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})

@@ -14,8 +14,7 @@ import jsonschema
 import papermill
 import pytest
 import score
-from nccl_runbook.case.answer import case, logs_of
-from nccl_runbook.case.facts import Brought
+from nccl_runbook.case.answer import Brought, case, logs_of
 from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise, table
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json

@@ -18,9 +18,8 @@ from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import EXIT_CODES, NOTHING_KNOWN, Evidence, Finding, Remedy, Severity, exit_code
 from nccl_runbook.core.records import read
 from nccl_runbook.report import run as rules
-from nccl_runbook.report.cells import not_looked_at_table
 from nccl_runbook.report.run import RunFolder, info_of, write_run
-from nccl_runbook.report.tables import Cell
+from nccl_runbook.report.tables import Cell, not_looked_at_table
 from nccl_runbook.report.verdict import RunInfo, VerdictDocument, fixes, leading, merge_causes, verdict_document
 from pydantic import TypeAdapter
 

@@ -141,7 +141,7 @@ class Step:
 
         ``rests_on``: patterns of fact paths (``fnmatch``); a Gap there makes the step unknown, any other is listed as not looked at.
         """
-        from nccl_runbook.report.cells import StepView  # the page's look belongs to report; imported late so that probes never load it
+        from nccl_runbook.report.tables import StepView  # the page's look belongs to report; imported late so that probes never load it
 
         titles = {f.title for f in findings}  # a Gap that a finding tells in its own words is not told again
         missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from nccl_runbook.compare import ask as compare, judge as comparison, read as arms
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.environment import judge as environment, judge_libnccl as libnccl, read as environment_probe
+from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.sync import models
 
 pytestmark = pytest.mark.gpu
@@ -46,7 +46,7 @@ def changed_copy(engine, folder):
 def test_ab_names_a_libnccl_that_only_the_trainer_of_b_preloads(on_a_gpu, tmp_path):
     copy = changed_copy(on_a_gpu, tmp_path)
     ranks = environment_probe.of_arms(on_a_gpu, arms.read(".", f"@trainer preload:{copy}"))
-    found = {f.id: f for f in libnccl.judge(ranks)}
+    found = {f.id: f for f in environment.of_libraries(ranks)}
     assert [r.name for r in ranks.roles] == ["A", "A trainer", "B", "B trainer"] and [bool(r.preloaded) for r in ranks.roles] == [False, False, False, True]
     assert f"B trainer: LD_PRELOAD is in effect: {copy}" == found["preload"].title
     assert "same version number, but different files" in found["roles-libraries-differ"].title

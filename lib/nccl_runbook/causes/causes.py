@@ -13,9 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nccl_runbook.core.facts import WRONG_VALUES, RankResult, World
+from nccl_runbook.core.facts import WRONG_VALUES, Identity, RankResult, World, bus_of_message, clashes
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy, Severity
-from nccl_runbook.core.gpu_identity import Identity, bus_of_message, clashes
 from nccl_runbook.core.redact import sounds_secret
 
 NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
@@ -317,11 +316,6 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
     return None, "", []
 
 
-def _ending(rank: RankResult) -> tuple[bool, bool, int]:
-    """Sorts those that show most to the front: stopped or killed, then those that raised, then those that only waited."""
-    return not (rank.state.startswith("T") or rank.outcome == "signalled"), rank.outcome == "timed-out", rank.rank
-
-
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
     """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs
     a recurrence there."""
@@ -337,7 +331,9 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     # whose data arrived wrong, wherever a sender is known: not in an all_reduce, which adds all up
     senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
     sender = senders.pop() if len(senders) == 1 else None
-    bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=_ending)
+    # those first that show most: stopped or killed, then those that raised, then those that only waited
+    bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=lambda r: (
+        not (r.state.startswith("T") or r.outcome == "signalled"), r.outcome == "timed-out", r.rank))
     evidence = (
         *[Evidence(f"every wrong value that has one sender came from rank {sender}",
                    "value check")] * (sender is not None),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from nccl_runbook.case.answer import Case, Gathered, case, gather
-from nccl_runbook.case.facts import Brought
-from nccl_runbook.case.read import sort
+from nccl_runbook.case.answer import Brought, Case, Gathered, case, gather, sort
 from nccl_runbook.case.table import text
 from nccl_runbook.cli import answer
 from nccl_runbook.hang.live.facts import Live

@@ -6,15 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, Identity
 from nccl_runbook.core.findings import verdict_of
-from nccl_runbook.core.gpu_identity import Identity
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.plan import areal as knowledge, judge as rules_of_plans
 from nccl_runbook.plan.answer import FOREIGN, Plan, plans_of
 from nccl_runbook.plan.groups import LAUNCHERS, Site
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
-from nccl_runbook.report.cells import finding_text
+from nccl_runbook.report.tables import finding_text
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"

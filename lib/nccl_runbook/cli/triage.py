@@ -6,9 +6,7 @@ import gc
 import sys
 from typing import Annotated, Any
 
-from nccl_runbook.case.answer import Case, case, logs_of
-from nccl_runbook.case.facts import Brought
-from nccl_runbook.case.read import Dumps
+from nccl_runbook.case.answer import Brought, Case, Dumps, case, logs_of
 from nccl_runbook.case.table import text as answer_text
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import answer

@@ -12,8 +12,7 @@ from typing import Any
 from nccl_runbook.case.answer import Case
 from nccl_runbook.case.table import Answer, plan_table
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.report.cells import Line
-from nccl_runbook.report.tables import FOLDER
+from nccl_runbook.report.tables import FOLDER, Line
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget

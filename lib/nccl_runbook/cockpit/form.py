@@ -16,18 +16,61 @@ from typing import Any
 
 import ipywidgets as w
 
-from nccl_runbook.case.answer import Case, Gathered, case as add_up
-from nccl_runbook.case.facts import Brought
+from nccl_runbook.case.answer import Brought, Case, Gathered, case as add_up, gather, sort
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.case.table import card
 from nccl_runbook.cockpit import arguments, command_line, notebooks_here
-from nccl_runbook.cockpit.given import items, read
 from nccl_runbook.cockpit.run_process import RUN, RunProcess
+from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.interpreters import gpu_ranges
+from nccl_runbook.look import live
 from nccl_runbook.report.tables import macros
 from nccl_runbook.step import RUN_DIR_VARIABLE, outputs_root
 from nccl_runbook.triage.symptoms import step_texts, symptoms
+
+GAP_S = 10.0  # between two looks at a process, as the command line has it
+
+
+def items(given: str, root: Path, pasted: Path) -> list[str]:
+    """Each path, absolute; a line that is none, as it is; several such lines, which are a log, as one file.
+
+    ``root``: the folder that relative paths start from; ``pasted``: where the lines of a log are written.
+    """
+    paths: list[str] = []
+    rest: list[str] = []
+    for line in filter(str.strip, given.splitlines()):
+        named = _paths(line.strip(), root)
+        paths += named
+        rest += [] if named else [line]
+    if len(rest) < 2 or not any(" " in line.strip() for line in rest):
+        return [*paths, *map(str.strip, rest)]
+    write_text(pasted, Redactor(os.environ).text("\n".join([*rest, ""])))
+    return [*paths, str(pasted)]
+
+
+def _paths(line: str, root: Path) -> list[str]:
+    """The paths that a line names, blanks between them as in a shell; none if the line is a text."""
+    try:
+        words = [line] if os.path.lexists(root / os.path.expanduser(line)) else shlex.split(line)
+        paths = [root / os.path.expanduser(word) for word in words]
+        there = [os.path.lexists(path) for path in paths]
+    except (ValueError, OSError):  # a quote that does not close, a zero byte
+        return []
+    named = any(there) and all(here or "/" in word for here, word in zip(there, words, strict=True))
+    return [str(path) for path in paths] if named else []
+
+
+def read(words: Sequence[str]) -> tuple[Brought, Gathered]:
+    """Sorted, and judged. Raises ValueError for a path that leads nowhere, and for what cannot be read."""
+    if not words:
+        return Brought(), Gathered([])
+    brought = sort(words)
+    for path in brought.logs:
+        if not os.path.lexists(os.path.expanduser(path)):
+            raise ValueError(f"there is no file {path}")
+    return brought, gather(brought, None, 0, lambda pids: live.look(live.checked_pids(pids), GAP_S, str))
+
 
 PAUSE_S = 0.05  # without a key: then what was typed is answered
 WARM = "ncclSystemError"  # any error text: it loads what reads and judges

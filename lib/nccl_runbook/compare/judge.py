@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, worst_first
-from nccl_runbook.environment import judge_libnccl as libnccl
+from nccl_runbook.environment import judge as environment
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.search.halving import halve
 
@@ -133,8 +133,8 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
 def _libraries(ranks: Environment) -> list[Finding]:
     """What is wrong with libnccl within an arm. That A and B have different ones may be what is compared: a note."""
     arms = [dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"]
-    found = [f for f in libnccl.judge(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN)]
-    meant = () if any(map(libnccl.roles_differ, arms)) else (libnccl.roles_differ(ranks),)
+    found = [f for f in environment.of_libraries(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN)]
+    meant = () if any(map(environment.roles_differ, arms)) else (environment.roles_differ(ranks),)
     return [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) if f in meant else f for f in found]
 
 

@@ -171,17 +171,13 @@ def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str], unti
         return {**dict.fromkeys(known), **_pairs(text, "\0" if "\0" in text else "\n")}
     found: dict[str, str] = {}
     for name, (value, _) in assigned(text).items():
-        found[name] = _expanded(value, only_set({**known, **loaded, **found}))
+        seen = only_set({**known, **loaded, **found}).get  # $NAME and ${NAME}; nothing else of the shell is worked out
+        found[name] = _REFERENCE.sub(lambda m, seen=seen: str(seen(m[1] or m[2], m[0])), value)
     return {**loaded, **found}
 
 
 def _pairs(text: str, between: str) -> dict[str, str]:
     return {m["name"]: m["value"] for row in text.split(between) if (m := _WORD.fullmatch(row))}
-
-
-def _expanded(value: str, known: Mapping[str, str]) -> str:
-    """$NAME and ${NAME} filled in where they are known; nothing else of the shell's language is worked out."""
-    return _REFERENCE.sub(lambda m: known.get(m[1] or m[2], m[0]), value)
 
 
 def _of_process(pid: str, known: Mapping[str, str]) -> Env:

@@ -48,9 +48,9 @@ _HARMLESS = re.compile(f"(?i:{_TABLES['value']['harmless']})", re.DOTALL)
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
-_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, also behind an escaped line end or sign
+_START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, or behind an escape
 _CUT = r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026)"  # as a program shows the beginning of a token
-_TOKENS = {start: re.compile(f"{_START * start[0].isalnum()}{re.escape(start)}(?:{rest}|{_CUT})") for start, rest in _TABLES["token"].items()}
+_TOKENS = {word: re.compile(f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|{_CUT})") for word, rest in _TABLES["token"].items()}
 _BEFORE_VALUE = [(word, re.compile(_START + lead)) for words, lead in _TABLES["argument"].items() for word in words.split("|")]
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)")
 _PEM_LINE = re.compile(r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$")

@@ -33,7 +33,7 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
 
 
 def changed(text: str, name: str, value: str | None) -> str:
-    """A script with another value of a variable, or with None without it: where a line exports it, it unsets it, as no block may be empty."""
+    """A script with another value of a variable, or with None without it; a line that exports it unsets it, as no block may be empty."""
     if value is not None:
         return re.sub(rf"(?<![\w./$-]){name}={_VALUE}", lambda _: f"{name}={value}", text)
     text = re.sub(rf"(?m)^([ \t]*)export[ \t]+{name}={_VALUE}[ \t\r]*(?=#|$)", rf"\1unset {name}", text)

@@ -148,13 +148,15 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
     conf = {path: {n: redactor.text(v) for n, v in conf_lines(text).items() if is_kept(n)} for path, text in files.items()
             if path.endswith("nccl.conf") or path == kept.get("NCCL_CONF_FILE") if isinstance(text, str)}
     release = next((t for t in said["torch"].values() if isinstance(t, str)), "")
-    shm = said["shm"]
+    shm, devices = said["shm"], _of(files, "/net/dev")
+    # of the process's own network namespace; without /proc of whoever asked
+    interfaces = said["interfaces"] if isinstance(devices, Gap) else [d.partition(":")[0].strip() for d in devices.splitlines() if ":" in d]
     return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
                 said["mapped"], version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
                 *limits_of(_of(files, "/limits")), requires_of(said.get("packages", [])), said.get("preloaded", []),
                 shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
                 [path for path in _CONTAINER if isinstance(files[path], str)], _of(files, "/ns/ipc"),
-                _interfaces(_of(files, "/net/dev"), said["interfaces"]), _routes(_of(files, "/net/route")),
+                interfaces, _routes(_of(files, "/net/route")),
                 _markers(said["torch"], said))
 
 
@@ -216,11 +218,6 @@ def host_of(raw: Mapping[str, Any]) -> Host:
         _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
         _iommu(files), environment_file.acs_redirects(_binaries(files)), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
         [library_of(path, what) for path, what in said["libraries"].items()])
-
-
-def _interfaces(text: Any, asker: list[str]) -> list[str]:
-    """Of the process's own network namespace; without /proc of whoever asked."""
-    return [line.partition(":")[0].strip() for line in text.splitlines() if ":" in line] if isinstance(text, str) else asker
 
 
 def _routes(text: Any) -> list[str] | Gap:

@@ -44,10 +44,6 @@ def _lags(gpu: NvmlGpu, machine: Machine) -> bool:
     return gpu.nvlinks.up < most and (gpu.nvlinks.up > 0 or gpu.nvlinks.to_switch is True or _on_fabric(gpu))
 
 
-def _held_by(gpu: NvmlGpu) -> str:
-    return f", held by pid {', '.join(str(o.pid) for o in gpu.owners)}" if known(gpu.owners) else ""
-
-
 # which GPUs have a fault of faults.toml
 _HAS: dict[str, Callable[[NvmlGpu, Machine], bool]] = {
     "ecc": lambda g, _: isinstance(g.ecc, Ecc) and bool(known(g.ecc.volatile_uncorrected)),
@@ -70,7 +66,8 @@ _SHOWS: dict[str, Callable[[NvmlGpu], str]] = {
     "nvlinks": lambda g: f"down: link {', '.join(str(i) for i, up in enumerate(g.nvlinks.active) if not up)}",
     "fabric": lambda g: f"state {g.fabric.state}, status {g.fabric.status}",
     "clock_reasons": lambda g: f"{', '.join(g.clock_reasons)} at {g.temperature_c} C",
-    "compute_mode": lambda g: f"compute mode {g.compute_mode}{_held_by(g)}",
+    "compute_mode": lambda g: f"compute mode {g.compute_mode}" + (
+        f", held by pid {', '.join(str(o.pid) for o in g.owners)}" if known(g.owners) else ""),
     "mig": lambda g: f"MIG on, {len(g.mig.instances)} instances",
     "virtualisation": lambda g: str(g.virtualisation)}
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, NvmlView, Pair, Surroundings
+from nccl_runbook.machine.facts import CudaView, GpuUse, GpuUsers, Machine, NvmlGpu, Pair, Surroundings
 from nccl_runbook.report.tables import Cell, Table, titled
 
 # how near two GPUs are, 1 nearest; NV# is always nearest
@@ -63,14 +63,11 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
 def views_table(machine: Machine) -> Table:
     """What NVML, the device files, CUDA and the variables each say."""
     return Table("", ["view", "GPUs", "what it says"], [
-        row for name, view, rows in (("NVML", machine.nvml, _nvml_rows),
-                                     ("device files", machine.surroundings, _files_rows),
-                                     ("CUDA in a rank", machine.cuda, _cuda_rows))
+        row for name, view, rows in (
+            ("NVML", machine.nvml, lambda name, nvml: [
+                [name, str(len(nvml.gpus)), f"driver {_text(nvml.driver)}, NVML {_text(nvml.nvml)}"]]),
+            ("device files", machine.surroundings, _files_rows), ("CUDA in a rank", machine.cuda, _cuda_rows))
         for row in ([[name, Cell(view.reason, "muted"), view.detail]] if isinstance(view, Gap) else rows(name, view))])
-
-
-def _nvml_rows(name: str, nvml: NvmlView) -> list[list[Any]]:
-    return [[name, str(len(nvml.gpus)), f"driver {_text(nvml.driver)}, NVML {_text(nvml.nvml)}"]]
 
 
 def _files_rows(name: str, around: Surroundings) -> list[list[Any]]:

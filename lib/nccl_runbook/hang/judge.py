@@ -8,7 +8,7 @@ from collections import Counter
 from nccl_runbook.causes.causes import fitting, recognise, usual
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.hang import judge_graph as graphs, judge_stacks
+from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import EARLIER, Hang
 from nccl_runbook.hang.judge_accused import RAS_AGAIN, Accused, accuse, by_ras, quoted, raised, ras_unclear, silent, slow
 from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, places
@@ -65,7 +65,7 @@ def judge(hang: Hang) -> Told:
 
 def by_look(hang: Hang, told: Told) -> Told:
     """The answer, or in place of one that is unknown what a look or saved stacks show, under the nearest name that a kind has."""
-    saved = [] if hang.dumps or hang.groups else judge_stacks.judge(hang.stacks)
+    saved = [] if hang.dumps or hang.groups else graphs.pictures(hang.stacks)
     picture = next(iter([*live.judge(together(hang.looks)), *saved]), None)
     if picture is None or told.kind != "unknown":
         return told

@@ -8,8 +8,19 @@ from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import Group, Hang, Op
-from nccl_runbook.hang.judge_graph import Graph, Wait, called, frame_of, group_name, source_of, track_of
-from nccl_runbook.hang.judge_stacks import frames_of, is_elsewhere, seen_in, top_of
+from nccl_runbook.hang.judge_graph import (
+    Graph,
+    Wait,
+    called,
+    frame_of,
+    frames_of,
+    group_name,
+    is_elsewhere,
+    seen_in,
+    source_of,
+    top_of,
+    track_of,
+)
 from nccl_runbook.hang.live.facts import RasAnswer, RasCommunicator, RasRank
 from nccl_runbook.hang.live.judge_ranks import apart
 from nccl_runbook.logs.facts import LogLine

@@ -19,18 +19,13 @@ class Selection:
     problem: str = ""
 
 
-def _uuids(gpus: Sequence[NvmlGpu | Gap]) -> dict[str, int]:
-    """Every UUID that may be named, also those of MIG instances, with its nvml_index."""
-    return {uuid: gpu.nvml_index for gpu in gpus if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap)
-            for uuid in [gpu.uuid, *(i.uuid for i in ([] if isinstance(gpu.mig, Gap) else gpu.mig.instances) if i.uuid)]}
-
-
 def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | str:
     """Identity and nvml_index of the GPU that an entry names, or what is wrong with it. UUIDs may be shortened if unambiguous."""
     if re.fullmatch(r"\+?\d+", entry):
         index = int(entry)
         return (f"#{index}", index) if index < len(gpus) else f"GPU {entry} does not exist: {len(gpus)} here, counted from 0"
-    known = _uuids(gpus)
+    known = {uuid: gpu.nvml_index for gpu in gpus if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap)
+             for uuid in [gpu.uuid, *(i.uuid for i in ([] if isinstance(gpu.mig, Gap) else gpu.mig.instances) if i.uuid)]}
     matches = [uuid for uuid in known if uuid.lower().startswith(entry.lower())]
     if entry.upper().startswith(("GPU-", "MIG-")) and len(matches) == 1:
         return (f"#{known[matches[0]]}" if entry.upper().startswith("GPU-") else matches[0]), known[matches[0]]

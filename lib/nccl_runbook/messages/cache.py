@@ -3,8 +3,9 @@
 import contextlib
 import os
 import stat
-import tempfile
 from pathlib import Path
+
+from nccl_runbook.core.records import write_text
 
 PREFIX = "catalogue-"
 
@@ -28,15 +29,9 @@ def read(name: str) -> bytes | None:
     return None
 
 
-def write(name: str, content: bytes) -> None:
+def write(name: str, content: str) -> None:
     """Keep the content, as a whole, in place of what was kept before. Nothing happens if it cannot be kept."""
-    with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as left_over:
-        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=PREFIX, dir=folder())  # mode 0600
-        left_over.callback(Path(temporary).unlink, missing_ok=True)
-        with open(handle, "wb") as file:
-            file.write(content)
-        for old in folder().glob(f"{PREFIX}*"):
-            if str(old) != temporary:
-                old.unlink(missing_ok=True)
-        os.replace(temporary, folder() / (PREFIX + name))
+    with contextlib.suppress(OSError, RuntimeError):
+        write_text(kept := folder() / (PREFIX + name), content)
+        for old in {*folder().glob(f"{PREFIX}*")} - {kept}:
+            old.unlink(missing_ok=True)

@@ -123,7 +123,7 @@ def catalogue() -> dict[str, Any]:
          r.get("words", False), advice(r) | {"says": r.get("says", "")} if {"says", "remedy", "decides"} & r.keys() else None)
         for r in _rows()],
         "needs": {e: [[sorted(map(bytes.decode, of)) for of in branch] for branch in branches] for e, branches in needs.items()}}
-    cache.write(name, json.dumps(found).encode())
+    cache.write(name, json.dumps(found))
     return found
 
 

@@ -4,9 +4,8 @@ import difflib
 from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import table
-from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.facts import Clash, Gap, Identity, clashes, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.core.gpu_identity import Clash, Identity, clashes
 from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
 from nccl_runbook.plan.areal import Mode, Refused, Rules, newest, spans, spelt, valid_at, written_for

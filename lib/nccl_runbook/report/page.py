@@ -9,9 +9,8 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import NOTHING_KNOWN
 from nccl_runbook.core.records import Record, RecordError, read
-from nccl_runbook.report.cells import not_looked_at_table
 from nccl_runbook.report.markup import badge, framed
-from nccl_runbook.report.tables import Table, environment
+from nccl_runbook.report.tables import Table, environment, not_looked_at_table
 from nccl_runbook.report.verdict import POSSIBLE, VERDICT_STEP, VerdictDocument, fixes, leading
 
 MAX_BYTES = 300_000

@@ -6,9 +6,8 @@ import dataclasses
 import re
 
 from nccl_runbook.causes.causes import Advice, Cause, Rows, causes, fitting, usual
-from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.facts import bus_of_message, counted, grouped
 from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
-from nccl_runbook.core.gpu_identity import bus_of_message
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, says, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs

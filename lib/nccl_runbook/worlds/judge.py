@@ -25,7 +25,9 @@ def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap,
     if ladder.backend == "gloo":
         return _rehearsal(ladder)
     located = _search(search)
-    return [*located, *_ladder(ladder), *_singles(singles), *([] if located else _pairs(pairs))] or [_healthy(ladder, pairs)]
+    alone = [explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again)
+             for g, t in ({} if isinstance(singles, Gap) else singles.trials).items() if not t.passed]
+    return [*located, *_ladder(ladder), *alone, *([] if located else _pairs(pairs))] or [_healthy(ladder, pairs)]
 
 
 def _sizes(ladder: Ladder) -> str:
@@ -51,11 +53,6 @@ def _ladder(ladder: Ladder) -> list[Finding]:
     untried = ", ".join(map(str, ladder.wanted[len(ladder.rungs) :]))
     return [_unknown("ladder-not-finished", f"the budget ended before {untried} ranks",
                      f"passed: {_sizes(ladder)}")] * bool(untried)
-
-
-def _singles(singles: Singles | Gap) -> list[Finding]:
-    return [explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again)
-            for g, t in ({} if isinstance(singles, Gap) else singles.trials).items() if not t.passed]
 
 
 def _pairs(pairs: Pairs | Gap) -> list[Finding]:
