@@ -47,7 +47,7 @@ def text(case: Case, diff: str = "") -> str:
               if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
     if test:
         line = test.line.replace("\n", "\n      ")
-        shows = f"it answers: {test.why}" if test.why.endswith("?") else f"it shows {test.why}"
+        shows = f"it answers: {test.why}" if test.why.endswith("?") else test.why if test.why.endswith(".") else f"it shows {test.why}"
         lines += [f"next: {line}", f"      {shows}" + f" (about {test.about_s} s)" * bool(test.about_s)]
     if case.collect:
         lines += ["on the next run, collect what is missing:", *(f"       {line}" for line in case.collect)]
@@ -66,7 +66,7 @@ def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
 
 def remedy(r: Remedy) -> list[str]:
     """Who can do it, what, and the lines to copy."""
-    return [f"   {r.who}: {r.text}", *(f"       {line}" for line in r.lines)]
+    return [f"   {r.who}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
 
 
 def _beside(findings: Iterable[Finding], lead: Finding | None) -> list[Finding]:

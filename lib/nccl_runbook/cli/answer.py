@@ -49,8 +49,8 @@ def _share(wanted: bool) -> bool:
 
 def _in_a_folder(path: Path | None) -> Path | None:
     """Refused before anything is read; a typing error makes no folder."""
-    if path and not path.parent.is_dir():
-        leave(f"cannot write {path}: there is no folder {path.parent}")
+    if path and (str(path) == "-" or not path.parent.is_dir()):
+        leave(f"cannot write {path}: " + ("name a file" if str(path) == "-" else f"there is no folder {path.parent}"))
     return path
 
 

@@ -185,8 +185,8 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     against = ("a killed process and a stopped one both print nothing; only the process state shows which it is",)
     busy = [line for line in last if _AT_WORK.search(line.text)]
     told = enumerate(("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy) + ("peer-crashed", "peer-stopped"))
-    doing = [Advice(f"Rank {line.rank} printed last: {line.text[:120]}") for line in busy[:1]]
-    lines = (waiting[0].timeouts[0].at, *last[:2])
+    doing = [Advice(f"Rank {line.rank} fell silent after it had printed: {line.text[:120]}") for line in (busy or last)[:1]]
+    lines = tuple(dict.fromkeys((*(busy or last)[:1], waiting[0].timeouts[0].at, *last[:2])))
     return [Pointer(cause, "possible", lines, against, 28 + i, advice) for (i, cause), advice in zip(told, [*doing, *[None] * 4])]
 
 
