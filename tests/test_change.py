@@ -51,9 +51,15 @@ def finding(name: str, *lines: str) -> Finding:
     (SCRIPT, "NCCL_IB_DISABLE", "0", ["-   export NCCL_IB_DISABLE=1", "+   export NCCL_IB_DISABLE=0"]),
     ("export NCCL_SOCKET_IFNAME=eth0,eth1 A=1\n", "NCCL_SOCKET_IFNAME", None, ["- export NCCL_SOCKET_IFNAME=eth0,eth1 A=1", "+ export A=1"]),
     ("NCCL_DEBUG=INFO torchrun t.py\n", "NCCL_DEBUG", None, ["- NCCL_DEBUG=INFO torchrun t.py", "+ torchrun t.py"]),
-    ("A=1\nNCCL_DEBUG=INFO  # loud\n", "NCCL_DEBUG", None, ["- NCCL_DEBUG=INFO  # loud"]),
+    ("export NCCL_DEBUG=INFO  # loud\n", "NCCL_DEBUG", None, ["- export NCCL_DEBUG=INFO  # loud", "+ unset NCCL_DEBUG  # loud"]),
     ("docker run -e NCCL_DEBUG=INFO image\n", "NCCL_DEBUG", "WARN", ["- docker run -e NCCL_DEBUG=INFO image", "+ docker run -e NCCL_DEBUG=WARN image"]),
     ("docker run -e NCCL_DEBUG=INFO image\n", "NCCL_DEBUG", None, []),  # -e would be left
+    ("export NCCL_DEBUG=INFO && srun x\n", "NCCL_DEBUG", None, []),  # export alone prints every variable
+    ("NCCL_DEBUG=INFO & wait\n", "NCCL_DEBUG", None, []),
+    ("export NCCL_DEBUG=$(a b)\n", "NCCL_DEBUG", "WARN", []),
+    ("A=1 \\\nNCCL_DEBUG=INFO\nsrun x\n", "NCCL_DEBUG", None, []),  # the next command would get A
+    ("for x in 1; do\nNCCL_DEBUG=INFO\ndone\n", "NCCL_DEBUG", None, []),
+    ("A=1  # was NCCL_DEBUG=INFO\necho \"NCCL_DEBUG=INFO\"\n", "NCCL_DEBUG", "WARN", []),
     ('{"A": "1",\n "NCCL_DEBUG": "INFO"}\n', "NCCL_DEBUG", None, []),  # a comma would be left
 ])
 def test_only_what_the_remedy_says_is_changed(text, name, value, expected):
@@ -67,9 +73,27 @@ ROWS = st.lists(st.sampled_from([*FORMS.values(), "# NCCL_DEBUG=INFO", "echo NCC
 @given(rows=ROWS, value=st.sampled_from([None, "WARN"]))
 def test_a_change_never_sets_anything_else(rows, value):
     text = "\n".join(rows)
-    before, after = ({n: v for n, (v, _) in assigned(t).items() if n.isupper() and n != "NCCL_DEBUG"}
-                     for t in (text, changed(text, "NCCL_DEBUG", value)))
+    changes = changed(text, "NCCL_DEBUG", value)
+    before, after = ({n: v for n, (v, _) in assigned(t).items() if n.isupper() and n != "NCCL_DEBUG"} for t in (text, changes))
     assert before == after
+    assert [row for row in changes.splitlines() if row.startswith(("#", "echo"))] == [row for row in text.splitlines() if row.startswith(("#", "echo"))]
+
+
+@pytest.mark.parametrize("value", [None, "WARN"])
+@pytest.mark.parametrize("end", ["", " # loud", " && true", " & wait", "; true", " | cat", " > /dev/null", " A=1", " true", " \\\ntrue", "\r"])
+@pytest.mark.parametrize("start", ["", "export ", "  export ", "A=1 \\\n", "if true; then\n  export ", "declare -x ", "export B=2 "])
+def test_the_shell_takes_what_it_took_and_the_variable_is_as_told(start, end, value):
+    text = f"{start}NCCL_DEBUG=INFO{end}\n" + "fi\n" * ("then" in start)
+    new = changed(text, "NCCL_DEBUG", value)
+
+    def told(script: str) -> tuple[int, str]:
+        done = subprocess.run(["bash", "-c", script.replace("\r", "") + 'printf %s "[${NCCL_DEBUG-none}$A$B]"'], capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    code, said = told(text)
+    if new != text:
+        assert told(new)[0] == code
+        assert told(new)[1] == said.replace("INFO", value or "none") and len(told(new)[1]) < 100
 
 
 def test_a_diff_is_shown_where_the_file_then_says_what_the_remedy_says(tmp_path):

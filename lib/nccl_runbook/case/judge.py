@@ -84,7 +84,7 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``told``: what decides a cause
     in this job."""
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
-        return Test(asked.removeprefix("decides: "), "collect the evidence that is still missing")
+        return Test(asked.removeprefix("decides: "), "Collect the evidence that is still missing.")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     if test := cheapest(open_causes, done):
         return test
@@ -169,4 +169,4 @@ def _is_set(pair: str, is_set: Mapping[str, str]) -> bool:
     """By its name, or its old or new one. Another folder or size serves as well; another level of the log does not."""
     name, _, value = pair.partition("=")
     names = {name, variables()[name].renamed_to, *(v.name for v in variables().values() if v.renamed_to == name)}
-    return bool(names & {*is_set}) and (name != "NCCL_DEBUG" or is_set[name].upper() in (value, "TRACE"))
+    return any(is_set[n] not in ("", "0") for n in names & {*is_set}) and (name != "NCCL_DEBUG" or is_set[name].upper() in (value, "TRACE"))

@@ -39,7 +39,7 @@ def env(
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    diff = diff_of(findings[0] if code else None, [str(file)] if file else [])
+    diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
     said = _as_json(seen, findings, verdict, code, diff) if json else _as_text(seen, findings, verdict, code, diff)
     answer.end(said, code, html, lambda: answer.page_of(
         "02-environment", f"{verdict.capitalize()}: {findings[0].title}", findings,
@@ -73,8 +73,8 @@ def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> str:
     lines = [line for f in findings for line in (
         f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:3] if e.text not in f.title),
-        *(told for r in f.remedy for told in (f"        {r.text}", *(f"            {x}" for x in r.lines))))]
-    lines += [f"            {row}" for row in diff.splitlines()]
+        *(told for r in f.remedy for told in (f"        {r.text}", *(f"            {x}" for x in r.lines))),
+        *(f"            {row}" for row in diff.splitlines() if f is findings[0]))]
     lines += [f"not looked at: {path}: {gap}" for name, part in [*((r.name, r) for r in seen.roles), ("host", seen.host)]
               for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
     lines.append(f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "

@@ -80,7 +80,8 @@ _VALUE = re.compile(
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"'])))+"
     r"(?<![)\]}.])))")  # brackets close around it
-_LINES = re.compile(r"(?=([^\n]+\n?[^\n]*))[^\n]+")  # each line, and as a group with the next one, where its value may stand
+# each line, and as a group with the next ones, where its value may stand
+_LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")  # and what else a terminal obeys
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -149,7 +150,7 @@ def _looks_random(lead: Match[str]) -> bool:
     hold, too, it is no numbered word."""
     name = lead["name"][-80:]
     is_field = lead["column"] or name.isupper() or "passw" in name.lower()
-    look = (_NUMBERED if is_field else _SHUFFLED).match(lead.string, lead.end())
+    look = _NUMBERED.match(lead.string, lead.end()) if is_field else _SHUFFLED.match(lead.string, lead.end())
     return bool(look and _GAP_NAME.search(name))
 
 

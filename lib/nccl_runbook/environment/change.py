@@ -9,7 +9,8 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment.read_file import MOST_BYTES, assigned
 from nccl_runbook.logs.file import text_of
 
-_VALUE = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|\"'\\]*)"
+# without an expression of the shell; an own word, to its end
+_VALUE = r"(?:\"[^\"\n$`]*\"|'[^'\n]*'|[^\s;&|<>()\"'\\$`]*)(?=[\s;&|]|$)"
 
 
 def variable_of(finding: Finding | None) -> str:
@@ -27,15 +28,14 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
         text = text_of(path, MOST_BYTES, "a script")
         after = "" if isinstance(text, Gap) else changed(text, name, told[1])
         if after and assigned(after).get(name, (None,))[0] == told[1]:
-            rows = difflib.unified_diff(text.splitlines(), after.splitlines(), path, path, n=2, lineterm="")
-            return Redactor({n: value for n, (value, _) in assigned(text).items()}).text("\n".join(rows))
+            hide = Redactor({n: value for n, (value, _) in assigned(text).items()}).text  # whole, as a secret may have several lines
+            return "\n".join(difflib.unified_diff(hide(text).splitlines(), hide(after).splitlines(), path, path, n=2, lineterm=""))
     return ""
 
 
 def changed(text: str, name: str, value: str | None) -> str:
-    """A script with another value of a variable, or with None without it; a line that exports it unsets it, as no block may be empty."""
+    """A script with another value of a variable, or with None without it: ``unset`` in the place of an export, as no block may be empty."""
     if value is not None:
-        return re.sub(rf"(?<![\w./$-]){name}={_VALUE}", lambda _: f"{name}={value}", text)
-    text = re.sub(rf"(?m)^([ \t]*)export[ \t]+{name}={_VALUE}[ \t\r]*(?=#|$)", rf"\1unset {name}", text)
-    text = re.sub(rf"(?m)^([ \t]*(?:export[ \t]+)?){name}={_VALUE}[ \t]+(?=[^\s#])", r"\1", text)
-    return re.sub(rf"(?m)^{name}={_VALUE}[ \t\r]*(?:#.*)?\n", "", text)
+        return re.sub(rf"(?m)^((?![ \t]*(?:echo|printf)\b)[^#\n]*?)(?<![\w./$-]){name}={_VALUE}", lambda m: f"{m[1]}{name}={value}", text)
+    text = re.sub(rf"(?m)(?<!\\\n)^([ \t]*)export[ \t]+{name}={_VALUE}(?=[ \t\r]*$|[ \t]+#)", rf"\1unset {name}", text)
+    return re.sub(rf"(?m)(?<!\\\n)^([ \t]*(?:export[ \t]+)?){name}={_VALUE}[ \t]+(?=[A-Za-z_./])", r"\1", text)

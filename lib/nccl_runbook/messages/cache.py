@@ -33,5 +33,5 @@ def write(name: str, content: str) -> None:
     """Keep the content, as a whole, in place of what was kept before. Nothing happens if it cannot be kept."""
     with contextlib.suppress(OSError, RuntimeError):
         write_text(kept := folder() / (PREFIX + name), content)
-        for old in {*folder().glob(f"{PREFIX}*")} - {kept}:
+        for old in {*folder().glob(f"*{PREFIX}*")} - {kept}:
             old.unlink(missing_ok=True)

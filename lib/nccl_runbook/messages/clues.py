@@ -19,7 +19,7 @@ PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "fra
 ECHO = re.compile(
     r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
     r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|"
-    r"Process(?:Exited|Raised)Exception|nccl[A-Z]\w+Error: |RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError")
+    r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError")
 # what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
 LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")
 LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")

@@ -35,8 +35,9 @@ _SENTENCE = re.compile(rb"[A-Z][a-z'-]* [^\n]{20,2000}[.?!:]\s*$")
 _PROGRAM = re.compile(r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)")  # pasted without a fence
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
 _STAMP = re.compile(  # what a program puts before its line, and nobody types: a rank, a time, an exception, a line of source
-    r"^\s*(?:\(\w+ pid=\d|\[(?:\w*\d|[^\]\n]*:\d)|\d{4}-\d\d-\d\d[ T]|[\w.-]+:\d+:\d+ \[|NCCL (?:INFO|WARN) |File \"|Traceback "
-    r"|[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: |\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\(")
+    r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|[\w.-]+:\d+:\d+ \[|"
+    r"NCCL (?:INFO|WARN) |File \"|Traceback |[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: "
+    r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\(")
 _NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
 
@@ -55,8 +56,8 @@ def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = 
     for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(newest)
     told = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
-    pasted = "".join(f"{line}\n" for line in told if _STAMP.search(line)).encode("utf-8", "replace")
-    texts = itertools.chain([Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted else [], sources(paths, stdin, limit))
+    pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in told).encode("utf-8", "replace")
+    texts = itertools.chain([Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [], sources(paths, stdin, limit))
     files = read_each((s for s in texts if s.name not in skip), reader.read)
     return Redactor(os.environ).json(reader.facts(files, "\n".join(told)))
 
