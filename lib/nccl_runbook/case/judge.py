@@ -95,7 +95,8 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
                         "No dump is here that names the rank. A look at the running job does, or the dumps of the next run.",
                         (open_causes[0],))
         about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0
-        return Test(first.line, first.why, (open_causes[0],), about_s) if first.line else None
+        was_made = first.probe in done and first.line.startswith("nccl-runbook run")
+        return Test(first.line, first.why, (open_causes[0],), about_s) if first.line and not was_made else None
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
     return Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s) if ahead else None
 

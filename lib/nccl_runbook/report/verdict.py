@@ -24,8 +24,9 @@ VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
 DONE = ("ok", "note")
 POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
-# where a finding comes from, the strongest proof first: what ranks left or do now, a message, an experiment, a configuration
-PROOF = ("06-timeouts", "07-logs", "03-fewer-gpus", "04-transports", "01-gpu-visibility", "05-weight-sync", "02-environment", "plan")
+# where a finding comes from -> how strong its proof is: what ranks left or do now 0, a message 1, an experiment 2, a configuration 3
+PROOF = {"06-timeouts": 0, "07-logs": 1, "03-fewer-gpus": 2, "04-transports": 2, "01-gpu-visibility": 2, "05-weight-sync": 2,
+         "02-environment": 3, "plan": 3}
 AT_WORK, _TO_COME = "still at work", "not run yet"
 
 
@@ -226,18 +227,19 @@ def _bare(text: str) -> str:
 
 
 def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | None:
-    """The finding that leads, None where nothing is wrong: what is proven first, then the worst, then by PROOF, then the surest.
+    """The finding that leads, None where nothing is wrong: what is proven first, then the worst, then by PROOF, then what has
+    a cause that is not only possible.
 
     A rank that dumps or a look show missing is proof; that a rank died says not why it did.
     """
     status_of = {c.id: c.status for c in causes}
 
-    def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, int]:
+    def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, bool, int, int]:
         step, finding = one
         status = status_of.get(finding.cause or "", "")
-        proven = status == "established" or step == PROOF[0] and status == "likely" and finding.cause != "peer-crashed"
-        return (not proven, finding.severity is not Severity.BROKEN, PROOF.index(step) if step in PROOF else len(PROOF),
-                STATUSES.index(status) if status else len(STATUSES))
+        proven = status == "established" or step == "06-timeouts" and status == "likely" and finding.cause != "peer-crashed"
+        return (not proven, finding.severity is not Severity.BROKEN, PROOF.get(step, 4), status not in ("established", "likely"),
+                [*PROOF, step].index(step), STATUSES.index(status) if status else len(STATUSES))
 
     bad = [(s.notebook, f) for s in steps for f in s.findings if f.severity in (Severity.BROKEN, Severity.WARN)]
     return min(bad, key=order)[1] if bad else None

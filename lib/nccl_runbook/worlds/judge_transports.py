@@ -11,6 +11,7 @@ from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge import SEEN_ON_HARDWARE, Decision, Outcomes, decide, narrowed
 
 # what only the log line of the variable itself proves: the transport goes by the same name with and without
+_DID = {"wrong values": "gave wrong values", "lost": "was lost"}  # how a world ended, as a verb
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
 
@@ -203,7 +204,7 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
     if decision.kind == "explained" or cure is None:
         return _undecided(arms, decision, fault, evidence, cure)
-    title = (f"your unchanged environment: {arms.control.world.ended}; it passes with {cure.name}"
+    title = (f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, and passed with {cure.name}"
              f"{'; no single transport' * (decision.kind == 'sockets')}")
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
     return Finding("transport-at-fault", fault.severity, title, evidence, remedy, decision.cause,
@@ -221,7 +222,7 @@ def _tried(arms: Arms, decision: Decision) -> str:
     fastest = max(rates, key=rates.__getitem__)
     what = f"without {', '.join(arms.clean.env)}" if change == "clean" else f"with {change}"
     slower = f", {rates[fastest] / rates[change]:.1f} times slower than {fastest}" if 0 < rates[change] < rates[fastest] else ""
-    return (f"your unchanged environment: {_runs(arms.control)}; {what}: {_runs(passed[change])}"
+    return (f"with your settings: {_runs(arms.control)}; {what}: {_runs(passed[change])}"
             + f", {rates[change]:.1f} GB/s{slower}" * bool(rates[change]))
 
 
@@ -263,5 +264,5 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     unset = _unset("Remove it, or set a value that works:" if settled else
                    "Which of these is needed is not proven. Without all of them it passes:", names)
     return Finding("variable-at-fault", fault.severity,
-                   f"your unchanged environment: {arms.control.world.ended}; it passes without "
+                   f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, and passed without "
                    f"{which}", evidence, (unset,), cause.id, decision.status)
