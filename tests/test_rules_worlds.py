@@ -34,6 +34,7 @@ MESSAGES = {
     "nccl-version-mismatch": "bootstrap.cc NCCL WARN Mismatched NCCL version detected : rank 0 (21903) rank 1 (22809)",
     "nccl-library-conflict": "ImportError: libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
     "rendezvous-name-resolution": "The hostname of the client socket cannot be retrieved. err=-2: Name or service not known",
+    "cuda-initialised-before-fork": "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method",
 }
 NEAR_MISSES = [
     "NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Plugin: Could not find: libnccl-net.so", "NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>",
