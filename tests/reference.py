@@ -51,6 +51,11 @@ def cell(text: object) -> str:
     return re.sub(r"([|*\\\[\]]|(?<!\w)_)", r"\\\1", " ".join(str(text).split())).replace("<", "&lt;")
 
 
+def prose(text: str) -> str:
+    """A sentence outside of a table: what stands in code style stays as it is."""
+    return "`".join(part if at % 2 else cell(f"|{part}|")[2:-2] for at, part in enumerate(text.split("`")))
+
+
 def code(text: object) -> str:
     """Text in code style inside a cell."""
     plain = " ".join(str(text).split())
@@ -106,7 +111,7 @@ def cause_page() -> str:
         probe, why, line = cause.decides
         remedies = [f"- **{cell(who.capitalize())}**: {cell(text)}\n" + block(lines) for who, text, lines in cause.remedy]
         parts.append(f"## {cause.id}\n\n**{sentence(cause.title)}** {cell(cause.says)}".rstrip() + "\n\n" + "".join(remedies)
-                     + "\n" * bool(remedies) + f"It worked if: {cell(cause.verify)}\n\n" * bool(cause.verify) + (f"Check ({cell(probe)}): {cell(why)}.\n\n```bash\n{line}\n```\n" if line else ""))
+                     + "\n" * bool(remedies) + f"It worked if: {prose(cause.verify)}\n\n" * bool(cause.verify) + (f"Check ({cell(probe)}): {cell(why)}.\n\n```bash\n{line}\n```\n" if line else ""))
     return "\n".join(parts)
 
 

@@ -235,8 +235,7 @@ def test_the_page_is_written_for_a_reader_who_has_gone_and_the_answer_told_where
     ours, theirs = os.pipe()
     if closed:
         os.close(ours)
-    page = tmp_path / "page.html" if closed else tmp_path / "folder.html"
-    (tmp_path / "folder.html").mkdir()
+    page = tmp_path / "page.html" if closed else Path("/proc/page.html")
     words = ["ab", ".", "X=1", "--rounds", "1", "--figure", "([0-9]+)", "--html", str(page), "--", "echo", "5"]
     ended = subprocess.Popen([*CLI, *words], text=True, stdout=theirs, stderr=subprocess.PIPE)
     os.close(theirs)
@@ -246,6 +245,20 @@ def test_the_page_is_written_for_a_reader_who_has_gone_and_the_answer_told_where
     else:
         with open(ours) as told:
             assert "verdict: healthy" in told.read() and ended.returncode == 2 and str(page) in errors
+
+
+@pytest.mark.parametrize("page", ["job.log", "link", "folder", "-", "none/page.html"])
+@pytest.mark.parametrize("command", ["triage", "diagnose", "hang", "env"])
+def test_a_page_replaces_nothing_that_is_not_one(command: str, page: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("export NCCL_DEBUG=INFO\n")
+    (tmp_path / "link").symlink_to(log)
+    (tmp_path / "folder").mkdir()
+    given = page if page == "-" else tmp_path / page
+    ended = run_cli(command, log, "--html", given)
+    assert ended.returncode == 2 and not ended.stdout and str(given) in ended.stderr and log.read_text() == "export NCCL_DEBUG=INFO\n"
+    for _ in range(2):  # a page of ours is replaced
+        assert run_cli(command, log, "--html", tmp_path / "page.html").returncode != 2
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])

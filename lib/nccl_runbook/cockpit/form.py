@@ -181,9 +181,9 @@ class Cockpit:
     def case(self, run: RunProcess | None) -> Case | None:
         """The answer to what was given, and to what a run tested that is over."""
         known = {r.step for r in self.found.records}
-        tested = [r for r in run.records if r.step not in known] if run and not run.interrupted else []
+        tested = [r for r in run.records if r.step in TESTS and r.step not in known] if run and not run.interrupted else []
         found = dataclasses.replace(self.found, records=[*self.found.records, *tested])
-        return add_up(found, "00-start", "", "unknown") if found.records else None
+        return add_up(found, "00-start", "", "unknown") if found.records and not self.wrong else None
 
     def _propose(self) -> None:
         """Tests that decide come first, and only they are ticked if the answer names them; so is the fix's setting."""

@@ -69,6 +69,8 @@ _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     ("host", rf"(?:connect to host |resolve hostname |Permanently added '|connect to \[?(?=[\w.-]+\]?:\d))({_HOST})"),
     ("host", rf"(?:srun|slurmstepd): error: ({_HOST}): "),
     ("host", rf" ON ({_HOST}) CANCELLED"),
+    ("host", rf"(?m)(?:^|\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?:Z|[+-]\d\d:?\d\d)? )({_HOST}) "
+             r"(?:kernel|systemd|slurmd|sshd|nvidia-persistenced|nv-hostengine)(?:\[\d{1,9}\])?: "),
     ("host", rf"\n {{0,4}}host +: ({_HOST})"),  # torchrun's table of failures
     ("host", rf"(?m)^\[({_HOST}):\d{{3,8}}\] "),  # Open MPI
     ("host", rf"[Pp]ods?(?:/| \")({_HOST})"),

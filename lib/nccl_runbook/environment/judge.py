@@ -224,7 +224,8 @@ def unread_variable(s: Setting, _: None) -> Iterator[Finding]:
     elif near := nearest(s.name):
         yield s.finding("unread-variable", Severity.WARN,
                         f"no known library reads it; the nearest name is {near}",
-                        "Use the name that is read:", f"{near}={s.value}")
+                        f"It has no effect. Remove it, or, if you want what {near} does, use that name:",
+                        *([f"unset {s.name}"] if variables()[near].debugging else [f"{near}={s.value}"]))
 
 
 def wrong_value(s: Setting, v: Variable) -> Iterator[Finding]:

@@ -99,9 +99,9 @@ class _Reader:
         quoted = whole.startswith("NCCL WARN ")
         who = said(text if quoted else whole or text)
         line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)  # of a message broken in two, where it begins
-        kind.first = kind.first or line
         own = self._line(name, number, said(text), own_rank) if whole else line
-        parts = [plain(text), plain(above.decode("utf-8", "replace"))] if whole and not quoted else []
+        kind.first = kind.first or own
+        parts = [plain(said(one).text) for one in (text, above.decode("utf-8", "replace"))] if whole and not quoted else []
         for message in kind.messages:
             pattern = matcher().pattern(message)
             alone = any(map(pattern.search, parts))  # not a message that was broken: each line is quoted as it is
