@@ -87,10 +87,9 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, fl
     gaps = [(last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))) for event in events
             for (before, _), (came, last) in [sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]]]
     span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
-    # by how many ms more than that each clock may be ahead of any other
-    more = {rank: max(_ahead(own, other)[1] - ahead[rank] + ahead[r] for r, other in readings.items() if r != rank) / 1e6
-            for rank, own in readings.items() if blocking}
-    return {rank: (*row, round(min(row[1], more[rank]), 1) if blocking else 0.0)
+    # the last figure: by how many ms more than that its clock may be ahead of any other
+    return {rank: (*row, round(min(row[1], max(_ahead(readings[rank], other)[1] - ahead[rank] + ahead[r] for r, other in readings.items()
+                                               if r != rank) / 1e6), 1) if blocking else 0.0)
             for rank, rows in grouped(gaps).items() if span and (row := _lateness(sorted(rows), span))}
 
 
