@@ -51,8 +51,9 @@ def _in_a_folder(path: Path | None) -> Path | None:
     """Refused before anything is read: a typing error makes no folder, and replaces no log."""
     if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
         leave(f"cannot write {path}: " + (f"there is no folder {path.parent}" if not path.parent.is_dir() else "name a file"))
-    if path and path.is_file() and (size := path.stat().st_size) and (size > 1 << 22 or b"NCCL Runbook</title>" not in path.read_bytes()):
-        leave(f"cannot write {path}: it exists, and is no page of this tool")
+    if path and path.is_file() and (size := path.stat().st_size) and (
+            size > 1 << 22 or not os.access(path, os.R_OK) or b"NCCL Runbook</title>" not in path.read_bytes()):
+        leave(f"cannot write {path}: it exists and is not a page of this tool")
     return path
 
 
