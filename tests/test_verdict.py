@@ -105,6 +105,14 @@ def test_the_strongest_proof_leads_whatever_the_order_of_the_steps(rows, first):
         assert lead is not None and lead.title.startswith(first) and lead.title in document.sentence
 
 
+def test_what_has_a_likely_cause_leads_among_experiments():
+    hung = dataclasses.replace(told("03-fewer-gpus", "straggler", "possible"))
+    hung.findings[0] = dataclasses.replace(hung.findings[0], cause=None, status=None)
+    for found in ([hung, told("04-transports", "p2p-broken-acs-iommu", "likely")], [told("04-transports", "p2p-broken-acs-iommu", "likely"), hung]):
+        document = verdict_document(samples.run_info(planned=[r.step for r in found], command=""), found)
+        assert leading(document.steps, document.causes).cause == "p2p-broken-acs-iommu"
+
+
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from(["shm-too-small", "peer-crashed", "straggler", "nvml-call-failed"]),
                           st.sampled_from(["established", "likely", "possible"]), st.sampled_from([Severity.BROKEN, Severity.WARN])),
                 min_size=1, max_size=4, unique_by=lambda row: row[0]))
