@@ -54,12 +54,17 @@ def asked() -> dict[str, set[str]]:
     return found
 
 
+# tables of expressions that the package compiles at their first use -> what of them is one
+DEFERRED = {"core.redact._TOKENS": dict.values, "core.redact._BEFORE_VALUE": lambda rows: [form for _, form in rows],
+            "core.share._FORMS": lambda rows: [form for _, form in rows]}
+
+
 def compiled() -> dict[tuple[str, re.Pattern], set[str]]:
     """(module and name, pattern) -> how it is asked: constants of modules, and what a function writes out."""
     found, ways = collections.defaultdict(set), asked()
     for module, loaded in modules():
         for name, value in vars(loaded).items():
-            for pattern in patterns_in(value):
+            for pattern in patterns_in([re.compile(one) for one in DEFERRED.get(f"{module}.{name}", lambda _: ())(value)] or value):
                 found[f"{module}.{name}", pattern] |= ways.get(name) if isinstance(value, re.Pattern) and name in ways else {"search"}
     for path in LIB.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -39,10 +39,11 @@ def leaks(*texts: str) -> list[str]:
 def test_triage_shows_none_of_a_log(tmp_path: Path, prefix: str) -> None:
     """One log for a few shapes each, so that every line has its chance to be quoted."""
     for number in range(0, len(ONE_LINE), 6):
-        (tmp_path / "a.log").write_text("\n".join(prefix.replace("rank0", f"rank{i}") + s for i, s in enumerate(ONE_LINE[number : number + 6])) + "\n" + KEY)
+        lines = [prefix.replace("rank0", f"rank{i}") + shape for i, shape in enumerate(ONE_LINE[number : number + 6])]
+        (tmp_path / "a.log").write_text("\n".join([*lines, KEY]))
         ended = read_cli("triage", tmp_path / "a.log", "--html", tmp_path / "page.html", "--json")
         assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == []
-        assert json.loads(ended.stdout)["files"][0]["lines"] > 6
+        assert json.loads(ended.stdout)["files"][0]["lines"] == len([*lines, *KEY.splitlines()])
 
 
 def test_triage_shows_none_of_what_the_reader_types(tmp_path: Path) -> None:

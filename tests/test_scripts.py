@@ -1,13 +1,13 @@
 """Launch scripts as text: heredocs, quotes and comments as the shell takes them, and a script made to be slow is read in time."""
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 from nccl_runbook.environment import read_file
 from nccl_runbook.scripts.read import MOST_BYTES, read
+from processes import quickest_s
 
 LAUNCH = "torchrun --nproc_per_node 4 train.py"
 HEREDOCS = {
@@ -68,10 +68,7 @@ def test_a_script_made_to_be_slow_is_read_in_time(name: str, tmp_path: Path) -> 
     """A quarter of the largest text: 0.5 s each on a quiet machine, more than a minute for what takes the square."""
     path = tmp_path / "run.sh"
     path.write_text("A=" + "x" * 60_000 + "\n" * (name == "variables") + PIECES[name] * (MOST_BYTES // 4 // len(PIECES[name])))
-    began = time.process_time()
-    read(path.read_text())
-    read_file.read(str(path))
-    assert time.process_time() - began < 3.0
+    assert quickest_s(lambda: (read(path.read_text()), read_file.read(str(path))), 3.0, tries=2) < 3.0
 
 
 def test_nested_heredocs_end(tmp_path: Path) -> None:

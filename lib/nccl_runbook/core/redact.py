@@ -18,7 +18,7 @@ import sys
 from typing import Any, Dict, List, Mapping, Match, Pattern
 from urllib.parse import quote
 
-from nccl_runbook.core.share import learn, shared
+from nccl_runbook.core.share import compiled, learn, shared
 
 LONGEST = 4096  # characters of a secret or a name
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
@@ -50,8 +50,8 @@ _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, or behind an escape
 _CUT = r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026)"  # as a program shows the beginning of a token
-_TOKENS = {word: re.compile(f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|{_CUT})") for word, rest in _TABLES["token"].items()}
-_BEFORE_VALUE = [(word, re.compile(_START + lead)) for words, lead in _TABLES["argument"].items() for word in words.split("|")]
+_TOKENS = {word: f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|{_CUT})" for word, rest in _TABLES["token"].items()}
+_BEFORE_VALUE = [(word, _START + lead) for words, lead in _TABLES["argument"].items() for word in words.split("|")]
 _PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)")
 _PEM_LINE = re.compile(r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$")
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
@@ -159,7 +159,8 @@ def _values(text: str) -> str:
     leads = []
     for line in _LINES.finditer(text.encode("latin-1", "replace").lower().decode("latin-1")):  # as long as the text
         here, span = line[0], line.span(1)
-        leads += [(found.end(), "argument", found) for word, lead in _BEFORE_VALUE if word in here for found in lead.finditer(text, *span)]
+        leads += [(found.end(), "argument", found) for word, lead in _BEFORE_VALUE if word in here
+                  for found in compiled(lead).finditer(text, *span)]
         if any(map(here.__contains__, _HINTS)):
             leads += [(found.end(), "named", found) for found in _NAME.finditer(text, *span) if _SECRET_NAME.search(found["name"][-80:])]
             leads += [(found.end(), "named", found) for found in _GAP.finditer(text, *span) if _looks_random(found)]
@@ -218,7 +219,7 @@ class Redactor:
         text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), self._values.sub(_mask("variable"), text)))
         for start, token in _TOKENS.items():
             if start in text:
-                text = token.sub(_mask("token"), text)
+                text = compiled(token).sub(_mask("token"), text)
         return _values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text)
 
     def json(self, value: Any, name: str = "") -> Any:

@@ -33,7 +33,7 @@ _TOP = ("com|org|net|edu|gov|mil|io|ai|internal|lan|corp|intranet|hpc|svc|arpa|e
 # in an absolute path, the folders between the first one and the file's own name, or a package's; where systems and builds lie, none
 _SYSTEM = "usr|lib\\w*|opt|dev|proc|sys|etc|s?bin|run|var|boot|nix|pytorch|workspace|builds?|__w"
 _FOLDER = r"(?!lib/python3|(?:site|dist)-packages/)[\w.@+=-]{1,255}"
-_FORMS = tuple((kind, re.compile(form)) for kind, form in (
+_FORMS = (
     # a version of four numbers has no group, and stays
     ("ip", r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
            r"(?<![A-Za-z0-9.+-])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d|-\d{1,2}\b(?!\.))"),
@@ -76,7 +76,8 @@ _FORMS = tuple((kind, re.compile(form)) for kind, form in (
     ("host", rf"[Pp]ods?(?:/| \")({_HOST})"),
     ("host", rf"{_START}(ip(?:-\d{{1,3}}){{4}})(?![\w-])"),
     ("host", rf"{_START}((?:[A-Za-z][\w-]{{0,62}}\.){{1,7}}cluster\.local|(?:[A-Za-z][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))"
-             r"(?![\w(\[-]|\.\w)")))
+             r"(?![\w(\[-]|\.\w)"))
+compiled = functools.lru_cache(maxsize=None)(re.compile)  # at its first use: together they take 50 ms, and most texts need few
 _WORD = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(%s)(?![A-Za-z0-9])"
 _PARTS = {"host": r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?",  # its own name, its number, its domain
           "GPU": "(.{12})()().*", "MIG": "(.{12})()().*"}  # tables cut a UUID there
@@ -120,7 +121,7 @@ def learn(value: Any) -> None:
         value, ensure_ascii=False, skipkeys=True, default=lambda fact: getattr(fact, "__dict__", str(fact)))
     for kind, form in _FORMS:
         if kind in _known:
-            form.sub(functools.partial(_in_form, kind), text)
+            compiled(form).sub(functools.partial(_in_form, kind), text)
 
 
 @functools.lru_cache(maxsize=1)
@@ -134,7 +135,7 @@ def shared(text: str) -> str:
         return text
     _know_this_machine()
     for kind, form in _FORMS:
-        text = form.sub(functools.partial(_in_form, kind), text)
+        text = compiled(form).sub(functools.partial(_in_form, kind), text)
     for kind, names in _known.items():
         text = re.sub(_WORD % "|".join(sorted(names, key=len, reverse=True)), functools.partial(_in_form, kind), text)
     return text

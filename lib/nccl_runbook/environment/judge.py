@@ -3,11 +3,7 @@ import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
-
-from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from typing import Any
 
 from nccl_runbook.causes.causes import Variable, family, nearest, table, unread, variables, version
 from nccl_runbook.core.facts import Gap, counted, known
@@ -136,11 +132,11 @@ def of_libraries(env: Environment) -> Iterator[Finding]:
     yield from filter(None, [roles_differ(env)])
 
 
-def applies(marker: Marker | None, markers: Mapping[str, str]) -> bool | None:
+def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
     """Whether a requirement with this marker counts; None if that depends on something that is not among ``markers``.
 
-    ``markers``: ``Role.markers``. Every Python and machine that is possible is tried, so a marker that asks for
-    neither is always decided. Extras do not count.
+    ``marker``: a ``packaging.markers.Marker`` or None; ``markers``: ``Role.markers``. Every Python and machine that is
+    possible is tried, so a marker that asks for neither is always decided. Extras do not count.
     """
     pythons = [markers["python_version"]] if "python_version" in markers else [f"3.{minor}" for minor in range(9, 16)]
     machines = [markers["platform_machine"]] if "platform_machine" in markers else ["x86_64", "aarch64"]
@@ -149,25 +145,30 @@ def applies(marker: Marker | None, markers: Mapping[str, str]) -> bool | None:
             **_LINUX, "python_version": python, "python_full_version": f"{python}.{patch}",
             "implementation_version": f"{python}.{patch}", "platform_machine": machine})
             for python, patch, machine in itertools.product(pythons, ("0", "99"), machines)}
-    except (UndefinedComparison, UndefinedEnvironmentName, InvalidVersion):
+    except ValueError:  # a name or a comparison that is not defined, no version
         return None
     return None if len(answers) > 1 or any(name in str(marker) for name in _NEVER_READ) else answers.pop()
 
 
 def _distribution(line: str) -> str:
     """The distribution that a line of Requires-Dist names."""
+    from packaging.utils import canonicalize_name  # a script without installed packages needs none of it: 35 ms
+
     return canonicalize_name(re.match(r"\s*([\w.-]*)", line)[1])
 
 
 def _unmet(line: str, there: Mapping[str, str], markers: Mapping[str, str]) -> tuple[str, str, Severity] | None:
     """The distribution that a line of Requires-Dist asks for in another version than is installed, what it asks,
     and how bad that is: UNKNOWN if the line, the version or the marker cannot be decided."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
     name = _distribution(line)
     if name not in table("environment/versions")["watched"] or name not in there:
         return None
     try:
         wanted, installed = Requirement(line), Version(there[name])
-    except (InvalidRequirement, InvalidVersion):
+    except ValueError:  # no requirement, no version
         return name, line.strip(), Severity.UNKNOWN
     counts = applies(wanted.marker, markers)
     if counts is False or wanted.specifier.contains(installed, prereleases=True):
