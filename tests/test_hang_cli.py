@@ -63,7 +63,7 @@ def test_a_lost_dump_is_unknown_and_fail_on_moves_the_line(tmp_path):
 @pytest.mark.parametrize("fault", ["stall", "skip", "spin", "pair-spin", "gloo-exception"])
 def test_advice_stands_there_once_and_is_not_what_was_just_done(fault):
     text = read_cli("hang", str(DATA / fault)).stdout.partition("\n\nGroup")[0]
-    advice = [line.strip().removeprefix("decides: ") for line in text[text.index("   you: "):].splitlines()]
+    advice = [line.strip().removeprefix("decides: ") for line in text[text.index("   to do: "):].splitlines()]
     assert len(set(advice)) == len(advice) > 1 and "nccl-runbook hang" not in text and "LOG" not in text
     assert any(line.startswith("grep ") and line.endswith(f"{DATA}/gloo-exception/rank1.log") for line in advice) == (fault == "gloo-exception")
 

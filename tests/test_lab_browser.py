@@ -150,7 +150,7 @@ def only_step(page, wanted: str) -> None:
 
 
 def run_button(page):
-    return page.get_by_role("button", name="Run", exact=True)
+    return page.get_by_role("button", name="Run tests", exact=True)
 
 
 def test_the_form_is_open_and_the_code_is_folded(page):
@@ -209,7 +209,7 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
     shot(page, "after-run")
     assert page.locator("p", has_text="rehearsal on Gloo").or_(page.get_by_text("healthy torch")).count()
-    assert page.get_by_role("button", name="Cancel").is_disabled() and page.get_by_role("button", name="Run", exact=True).is_enabled()
+    assert page.get_by_role("button", name="Cancel").is_disabled() and page.get_by_role("button", name="Run tests", exact=True).is_enabled()
     run, = (p for p in (lab[2] / "outputs").iterdir() if (p / "verdict.json").exists() and p.name != "latest")
     verdict = json.loads((run / "verdict.json").read_text())
     assert {s["notebook"] for s in verdict["steps"]} == {"00-start", "03-fewer-gpus"}
@@ -249,7 +249,7 @@ def test_cancel_ends_runner_kernel_and_hanging_ranks(lab, page):
     print(f"told {time.monotonic() - clicked:.2f} s after the click")
     page.locator("p", has_text="Cancelled. Kept: ").wait_for()
     shot(page, "after-cancel")
-    page.get_by_role("button", name="Run", exact=True).and_(page.locator(":enabled")).wait_for()
+    page.get_by_role("button", name="Run tests", exact=True).and_(page.locator(":enabled")).wait_for()
 
 
 def _hang_a_rank(runner: int) -> list[int]:

@@ -141,7 +141,7 @@ def test_a_page_shows_what_one_needs_to_act():
     text = Page(render("duplicate-gpu")).text
     for wanted in (
         "torch.cuda.set_device(local_rank)",
-        "Your launcher:",
+        "In your launcher:",
         "torchrun --nproc-per-node 4 train.py",
         "established",
         "ruled out",

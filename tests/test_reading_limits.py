@@ -18,6 +18,7 @@ from nccl_runbook.logs import file as log_file, sources as log_sources
 from nccl_runbook.logs.file import Limit, Metered, Spent
 from nccl_runbook.messages import read
 from nccl_runbook.step import Step
+from processes import quickest_s
 from triage_samples import DUPLICATE, hung
 from warm_cli import read_cli
 
@@ -78,17 +79,18 @@ def test_what_stands_behind_a_folder_of_a_plain_tar_is_not_read(tmp_path: Path) 
         file.write(head)
         file.seek(64 << 30, io.SEEK_CUR)
         file.write(tail)
-    began = time.process_time()
-    told = {s.name.rpartition(":")[2]: b"".join(s.chunks()) for s in log_sources.sources([str(path)]) if s.name.endswith("rank0.log")}
-    assert told == {"rank0.log": WARN} and time.process_time() - began < 2
+    told: dict[str, bytes] = {}
+    assert quickest_s(lambda: told.update({s.name.rpartition(":")[2]: b"".join(s.chunks()) for s in log_sources.sources([str(path)])
+                                           if s.name.endswith("rank0.log")}), 2, tries=1) < 2
+    assert told == {"rank0.log": WARN}
 
 
 @pytest.mark.parametrize("name", ["overlap.zip", "empties.tar", "folders.tar.gz", "long-name.tar", "long-name.tar.gz", "newlines.gz", "lines.gz", "chain.gz", "cr.gz"])
 def test_a_bomb_takes_two_seconds_of_computing_and_is_named(name: str, tmp_path: Path) -> None:
     path = hostile.made(name, tmp_path)
-    began = time.process_time()
-    seen = hang.collect([str(path)])
-    assert time.process_time() - began < 3 and any(f.problem for f in seen.files)
+    seen = []
+    assert quickest_s(lambda: seen.append(hang.collect([str(path)])), 3, tries=2) < 3
+    assert any(f.problem for f in seen[0].files)
 
 
 @given(sizes=st.lists(st.integers(0, 400), max_size=40), kinds=st.lists(st.sampled_from(["packed", "unpacked", "plain"]), min_size=40, max_size=40))

@@ -79,7 +79,7 @@ def test_what_is_only_possible_is_not_told_as_seen(tmp_path):
     (tmp_path / "job.log").write_text("RuntimeError: No CUDA GPUs are available\n")
     page = tmp_path / "page.html"
     text = read_cli("triage", str(tmp_path / "job.log"), "--html", str(page)).stdout
-    assert f"If so: {causes()['container-gpu-access'].says}" in text and "your launcher: Start the container" in text
+    assert f"If so: {causes()['container-gpu-access'].says}" in text and "in your launcher: Start the container" in text
     assert page.read_text().count("If so: Start the container") == 1 and "If so: What decides it" not in page.read_text()
     assert f"If so: {causes()['container-gpu-access'].says}" in page.read_text() and "<h3>Possible: the process has no access to a GPU</h3>" in page.read_text()
     (tmp_path / "job.log").write_text("[1.5] NVRM: Xid (PCI:0000:18:00): 79, pid=1, name=python, GPU has fallen off the bus.\n")
@@ -183,9 +183,10 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
     ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no usable interface: \"NCCL WARN Bootstrap : no socket interface found\" (job.log line 1)."),
     ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
      "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown",
-     'Unknown: the log shows "[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, '
-     'OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=6" (job.log line 1, rank 3). Possible: a collective runs on some ranks only, '
-     'or 2 other causes.'),
+     "Unknown: rank 3 waited in ALLREDUCE 4711 until the timeout of 600 s (job.log line 1, rank 3). Possible: a collective runs on some "
+     "ranks only, or 2 other causes."),
+    ("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000", "broken", "Broken: ranks 0 and 1 use the same GPU "
+     "(job.log line 1). Possible: ranks did not each choose their own GPU, or 2 other causes."),
     ("nothing that anybody knows", "unknown", "Unknown: 1 line was read, and this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
@@ -271,7 +272,7 @@ def test_json_follows_its_schema_and_ends_3(tmp_path):
     ended = read_cli("triage", tmp_path / "job.log", "--json", "--context", "two Ray actors")
     document = json.loads(ended.stdout)
     jsonschema.validate(document, SCHEMA)
-    assert ended.returncode == document["exit_code"] == 4 and document["undecided"] and document["hypotheses"][0]["evidence"][0]["line"] == 1
+    assert ended.returncode == document["exit_code"] == 3 and document["undecided"] and document["hypotheses"][0]["evidence"][0]["line"] == 1
 
 
 def test_exit_codes(tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from nccl_runbook.case.judge import DUMPS, LOGS, Test, next_test, sentence, symptom_recognised, to_collect
+from nccl_runbook.case.judge import DUMPS, LOGS, Test, met, next_test, sentence, symptom_recognised, to_collect
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
@@ -227,7 +227,7 @@ def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
     found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
-    found.records.extend([*_settings(brought.scripts, brought.configurations, found.variables), *_plans(brought, gpus)])
+    found.records.extend([*_settings(brought.scripts, brought.configurations, found.variables, found.logs), *_plans(brought, gpus)])
     if brought.pids or brought == Brought():
         found.records.extend(_live([look([int(p) for p in brought.pids])]))
     if brought.records:
@@ -281,8 +281,8 @@ def _compared(good: Sequence[str], bad: Sequence[str], limit: Limit) -> Comparis
     return compare(*(read_profile.collect([*those], limit=limit) for those in (good, bad)))
 
 
-def _settings(scripts: Iterable[str], configurations: Iterable[str], variables: dict[str, str]) -> Iterator[Record]:
-    """Of each file; what they set is added to ``variables``."""
+def _settings(scripts: Iterable[str], configurations: Iterable[str], variables: dict[str, str], job: Answer | None) -> Iterator[Record]:
+    """Of each file; what they set is added to ``variables``. ``job``: what the logs of the same job show."""
     from nccl_runbook.environment.facts import Environment
     from nccl_runbook.environment.judge import judge
     from nccl_runbook.environment.read_file import read
@@ -296,7 +296,7 @@ def _settings(scripts: Iterable[str], configurations: Iterable[str], variables: 
             variables |= role.variables
             found += judge(Environment([role], Gap("not-run", "only a file was read")))
     if found:
-        yield of_findings(SETTINGS, found)
+        yield of_findings(SETTINGS, [met(f, job.logs) for f in found] if job else found)
 
 
 def _plans(brought: Brought, gpus: int) -> Iterator[Record]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nccl_runbook.causes.causes import causes, for_launcher, table, variables, version
+from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.messages.facts import Logs
@@ -13,6 +14,7 @@ from nccl_runbook.triage.judge import Decides, quoted
 from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
+_BEFORE_ANY_COLLECTIVE = ("socket-interface-wrong", "rendezvous-name-resolution")  # what a script alone can show of them
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 
 
@@ -86,6 +88,9 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
         return Test(asked.removeprefix("decides: "), "Collect the evidence that is still missing.")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
+    by_hand = [told[c] for c in open_causes[:1] if c in told and told[c].probe == "by hand" and told[c].line]
+    if by_hand and tuple(vars(by_hand[0]).values()) != causes()[open_causes[0]].decides:  # the printed line says where to look
+        return Test(by_hand[0].line, by_hand[0].why, (open_causes[0],))
     if test := cheapest(open_causes, done):
         return test
     if open_causes:
@@ -99,6 +104,15 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
         return Test(first.line, first.why, (open_causes[0],), about_s) if first.line and not was_made else None
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
     return Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s) if ahead else None
+
+
+def met(finding: Finding, logs: Logs) -> Finding:
+    """The finding, without a cause that keeps ranks from meeting, if the ranks of this job got through collectives."""
+    done = max(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
+    if done < 1 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
+        return finding
+    against = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
+    return dataclasses.replace(finding, severity=Severity.NOTE, status="ruled-out", against=(*finding.against, against))
 
 
 def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nccl_runbook.case.answer import Case
-from nccl_runbook.case.judge import plan
+from nccl_runbook.case.judge import LOGS, plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
-from nccl_runbook.core.findings import Finding, Remedy, Severity
+from nccl_runbook.core.findings import UNDECIDED, Evidence, Finding, Remedy, Severity
 from nccl_runbook.report.tables import Cell, Table, macros
 from nccl_runbook.report.verdict import Cause
 from nccl_runbook.triage.judge import MOST_QUOTED
@@ -20,13 +20,14 @@ NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run",
 
 def text(case: Case, diff: str = "") -> str:
     """The answer, strongest first; anything weaker is one line. ``diff``: the fix in a script."""
-    document, lead, test = case.document, case.lead, case.test
+    document, test = case.document, case.test
+    lead = case.lead if case.lead and case.lead.id != UNDECIDED else None  # that one names the causes which follow
     lines = [document.sentence, ""]
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
         seen = [e for e in first.evidence if not e.text.startswith("decides: ") and e.text.strip() not in document.sentence]
-        lines += [f"   seen: {_cut(e.text)}" + f"  ({e.source})" * bool(e.source) for e in seen[:SHOWN]]
+        lines += [_seen(e) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
         known = causes().get(first.cause if lead else first.id)
         if known and not any(e.source.endswith("decoded") for e in seen[:SHOWN]):
@@ -39,7 +40,7 @@ def text(case: Case, diff: str = "") -> str:
     behind = [c for c in behind if c is not first]
     for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
         lines += [line for line in _weaker(cause, bool(first), document.sentence) if line not in lines or line.startswith("       ")]
-    lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}: --html FILE"] * (len(behind) > SHOWN)
+    lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"] * (len(behind) > SHOWN)
     fits = [c.id for c in case.found.fits]
     lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
     lines += [f"ruled out: {c.title} [{c.id}]" for c in document.causes if c.status == "ruled-out"]
@@ -58,20 +59,26 @@ def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
     """A cause in one line; where none stands before it, with the line that points to it, what it would mean and what would then help."""
     yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
     if not behind and cause.id in causes():
-        yield from (f"   seen: {_cut(e.text)}  ({e.source})" for e in cause.evidence[:1] if e.text[:MOST_QUOTED] not in sentence)
+        yield from (_seen(e) for e in cause.evidence[:1] if e.text[:MOST_QUOTED] not in sentence)
         yield f"   If so: {causes()[cause.id].says}"
-        yield from (f"   {_cut(e.text)}" for e in cause.evidence if e.source.endswith("decoded"))
+        yield from (_seen(e) for e in cause.evidence if e.source.endswith("decoded"))
         yield from (line for r in cause.remedy[1:2] for line in remedy(r))
+
+
+def _seen(evidence: Evidence) -> str:
+    """A line that was printed, with its place; or what such lines say together."""
+    place = evidence.source.removeprefix(f"{LOGS}: ")
+    return f"   {_cut(evidence.text)}" if place == "decoded" else f"   seen: {_cut(evidence.text)}" + f"  ({place})" * bool(place)
 
 
 def remedy(r: Remedy) -> list[str]:
     """Who can do it, what, and the lines to copy."""
-    return [f"   {r.who}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
+    return [f"   {r.begins}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
 
 
 def _beside(findings: Iterable[Finding], lead: Finding | None) -> list[Finding]:
     """What is wrong and has no cause of its own, and what could not be read."""
-    return [f for f in findings if f.cause is None and f != lead and f.id not in ("no-cause-in-log", "log-undecided")
+    return [f for f in findings if f.cause is None and f != lead and f.id not in ("no-cause-in-log", UNDECIDED)
             and (f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN) or f.id in NOTED)]
 
 

@@ -78,5 +78,5 @@ def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int
     lines += [f"not looked at: {path}: {gap}" for name, part in [*((r.name, r) for r in seen.roles), ("host", seen.host)]
               for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
     lines.append(f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
-                 f"of {', '.join(r.name for r in seen.roles)}")
+                 f"set in {', '.join(r.name for r in seen.roles)}")
     return "\n".join(lines)

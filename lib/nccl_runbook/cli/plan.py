@@ -90,7 +90,7 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
     if len(plans) == 1:
         lines = [*map(finding_text, [first.finding, *(first.devices or [])]), ""]
         lines += [repr(groups_table(first.placed.groups, first.gpus))] if first.placed else []
-        word = first.verdict or "not readable"
+        word = "clean" if first.clean else "broken"
     else:
         lines = [repr(plans_table(plans)), "", "For the fix of each plan: use --html FILE, or name one file."]
         word = _clean(plans)

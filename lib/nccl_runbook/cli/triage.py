@@ -10,7 +10,7 @@ from nccl_runbook.case.answer import Brought, Case, Dumps, case, logs_of
 from nccl_runbook.case.table import text as answer_text
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import answer
-from nccl_runbook.core.findings import Evidence
+from nccl_runbook.core.findings import UNDECIDED, Evidence
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.sources import piped
 from nccl_runbook.triage.judge import Decides, Hypothesis, platform
@@ -48,7 +48,7 @@ def document(told: Case) -> dict[str, Any]:
     logs, lead = given.logs, [_of_dumps(dumps)] if dumps and told.lead == dumps.finding and dumps.finding.cause else []
     behind = [h for h in given.hypotheses if h.cause not in [first.cause for first in lead]]
     return {"schema": "nccl-runbook/triage/1", "verdict": found.verdict, "exit_code": found.exit_code, "sentence": found.sentence,
-            "undecided": found.verdict == "unknown",
+            "undecided": found.verdict == "unknown" or any(f.id == UNDECIDED for f in given.findings),
             "hypotheses": [{**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
                            for h in [*lead, *behind]],
             "fits": [{"cause": c.id, "title": c.title, "decides": dict(zip(("probe", "why", "line"), c.decides))} for c in given.fits],

@@ -92,6 +92,7 @@ class Cockpit:
         self.brought = Brought()
         self.found = Gathered([])
         self.asked = self.wrong = ""  # what was given, and why it cannot be read
+        self.tested: str | None = None  # what was given to the latest run; None if another form started it
         wanted = namespace.get("steps", ())
         first, _, rest = namespace["symptom"].partition("\n")
         known = first if first in symptoms() else ""
@@ -113,7 +114,7 @@ class Cockpit:
                       for name in TESTS if (self.notebooks / f"{name}.ipynb").is_file()}
         # no icons: their glyph would become part of the accessible name
         self.buttons = {
-            "run": w.Button(description="Run", button_style="primary", tooltip="Run the steps. Starts ranks on the GPUs."),
+            "run": w.Button(description="Run tests", button_style="primary", tooltip="Run the steps. Starts ranks on the GPUs."),
             "cancel": w.Button(description="Cancel", tooltip="Stop the run and its ranks"),
             "try": w.Button(description="Try it beside a control", layout=w.Layout(width="auto"),
                             tooltip="Run an all_reduce with and without the setting, in turn")}
@@ -219,6 +220,8 @@ class Cockpit:
         with _lock:
             run, refused = _latest, self._refused()
             at_work = run is not None and run.at_work
+            if not at_work and self.tested not in (None, self.asked):
+                run = None  # it answered another question
             self.buttons["try"].disabled = bool(refused) or at_work
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or run.cancelled_at is not None
@@ -247,6 +250,7 @@ class Cockpit:
         with _lock:
             if _latest is not None and _latest.at_work:
                 return "A run is in progress. Cancel it, or wait until it ends."
+            self.tested = self.asked
             line = arguments(values, self.notebooks if command == RUN else None)
             _latest = RunProcess(line, self.notebooks.parent / "outputs", lambda _run: self.draw(), command)
             return ""

@@ -96,6 +96,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def rank_names(ranks: Sequence[object]) -> str:
+    """ "rank 3", "ranks 1, 2"; at most eight of them."""
+    return (f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}"
+            + f" and {len(ranks) - 8} more" * bool(ranks[8:]))
+
+
 WRONG_VALUES = 6  # exit code of ranks/check.py
 
 

@@ -18,7 +18,8 @@ class Severity(enum.StrEnum):
 
 
 STATUSES = ("established", "likely", "possible", "ruled-out")
-WHO = ("you", "your launcher", "the administrator")
+# who can change it -> how a remedy begins
+WHO = {"you": "to do", "your launcher": "in your launcher", "the administrator": "ask your administrator"}
 # worst first; what a step is called when its findings disagree
 _STEP_ORDER = (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN, Severity.SKIPPED, Severity.NOTE, Severity.OK)
 EXIT_CODES = {"healthy": 0, "broken": 3, "degraded": 3, "unknown": 4}
@@ -37,7 +38,13 @@ class Remedy:
         if self.who not in WHO:
             raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
 
+    @property
+    def begins(self) -> str:
+        """The words before its text."""
+        return WHO[self.who]
 
+
+UNDECIDED = "log-undecided"  # the finding that names several possible causes: theirs are the fixes
 NOTHING_KNOWN = Remedy("you", "No known cause matches. Save the record, and include the lines above when you ask for help.")
 
 

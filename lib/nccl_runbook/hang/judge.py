@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 
 from nccl_runbook.causes.causes import fitting, recognise, usual
-from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import EARLIER, Hang
@@ -14,7 +14,6 @@ from nccl_runbook.hang.judge_accused import RAS_AGAIN, Accused, accuse, by_ras, 
 from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, places
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
-from nccl_runbook.hang.live.judge_ranks import rank_names
 from nccl_runbook.messages.clues import ECHO
 
 LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch 2.11): a later file is a copy

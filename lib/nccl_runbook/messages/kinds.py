@@ -29,7 +29,8 @@ _STARTS = re.compile(
     r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
 # a line of our own answers: what it quotes was judged already
 _OURSELVES = re.compile(
-    rb"^ {3}(?:seen|decides|against|you|your launcher|the administrator): |^Unknown: (?:the log shows|you report) \"|"
+    rb"^ {3}(?:seen|decides|against|you|(?:in )?your launcher|the administrator|to do|ask your administrator): |"
+    rb"^Unknown: (?:the log shows|you report) \"|"
     rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$")
 _OWN = {
     **EXPRESSIONS,

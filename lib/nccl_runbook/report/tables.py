@@ -214,7 +214,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def remedy_text(remedy: Remedy) -> str:
-    return "\n".join([f"    {remedy.who}: {remedy.text}", *(f"        {line}" for line in remedy.lines)])
+    return "\n".join([f"    {remedy.begins}: {remedy.text}", *(f"        {line}" for line in remedy.lines)])
 
 
 @dataclasses.dataclass(repr=False)

@@ -8,6 +8,7 @@ from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import (
     NOTHING_KNOWN,
     STATUSES,
+    UNDECIDED,
     Evidence,
     Finding,
     Remedy,
@@ -195,7 +196,7 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     Only where neither exists: of possible causes and of what is unknown; then of what nothing explains, so that the page never names
     trouble without a way on.
     """
-    free = worst_first(f for s in document.steps for f in s.findings if f.cause is None and f.remedy)
+    free = worst_first(f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED)
     bad = [f for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
     sure = [(c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy]
     sure += [(f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)]

@@ -6,8 +6,8 @@ import dataclasses
 import re
 
 from nccl_runbook.causes.causes import Advice, Cause, Rows, causes, fitting, usual
-from nccl_runbook.core.facts import bus_of_message, counted, grouped
-from nccl_runbook.core.findings import STATUSES, Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.facts import bus_of_message, counted, grouped, rank_names
+from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Remedy, Severity
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, says, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
@@ -243,18 +243,35 @@ def quoted(line: str) -> str:
     return f'"{line.strip()[:MOST_QUOTED]}"'
 
 
-def _undecided(hypotheses: list[Hypothesis]) -> str:
+def _undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
     """What was printed, or what that says, and what it may mean."""
-    line, says = hypotheses[0].evidence[0], _decoded(hypotheses[0]).partition(". ")[0].rstrip(".")
+    line = hypotheses[0].evidence[0]
+    says = _decoded(hypotheses[0]).partition(". ")[0].rstrip(".") or _waited(line, logs)
     reported = f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
     shown = says[:1].lower() + says[1:] if says[1:2].islower() else says or reported
     others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
     return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}{others}"
 
 
+def _waited(line: LogLine, logs: Logs) -> str:
+    """Who waited for how long in which collective, if this line of a watchdog says so."""
+    late = [(row.rank, work) for row in logs.ranks for work in row.timeouts]
+    this = next((work for _, work in late if work.at == line), None)
+    if this is None or this.seq is None:
+        return ""
+    ranks = sorted({rank for rank, work in late if (work.op, work.seq, work.group) == (this.op, this.seq, this.group)})
+    return f"{rank_names(ranks)} waited in {this.op} {this.seq} until the timeout of {this.timeout_ms // 1000} s"
+
+
 def _decoded(hypothesis: Hypothesis) -> str:
     """What is true of this log alone, "" for nothing but what the cause says in general."""
     return hypothesis.says.removeprefix(causes()[hypothesis.cause].says).strip()
+
+
+def _is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
+    """Whether its line says what is wrong, and a job ends with it."""
+    ends = logs.seen.get("job-ended")
+    return bool(ends and not ends.resumed and hypothesis.evidence[0] in ends.lines and _decoded(hypothesis))
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
@@ -279,8 +296,9 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     if not hypotheses or hypotheses[0].cause == "benign":
         unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, _nothing_shown(logs, hypotheses)))
     elif all(h.status == "possible" for h in hypotheses):
-        # what is only possible is no verdict, never health
-        unread.insert(0, Finding("log-undecided", Severity.UNKNOWN, _undecided(hypotheses)))
+        # what is only possible is no verdict, never health; a line that ends a job is a fault before its cause is known
+        severity = Severity.BROKEN if _is_fault(hypotheses[0], logs) else Severity.UNKNOWN
+        unread.insert(0, Finding(UNDECIDED, severity, _undecided(hypotheses, logs), (), (_check_first(hypotheses[0].decides),)))
     return [*map(log_points_to_cause, hypotheses), *unread, *_beside(logs, hypotheses)]
 
 
@@ -302,10 +320,13 @@ def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
     evidence += [Evidence(text, "decoded") for text in [_decoded(hypothesis)] if text]
     line = hypothesis.decides.line
     decides = Evidence(f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe)
-    first = Remedy("you", f"Check first: {hypothesis.decides.why}.", (line,) if line else ())
-    remedy = (first, *hypothesis.remedy) if hypothesis.status == "possible" or not hypothesis.remedy else hypothesis.remedy
-    return Finding("log-points-to-cause", severity, hypothesis.title, (*evidence, decides), remedy, hypothesis.cause, hypothesis.status,
-                   tuple(Evidence(text, "logs") for text in hypothesis.against))
+    check = (_check_first(hypothesis.decides),) * (hypothesis.status == "possible" or not hypothesis.remedy)
+    return Finding("log-points-to-cause", severity, hypothesis.title, (*evidence, decides), (*check, *hypothesis.remedy), hypothesis.cause,
+                   hypothesis.status, tuple(Evidence(text, "logs") for text in hypothesis.against))
+
+
+def _check_first(decides: Decides) -> Remedy:
+    return Remedy("you", f"Check first: {decides.why}.", (decides.line,) if decides.line else ())
 
 
 def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", hang_asks: str | None = None) -> Answer:

@@ -8,7 +8,7 @@ import dataclasses
 import re
 from typing import Callable, Iterable, List, Optional, Sequence, Tuple
 
-from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, known
+from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, known, rank_names
 from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Stack, Thread
 
 STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
@@ -287,12 +287,6 @@ def accuse(base: Picture, kind: str, culprits: List[RankView], why: str, cause: 
 
 def names(views: List[RankView]) -> str:
     return rank_names([v.rank if v.rank is not None else f"(pid {v.pid})" for v in views])
-
-
-def rank_names(ranks: Sequence[object]) -> str:
-    """At most eight of them."""
-    return (f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}"
-            + f" and {len(ranks) - 8} more" * bool(ranks[8:]))
 
 
 def all_wait(views: List[RankView]) -> str:
