@@ -106,9 +106,9 @@ def test_engines_that_could_not_be_busy_are_not_measured_as_busy(engine):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_whose_products_end_is_no_busy_engine():
-    with pytest.raises(RuntimeError, match=r"\b1073741824\b"), sync_ways.Busy(torch.device("cpu"), 1 << 30):
+    with pytest.raises(RuntimeError, match=r"\b1073741824\b"), sync_ways.busy(torch.device("cpu"), 1 << 30):
         pass
-    with sync_ways.Busy(torch.device("cpu"), 32):  # near miss
+    with sync_ways.busy(torch.device("cpu"), 32):  # near miss
         pass
 
 
