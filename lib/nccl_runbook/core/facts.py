@@ -97,6 +97,7 @@ def counted(number: int, noun: str) -> str:
 
 
 WRONG_VALUES = 6  # exit code of ranks/check.py
+TIMED_OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")  # its operations that have a bandwidth
 
 
 @dataclasses.dataclass(frozen=True)
