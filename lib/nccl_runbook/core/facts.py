@@ -103,6 +103,7 @@ def rank_names(ranks: Sequence[object]) -> str:
 
 
 WRONG_VALUES = 6  # exit code of ranks/check.py
+TIMED_OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")  # its operations that have a bandwidth
 
 
 @dataclasses.dataclass(frozen=True)

@@ -211,10 +211,9 @@ def choose(python: str = "", within_s: float = ASK_S) -> Choice:
     raise InterpreterError("no Python with torch was found: name the interpreter of your job with --python", exit_code=3)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    arguments = sys.argv[1:] if argv is None else argv
+def main() -> int:
     try:
-        choice = choose(arguments[0] if arguments else "")
+        choice = choose(*sys.argv[1:2])
     except InterpreterError as error:
         print(error, file=sys.stderr)
         return error.exit_code

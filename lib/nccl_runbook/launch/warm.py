@@ -367,15 +367,13 @@ class Warm:
 
 def main() -> None:
     die_with_parent()
-    began = time.monotonic()
     warm = Warm()
     try:
         import torch
         import torch.distributed  # noqa: F401
 
         warm.folder = warm.make_folder()
-        warm.send(ready=True, python=sys.executable, torch=torch.__version__, import_s=round(time.monotonic() - began, 3),
-                  libnccl=mapped("libnccl"), host=os.uname().nodename, unsafe=why_not_fork())
+        warm.send(ready=True, torch=torch.__version__, libnccl=mapped("libnccl"), host=os.uname().nodename)
         warm.serve()
     except BaseException as error:  # whatever importing torch raised (OSError: a CUDA library is missing) is told, not swallowed
         warm.send(ready=False, error=" ".join(("%s: %s" % (type(error).__name__, error)).split()))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Callable, Dict, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.launch.command import ends
@@ -39,23 +39,20 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
         return f"NVML did not answer within {deadline_s:g} s{stopped}"
 
 
-def _silence(ended: str) -> Gap:
-    return Gap("timed-out" if "did not answer" in ended else "failed", ended or "the process that queried NVML printed nothing")
-
-
-def ask(what: str, within_s: float) -> Union[Tuple[Dict[str, Any], List[Dict[str, Any]], Gap], Gap]:
-    """The system line, the other lines, and the Gap that stands for whatever is missing; or a Gap where NVML as a whole refused.
-    ``within_s``: what the budget leaves; a second at least."""
+def ask(what: str, within_s: float, make: Callable[[Dict[str, Any], List[Dict[str, Any]], Gap], Any]) -> Any:
+    """What ``make`` gives for the system line, the other lines, and the Gap that stands for whatever is missing; a Gap where NVML as a
+    whole refused. ``within_s``: what the budget leaves; a second at least."""
     try:
         lines, ended = run_child(what, max(1.0, min(DEADLINE_S, within_s)))
     except OSError as error:
         return Gap("failed", f"cannot start a process to query NVML: {error}")
+    missing = Gap("timed-out" if "did not answer" in ended else "failed", ended or "the process that queried NVML printed nothing")
     system = next((line for line in lines if line["part"] == "system"), None)
     if system is None:
-        return _silence(ended)
+        return missing
     if "refused" in system:
         return Gap(**system["refused"])
-    return system, [line for line in lines if line["part"] not in ("system", "end")], _silence(ended)
+    return make(system, [line for line in lines if line["part"] not in ("system", "end")], missing)
 
 
 def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, kind: Any) -> List[Any]:
@@ -67,10 +64,10 @@ def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, k
 
 def view(within_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
     """Everything NVML says of this machine. A hang leaves Gaps (timed-out) for what was not known by then."""
-    answer = ask("all", within_s)
-    if isinstance(answer, Gap):
-        return answer
-    system, lines, missing = answer
+    return ask("all", within_s, _view)
+
+
+def _view(system: Dict[str, Any], lines: List[Dict[str, Any]], missing: Gap) -> m.NvmlView:
     gpus = by_index(lines, system["count"], "gpu", missing, m.NvmlGpu)
     reached = sum(not isinstance(g, Gap) for g in gpus)
     pairs = [m.from_json(m.Pair, line, "part") for line in lines if line["part"] == "pair"]
@@ -81,11 +78,8 @@ def view(within_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
 def users(within_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
     """Memory, utilisation and processes of every GPU over two samples 0.3 s apart: asked before any test that would
     disturb somebody. A Gap where NVML cannot be asked."""
-    answer = ask("use", within_s)
-    if isinstance(answer, Gap):
-        return answer
-    system, lines, missing = answer
-    return m.GpuUsers(by_index(lines, system["count"], "use", missing, m.GpuUse), os.path.exists("/dev/dxg"))
+    return ask("use", within_s, lambda system, lines, missing: m.GpuUsers(
+        by_index(lines, system["count"], "use", missing, m.GpuUse), os.path.exists("/dev/dxg")))
 
 
 def links(within_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:

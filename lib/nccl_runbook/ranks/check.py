@@ -135,7 +135,7 @@ def pattern(count, device, seed):
 
 
 class Operation:
-    """One collective at one size: fresh input, ``run`` it, what should have come out."""
+    """One collective at one size: ``fill`` fresh input, ``run`` it, what should have come out."""
 
     def __init__(self, op, size_bytes, device, rank, size, corrupt):
         self.op, self.device, self.rank, self.size, self.corrupt = op, device, rank, size, corrupt
@@ -149,7 +149,6 @@ class Operation:
             "all_gather": lambda: dist.all_gather_into_tensor(self.received, self.send),
             "send_recv": self.exchange,
         }[op]
-        self.fill(0)
 
     def fill(self, round_number):
         """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one

@@ -342,36 +342,33 @@ METHODS = {
 }
 
 
-class Busy:
+@contextlib.contextmanager
+def busy(device, edge):
     """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a
     stream of their own, from before the first sync on (to load cuBLAS takes longer than a sync)."""
+    running, stopped = threading.Event(), threading.Event()
+    thread = threading.Thread(target=_multiply, args=(device, edge, running, stopped), daemon=True)
+    thread.start()
+    while not running.wait(0.1):
+        if not thread.is_alive():
+            raise RuntimeError(f"the engine could not multiply matrices of {edge} x {edge}")
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
-    def __init__(self, device, edge):
-        self.device, self.edge, self.running, self.stopped = device, edge, threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self.work, daemon=True)
 
-    def __enter__(self):
-        if self.edge:
-            self.thread.start()
-            while not self.running.wait(0.1):
-                if not self.thread.is_alive():
-                    raise RuntimeError(f"the engine could not multiply matrices of {self.edge} x {self.edge}")
-
-    def __exit__(self, *_):
-        self.stopped.set()
-        if self.edge:
-            self.thread.join()
-
-    def work(self):
-        gpu = self.device.type == "cuda"
-        a, b, c = (torch.ones(self.edge, self.edge, dtype=torch.bfloat16, device=self.device) for _ in "abc")
-        stream, queued = torch.cuda.Stream(self.device) if gpu else None, collections.deque()
-        with torch.cuda.stream(stream):
-            while not self.stopped.is_set():
-                torch.mm(a, b, out=c)
-                if gpu:
-                    queued.append(stream.record_event())
-                    if len(queued) > 4:
-                        queued.popleft().synchronize()
-                if not gpu or len(queued) == 4:
-                    self.running.set()
+def _multiply(device, edge, running, stopped):
+    gpu = device.type == "cuda"
+    a, b, c = (torch.ones(edge, edge, dtype=torch.bfloat16, device=device) for _ in "abc")
+    stream, queued = torch.cuda.Stream(device) if gpu else None, collections.deque()
+    with torch.cuda.stream(stream):
+        while not stopped.is_set():
+            torch.mm(a, b, out=c)
+            if gpu:
+                queued.append(stream.record_event())
+                if len(queued) > 4:
+                    queued.popleft().synchronize()
+            if not gpu or len(queued) == 4:
+                running.set()

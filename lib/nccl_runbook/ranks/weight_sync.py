@@ -8,6 +8,7 @@ Every tensor holds bytes that differ by place and repeat, which the engines make
 swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text is the finding), 5 not enough memory or
 space, 6 wrong bytes arrived, 7 another rank stopped first.
 """
+import contextlib
 import datetime
 import fcntl
 import json
@@ -194,7 +195,7 @@ class Sync:
 
     def several(self, event, repeats, mib, busy):
         self.buckets = sync_bytes.buckets_of(self.sizes, self.bucket_bytes(mib))
-        with sync_ways.Busy(self.device, busy if self.rank else 0):
+        with sync_ways.busy(self.device, busy) if busy and self.rank else contextlib.nullcontext():
             return all([self.once({"event": event, "bucket_mib": mib, "busy": busy, "repeat": repeat}, repeat == repeats - 1)
                         for repeat in range(repeats)])
 

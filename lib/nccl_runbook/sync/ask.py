@@ -21,7 +21,6 @@ _KEPT_S = 12.0          # of the budget for each method that is still to come: a
 _ONE_GPU_S = 20.0
 _SHM = "/dev/shm"
 _ON_GPUS = ("nccl", "ipc")
-_RUN_AS = {"nccl-one-gpu": "nccl-flat"}
 
 
 def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "usual",
@@ -112,7 +111,7 @@ def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Opti
         return Gap("unsupported",
                    f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does")
     name = method.partition("@")[0]
-    args = ["--method", _RUN_AS.get(name, name), "--spec", json.dumps(spec, separators=(",", ":")),
+    args = ["--method", "nccl-flat" if name == "nccl-one-gpu" else name, "--spec", json.dumps(spec, separators=(",", ":")),
             "--buckets", _buckets(method), *options, *["--directory", folder] * ("disk" in method), *["--cpu"] * (devices[0] is None)]
     env = {**(LOGGED if method.startswith("nccl") else {}),
            **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}

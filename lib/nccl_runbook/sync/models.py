@@ -12,9 +12,7 @@ from typing import Any
 
 from nccl_runbook.causes.causes import table
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.ranks.sync_shapes import tensors
 
-BYTES_PER_ELEMENT = 2  # bfloat16, which trainers hand to engines
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
 _LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
 _MOST = 1 << 32                 # of one dimension
@@ -48,11 +46,6 @@ def decoder(name: str, template: str, hidden: int, intermediate: int, layers: in
                  rows["layer"], layers, "model.layers.{i}.",
                  [["model.norm.weight", [hidden]], *([] if tied else [["lm_head.weight", [vocab, hidden]]])],
                  {"count": experts, "prefix": "mlp.experts.{e}.", "each": rows["each"]} if "each" in rows else {})
-
-
-def size_bytes(spec: dict[str, Any]) -> int:
-    """Bytes of all tensors of the spec in bfloat16."""
-    return sum(math.prod(shape) for _, shape in tensors(spec)) * BYTES_PER_ELEMENT
 
 
 @functools.cache

@@ -50,7 +50,6 @@ ARMS = {
     "simple protocol only": ({"NCCL_PROTO": "Simple"}, ["proto LL"], ""),
 }
 CPU_ARMS = {"interface pinned": ({"GLOO_SOCKET_IFNAME": "lo"}, [], None)}
-Halve = Callable[..., Any]
 
 
 def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool,
@@ -107,7 +106,8 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     ) if applies), None)
 
 
-def collect(engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Halve) -> Union[Arms, Gap]:
+def collect(engine: Engine, devices: List[Optional[int]], budget_s: float,
+            halve: Callable[..., Any]) -> Union[Arms, Gap]:
     """The control, every arm that can act, the control again, and *clean* where the environment may be to
     blame. Needs two ranks.
 
@@ -158,7 +158,7 @@ def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) 
             **{n: Trial(n, timed, None if timed.passed else other) for n, (timed, other) in both.items()}}
 
 
-def _environment(session: _Session, arms: Arms, halve: Halve) -> Arms:
+def _environment(session: _Session, arms: Arms, halve: Callable[..., Any]) -> Arms:
     """*clean*, where the control fails or NCCL's own variables are set; and which variable the difference
     hangs on."""
     variables, control = steering(os.environ), arms.control

@@ -223,8 +223,6 @@ def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], 
 
 # the words that outcomes and answers are told in
 _TABLE = table("worlds/transports")
-CONTROL, AGAIN, ARM, CLEAN, KINDS = (_TABLE["words"][name]
-                                     for name in ("control", "again", "arm", "clean", "kinds"))
 REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
 POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None)
                                                 for arm, (to, cause) in _TABLE["points_to"].items()}
@@ -239,9 +237,9 @@ UNSURE = {"no proof": "NCCL's log does not show an effect", "passed 1 of 2": "it
 
 @dataclasses.dataclass(frozen=True)
 class Outcomes:
-    """Outcomes in words: ``control`` of CONTROL (a failure that recurred by its own word), ``after`` (the
-    control at the end) of AGAIN, ``arms`` by name of ARM, without those that cannot act here; ``clean`` of
-    CLEAN. ``settled``: clean passes and the guilty variables were proven; ``connected``: the control was seen
+    """Outcomes in words, those of transports.toml: ``control`` (a failure that recurred by its own word),
+    ``after`` (the control at the end, of ``again``), ``arms`` by name, without those that cannot act here, and
+    ``clean``. ``settled``: clean passes and the guilty variables were proven; ``connected``: the control was seen
     to use something; ``message``: whether the ranks' own words or their end name the cause."""
 
     control: str
@@ -255,7 +253,7 @@ class Outcomes:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """``kind`` of KINDS; ``arm``: the narrowest setting that works ("" if none is proven); ``cause`` with
+    """``kind``: one of transports.toml; ``arm``: the narrowest setting that works ("" if none is proven); ``cause`` with
     ``status``, or None; ``why``."""
 
     kind: str

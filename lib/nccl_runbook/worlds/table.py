@@ -1,11 +1,9 @@
 """Tables of worlds: the ladder, GPUs alone, pairs as a heat map, and the transports."""
 
-from nccl_runbook.core.facts import Gap, World
+from nccl_runbook.core.facts import TIMED_OPS, Gap, World
 from nccl_runbook.machine.link_limits import Links, limit
 from nccl_runbook.report.tables import Cell, Curve, Table, size_words, titled
 from nccl_runbook.worlds.facts import Arms, Ladder, Pairs, Search, Singles, Trial
-
-OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")
 
 
 def _outcome(trial: Trial) -> Cell:
@@ -22,14 +20,14 @@ def _figure(value: float | None) -> str:
 
 
 def _bandwidths(world: World) -> list[str]:
-    return [_figure(world.busbw_gb_per_s(op)) for op in OPS]
+    return [_figure(world.busbw_gb_per_s(op)) for op in TIMED_OPS]
 
 
 def _row(name: str, trial: Trial) -> list:
     return [name, _outcome(trial), f"{trial.world.wall_s:.1f}", *_bandwidths(trial.world)]
 
 
-COLUMNS = ["outcome", "seconds", *(f"{op} GB/s" for op in OPS)]
+COLUMNS = ["outcome", "seconds", *(f"{op} GB/s" for op in TIMED_OPS)]
 BANDWIDTH_NOTE = "GB/s: bus bandwidth as defined by nccl-tests, at the largest size, for the slowest rank."
 
 
@@ -126,7 +124,7 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
             *_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)]
                                   if isinstance(arms.control_after, Trial) else [])]
     return Table(f" ({arms.backend})", ["test", "setting", "outcome", "used (NCCL's log)",
-                                        *(f"{op} GB/s" for op in OPS)], rows,
+                                        *(f"{op} GB/s" for op in TIMED_OPS)], rows,
                  "control: your environment, unchanged. no effect: NCCL's log shows the same transports as without the setting. "
                  f"{BANDWIDTH_NOTE}")
 
@@ -138,7 +136,7 @@ def _called(word: str) -> Cell:
 
 def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
     if isinstance(trial, Gap):
-        return [name, setting, Cell("not run", "muted"), trial.detail, *[""] * len(OPS)]
+        return [name, setting, Cell("not run", "muted"), trial.detail, *[""] * len(TIMED_OPS)]
     via = trial.world.transports
     carried = Cell(via.detail, "muted") if isinstance(via, Gap) else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
     return [name, setting, outcome or _outcome(trial), carried, *_bandwidths(trial.world)]
@@ -151,4 +149,4 @@ def _clean_rows(arms: Arms) -> list[list]:
     halvings = [] if isinstance(arms.guilty, Gap) else [arms.guilty]
     return [_arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial),
             *(["halving", ", ".join(f"{k}={v}" for k, v in h.variables.items()), Cell(h.why_not or "settled", "warn"),
-               f"{h.asked} tests among {h.among} variables", *[""] * len(OPS)] for h in halvings)]
+               f"{h.asked} tests among {h.among} variables", *[""] * len(TIMED_OPS)] for h in halvings)]

@@ -96,7 +96,7 @@ class Look:
                 yield Stack(helper, proc.unless_gone("", proc.read, f"/proc/{helper}/comm").strip(), False, False, frames)
 
     def _ask_host(self) -> None:
-        self.gpus.append(nvml.ask("live", NVML_DEADLINE_S))
+        self.gpus.append(nvml.ask("live", NVML_DEADLINE_S, lambda _, lines, __: lines))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
         self.ras.append(live_answers.ras(named) if any(r.nccl for r in self.ranks) else Gap("absent", "no rank has libnccl mapped"))
 
@@ -125,11 +125,11 @@ def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
 
 def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
     """The GPUs of the answers of NVML's child, first and last."""
-    whole = [a for a in answers if not isinstance(a, Gap)]
+    whole = [lines for lines in answers if not isinstance(lines, Gap)]
     if not whole:
         return answers[-1] if answers else Gap("not-run")
     rows = grouped((line["nvml_index"], {k: nvml.m.gap_or(v, lambda given: given) for k, v in line.items()})
-                   for _, lines, _ in whole for line in lines if line["part"] == "live")
+                   for lines in whole for line in lines if line["part"] == "live")
     return [LiveGpu(index, [s["utilisation_percent"] for s in seen], [s["power_w"] for s in seen], seen[-1]["pids"])
             for index, seen in sorted(rows.items())]
 
