@@ -148,9 +148,14 @@ def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_
 
 
 def test_the_answer_is_there_though_its_file_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    ended = run_cli("look", "--gap", "0.1", "--save", tmp_path / "file" / "node1.json", env=with_library())
+    (tmp_path / "node1.json").mkdir()
+    ended = run_cli("look", "--gap", "0.1", "--save", tmp_path / "node1.json", env=with_library())
     assert ended.returncode == 2 and ended.stdout.strip() and "cannot write" in ended.stderr.splitlines()[-1] and "Traceback" not in ended.stderr
+
+
+def test_a_record_makes_no_folder(tmp_path: Path) -> None:
+    ended = run_cli("look", "--gap", "0.1", "--save", tmp_path / "missing" / "node1.json", env=with_library())
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1) and not [*tmp_path.iterdir()]
 
 
 def test_a_record_without_threads_is_refused_in_words(tmp_path: Path) -> None:

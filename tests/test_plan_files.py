@@ -57,7 +57,7 @@ def test_one_argument_without_flags_is_an_allocation_whatever_stands_in_it(text,
 def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it():
     found = plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v1.0.4")
     assert (found["ok"], found["error"], found["verdict"], found["components"]) == (False, "ValueError", None, [])
-    assert "era A (v0.3.2 to v0.4.0)" in found["evidence"][1] and found["remedies"][0]["lines"] == ["sglang:d1p1t1+fsdp:d1p1t1"]
+    assert "v0.3.2 to v0.4.0" in found["evidence"][1] and found["remedies"][0]["lines"] == ["sglang:d1p1t1+fsdp:d1p1t1"]
     assert plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v0.4.0")["verdict"] == "clean"
 
 

@@ -14,6 +14,7 @@ from nccl_runbook.report.verdict import Cause
 from nccl_runbook.triage.judge import MOST_QUOTED
 
 SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
+NOT_READ = ("log-not-read", "not-read", "not-planned")  # of what was named
 # what a reader must know beside the causes
 NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run", "symptom-recognised"])
 
@@ -22,7 +23,7 @@ def text(case: Case, diff: str = "") -> str:
     """The answer, strongest first; anything weaker is one line. ``diff``: the fix in a script."""
     document, test = case.document, case.test
     lead = case.lead if case.lead and case.lead.id != UNDECIDED else None  # that one names the causes which follow
-    lines = [document.sentence, ""]
+    lines = [document.sentence, *(f"   not read: {f.title}" for s in document.steps for f in s.findings if f.id in NOT_READ), ""]
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
@@ -78,7 +79,7 @@ def remedy(r: Remedy) -> list[str]:
 
 def _beside(findings: Iterable[Finding], lead: Finding | None) -> list[Finding]:
     """What is wrong and has no cause of its own, and what could not be read."""
-    return [f for f in findings if f.cause is None and f != lead and f.id not in ("no-cause-in-log", UNDECIDED)
+    return [f for f in findings if f.cause is None and f != lead and f.id not in ("no-cause-in-log", UNDECIDED, *NOT_READ)
             and (f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN) or f.id in NOTED)]
 
 

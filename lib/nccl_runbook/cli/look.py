@@ -40,6 +40,8 @@ def look(
     """Look at a job that hangs now: which rank never came, what it is doing, and who waits for it. Reads only."""
     if record and (pid or save):
         answer.leave("--record cannot be combined with --pid or --save: it joins records and looks at no process")
+    if save and not save.parent.is_dir():  # a typing error makes no folder
+        answer.leave(f"cannot write {save}: there is no folder {save.parent}")
     began = time.monotonic()
     looks = together(_recorded(record)) if record else [_seen(pid, gap, answer.say)]
     again = ("python3 nccl-look.pyz --live --gap", " ".join(["nccl-runbook look", *(f"--pid {p}" for p in pid), "--gap"]))

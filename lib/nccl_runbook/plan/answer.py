@@ -70,7 +70,7 @@ def of_text(text: str, where: str, asked: Site, rules: areal.Rules, file: Path |
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
-        return _areal(text, where, _sized(asked, 0), rules, [])
+        return _areal(text, where, asked, rules, [])
     script = read_script("" if is_yaml else text)
     overrides = {name: values[-1] for c in script.commands for name, values in c.flags.items() if values}
     training = training_file.read(text if is_yaml else _named_config(script.commands, file, "config"), overrides)
@@ -142,6 +142,7 @@ def _areal(text: str, where: str, asked: Site, rules: areal.Rules, notes: list[s
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
         return Plan(where, text, "areal", site.launcher, site.gpus, rules_of_plans.refused(text, why, rules), error=why.error, rules=rules)
+    site = _sized(site, site.gpus)  # what cannot be read needs no GPUs
     placed = place(mode, site)
     placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *rules_of_plans.about_tag(rules, site)))
     return Plan(where, text, "areal", site.launcher, site.gpus, rules_of_plans.judge(text, mode, placed, rules, site), mode, placed,

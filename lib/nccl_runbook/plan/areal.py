@@ -303,9 +303,9 @@ def valid_at(text: str) -> list[Rules]:
 
 
 def spans(found: list[Rules]) -> str:
-    """Rows in words: "era A (v0.3.2 to v0.4.0)"."""
+    """Rows in words: "AReaL v0.3.2 to v0.4.0"."""
     rows_of = {era: [r for r in found if r.era == era] for era in dict.fromkeys(r.era for r in found)}
-    return ", ".join(f"era {era} ({own[0].tags[0]} to {own[-1].tags[-1]})" for era, own in rows_of.items())
+    return "AReaL " + ", ".join(f"{own[0].tags[0]} to {own[-1].tags[-1]}" for own in rows_of.values())
 
 
 def written_for(text: str, rules: Rules) -> str:

@@ -24,7 +24,7 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
     valid, instead = valid_at(text), written_for(text, rules)
     return Finding(
         "allocation-refused", Severity.BROKEN, f"AReaL {rules.tag} cannot read this allocation: {why.says}",
-        (Evidence(f"AReaL {rules.tag} (era {rules.era}) raises {why.error}: {why.says}"),
+        (Evidence(f"AReaL {rules.tag} raises {why.error}: {why.says}"),
          *([Evidence(f"it is valid in {spans(valid)}")] if valid else [])),
         (Remedy("you",
                 f"For {rules.tag}, write:" if instead

@@ -66,6 +66,6 @@ def groups_tables(plans: Sequence[Any]) -> list[Table]:
 
 
 def _head(plan: Any) -> str:
-    parts = [f"AReaL {plan.rules.tag}, era {plan.rules.era}" if plan.rules else plan.framework,
+    parts = [f"AReaL {plan.rules.tag}" if plan.rules else plan.framework,
             plan.launcher and f"launcher {plan.launcher}", f"{counted(plan.gpus, 'GPU')} a node"]
     return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, parts))})"
