@@ -1,6 +1,7 @@
 """The answer for a terminal: one sentence, its proof, the fix, what weaker causes there are, and what comes next."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -67,9 +68,10 @@ def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
 
 
 def _seen(evidence: Evidence) -> str:
-    """A line that was printed, with its place; or what such lines say together."""
+    """What was seen, with its place unless that is a fact of a record; or what such lines say together."""
     place = evidence.source.removeprefix(f"{LOGS}: ")
-    return f"   {_cut(evidence.text)}" if place == "decoded" else f"   seen: {_cut(evidence.text)}" + f"  ({place})" * bool(place)
+    shown = bool(place) and not re.search(r"\[\d+\]\.\w", place)
+    return f"   {_cut(evidence.text)}" if place == "decoded" else f"   seen: {_cut(evidence.text)}" + f"  ({place})" * shown
 
 
 def remedy(r: Remedy) -> list[str]:
