@@ -9,7 +9,7 @@ from nccl_runbook.case.answer import Case
 from nccl_runbook.case.judge import LOGS, plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
-from nccl_runbook.core.findings import UNDECIDED, Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.findings import UNDECIDED, WHO, Evidence, Finding, Remedy, Severity
 from nccl_runbook.report.tables import Cell, Table, macros
 from nccl_runbook.report.verdict import Cause
 from nccl_runbook.triage.judge import MOST_QUOTED
@@ -76,7 +76,7 @@ def _seen(evidence: Evidence) -> str:
 
 def remedy(r: Remedy) -> list[str]:
     """Who can do it, what, and the lines to copy."""
-    return [f"   {r.begins}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
+    return [f"   {WHO[r.who]}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
 
 
 def _beside(findings: Iterable[Finding], lead: Finding | None) -> list[Finding]:

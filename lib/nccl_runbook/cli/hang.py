@@ -6,7 +6,7 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import counted, grouped
-from nccl_runbook.core.findings import Finding, exit_code, verdict_of
+from nccl_runbook.core.findings import WHO, Finding, exit_code, verdict_of
 from nccl_runbook.hang import judge as rules
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.read import collect
@@ -50,7 +50,7 @@ def text(seen: Hang, told: rules.Told, sentence: str, first: Finding, tables: li
     """The answer for a terminal: the first sentence first."""
     lines = [f"{told.kind}: {sentence}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
-    lines += [f"   {r.begins}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
+    lines += [f"   {WHO[r.who]}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
     lines += [f"not used: {', '.join(names[:SHOWN])}" + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)

@@ -38,11 +38,6 @@ class Remedy:
         if self.who not in WHO:
             raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
 
-    @property
-    def begins(self) -> str:
-        """The words before its text."""
-        return WHO[self.who]
-
 
 UNDECIDED = "log-undecided"  # the finding that names several possible causes: theirs are the fixes
 NOTHING_KNOWN = Remedy("you", "No known cause matches. Save the record, and include the lines above when you ask for help.")
@@ -73,16 +68,6 @@ class Finding:
             raise ValueError(f"finding {self.id}: cause {self.cause} needs a status, one of {', '.join(STATUSES)}")
 
 
-@dataclasses.dataclass(frozen=True)
-class StepResult:
-    """One step as the verdict sees it. ``status``: a Severity value; ``asked``: asked for by name on the command line."""
-
-    notebook: str
-    status: str
-    reason: str = ""
-    asked: bool = False
-
-
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: _STEP_ORDER.index(f.severity))
 
@@ -95,26 +80,26 @@ def step_status(findings: Sequence[Finding]) -> tuple[Severity, str]:
     return worst.severity, worst.title
 
 
-def verdict(steps: Iterable[StepResult]) -> str:
-    """healthy, degraded, broken or unknown.
+def verdict(steps: Iterable[tuple[str, bool]]) -> str:
+    """healthy, degraded, broken or unknown. Of each step: its status, a Severity value, and whether it was asked for by name.
 
     Broken if any step is broken, else degraded if any warns, else unknown if any is unknown or did not finish (a step asked for by
     name that is skipped counts so, and so do no steps at all), else healthy.
     """
     seen = list(steps)
-    statuses = {s.status for s in seen}
+    statuses = {status for status, _ in seen}
     if "broken" in statuses:
         return "broken"
     if "warn" in statuses:
         return "degraded"
     done = {"ok", "note"}
-    all_done = all(s.status in done or s.status == "skipped" and not s.asked for s in seen)
+    all_done = all(status in done or status == "skipped" and not asked for status, asked in seen)
     return "healthy" if statuses & done and all_done else "unknown"
 
 
 def verdict_of(findings: Sequence[Finding]) -> str:
     """The verdict where these findings are all that was asked for."""
-    return verdict([StepResult("", step_status(findings)[0].value, asked=True)])
+    return verdict([(step_status(findings)[0].value, True)])
 
 
 def exit_code(word: str, fail_on: str = "unknown") -> int:

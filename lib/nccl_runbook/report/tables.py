@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nccl_runbook.core.facts import Gap, grouped
-from nccl_runbook.core.findings import Finding, Remedy
+from nccl_runbook.core.findings import WHO, Finding, Remedy
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import TONES, badge, grid
 from nccl_runbook.report.verdict import VerdictDocument
@@ -37,7 +37,7 @@ def environment() -> Any:
 
     made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
-    made.globals.update(badge=badge, tones=TONES, folder=os.environ.get(FOLDER, ""))
+    made.globals.update(badge=badge, tones=TONES, who=WHO, folder=os.environ.get(FOLDER, ""))
     return made
 
 
@@ -214,7 +214,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def remedy_text(remedy: Remedy) -> str:
-    return "\n".join([f"    {remedy.begins}: {remedy.text}", *(f"        {line}" for line in remedy.lines)])
+    return "\n".join([f"    {WHO[remedy.who]}: {remedy.text}", *(f"        {line}" for line in remedy.lines)])
 
 
 @dataclasses.dataclass(repr=False)

@@ -13,7 +13,6 @@ from nccl_runbook.core.findings import (
     Finding,
     Remedy,
     Severity,
-    StepResult,
     exit_code,
     verdict,
     worst_first,
@@ -108,8 +107,8 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     by_name = {r.step: r for r in records if r.step != VERDICT_STEP}
     names = [n for n in dict.fromkeys([*run.planned, *sorted(by_name)]) if n != VERDICT_STEP]
     steps = [_entry(name, by_name.get(name), run) for name in names]
-    results = [StepResult(s.notebook, s.status, s.reason, s.notebook in run.asked) for s in steps if not _tests_nothing(s)]
-    word = verdict([*results, *[StepResult(VERDICT_STEP, "unknown")] * run.interrupted])  # a run that was stopped proves no health
+    results = [(s.status, s.notebook in run.asked) for s in steps if not _tests_nothing(s)]
+    word = verdict([*results, *[("unknown", False)] * run.interrupted])  # a run that was stopped proves no health
     found = [by_name[n] for n in names if n in by_name]
     causes, judged = merge_causes(found), _judged(found)
     done = sum(r.status != "running" and not (run.interrupted and r.step in run.not_run) for r in found)
