@@ -111,8 +111,8 @@ def met(finding: Finding, logs: Logs) -> Finding:
     done = max(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
     if done < 1 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
         return finding
-    against = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
-    return dataclasses.replace(finding, severity=Severity.NOTE, status="ruled-out", against=(*finding.against, against))
+    seen = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
+    return dataclasses.replace(finding, severity=Severity.NOTE, status="ruled-out", evidence=(seen, *finding.evidence))
 
 
 def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:

@@ -45,7 +45,7 @@ def text(case: Case, diff: str = "") -> str:
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"] * (len(behind) > SHOWN)
     fits = [c.id for c in case.found.fits]
     lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
-    lines += [f"ruled out: {c.title} [{c.id}]" for c in document.causes if c.status == "ruled-out"]
+    lines += [f"ruled out: {c.title} [{c.id}]: {_cut(c.evidence[0].text)}" for c in document.causes if c.status == "ruled-out"]
     lines += [f.title if f.id in NOTED else f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)
               if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
     if test:
