@@ -318,3 +318,49 @@ def test_two_records_of_one_step_are_joined(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(to_json(record)))
     found = diagnose(tmp_path / "a.json", tmp_path / "b.json")
     assert {c["id"] for c in found["causes"]} == {"shm-too-small", "gpu-or-link-fault"} and len(found["steps"]) == 1
+
+
+LATE = ("[rank{rank}]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {rank}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600034 milliseconds before "
+        "timing out.\n")
+
+
+@pytest.mark.parametrize(("seq", "status"), [(4821, "ruled-out"), (2, "ruled-out"), (1, "likely")])
+@pytest.mark.parametrize("setting", ["NCCL_SOCKET_IFNAME=lo", "MASTER_ADDR=localhost"])
+def test_a_setting_that_keeps_ranks_apart_is_not_the_cause_where_they_had_met(seq, status, setting, tmp_path):
+    (tmp_path / "job.log").write_text("".join(LATE.format(rank=rank, seq=seq) for rank in (1, 2, 3)))
+    (tmp_path / "job.sbatch").write_text(SBATCH.replace("--nodes=1", "--nodes=2").replace("NCCL_DEBUG=ERROR", setting))
+    found = diagnose(tmp_path)
+    causes_of = {c["id"]: c["status"] for c in found["causes"]}
+    cause = "socket-interface-wrong" if "IFNAME" in setting else "rendezvous-misconfigured"
+    ruled_out = status == "ruled-out"
+    assert (causes_of.get(cause) == "ruled-out") == ruled_out
+    assert ((found["lead"] or {}).get("cause") == cause) != ruled_out
+
+
+@pytest.mark.parametrize(("line", "command", "cause"), [
+    ("node2:12:34 [0] NCCL WARN socketStartConnect: Connect to 192.0.2.7<41234> failed : Connection refused", "nc -vz 192.0.2.7 41234", "peer-crashed"),
+    ("[W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500 (errno: 111 - Connection refused).",
+     "nc -vz node-1 29500", "rendezvous-misconfigured")])
+def test_who_refused_a_connection_is_asked_first(line, command, cause, tmp_path):
+    (tmp_path / "job.log").write_text(line + "\n")
+    found = diagnose(tmp_path / "job.log")
+    assert (found["next"]["line"], found["causes"][0]["id"]) == (command, cause)
+    assert "rendezvous-name-resolution" not in {c["id"] for c in found["causes"]}, "a name that was refused did resolve"
+
+
+@pytest.mark.parametrize(("line", "verdict"), [
+    ("node0:1:1 [0] init.cc:904 NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000", "broken"),
+    ("node2:12:34 [0] NCCL WARN socketStartConnect: Connect to 192.0.2.7<41234> failed : Connection refused", "unknown")])
+def test_a_line_that_ends_a_job_is_broken_before_its_cause_is_known(line, verdict, tmp_path):
+    (tmp_path / "job.log").write_text(line + "\n")
+    found = diagnose(tmp_path / "job.log", code={"broken": 3, "unknown": 4}[verdict])
+    assert found["verdict"] == verdict and {c["status"] for c in found["causes"]} == {"possible"}
+    (tmp_path / "went-on.log").write_text(line + "\n" + "".join(f"step {n} loss 0.1\n" for n in range(1, 9)))
+    assert diagnose(tmp_path / "went-on.log")["verdict"] != "broken"
+
+
+def test_what_was_not_read_stands_directly_below_the_first_line(tmp_path):
+    (tmp_path / "job.log").write_text(OOM + "\n")
+    lines = read_cli("diagnose", tmp_path / "job.log", tmp_path / "nowhere.log").stdout.splitlines()
+    assert "nowhere.log" in lines[1] and sum("nowhere.log" in line for line in lines) == 1

@@ -14,7 +14,8 @@ from nccl_runbook.triage.judge import Decides, quoted
 from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
-_BEFORE_ANY_COLLECTIVE = ("socket-interface-wrong", "rendezvous-name-resolution")  # what a script alone can show of them
+# what a script alone can show of them
+_BEFORE_ANY_COLLECTIVE = ("socket-interface-wrong", "rendezvous-name-resolution", "rendezvous-misconfigured")
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 
 
