@@ -303,8 +303,6 @@ def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict
     """How often each call had followed, in this group, what stands before ``seq``: on the rank that remembers most."""
     best = max(columns.values(), key=lambda c: min(seq, c.first + len(c.calls)) - c.first)
     end = seq - best.first
-    if end < 1:
-        return dict.fromkeys(by_call, 0)
     before = best.calls[max(0, end - HISTORY) : end]
     pairs = collections.Counter(b for a, b in zip(before, before[1:]) if a == before[-1])
     return {call: pairs[call] for call in by_call}
