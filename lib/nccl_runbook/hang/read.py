@@ -318,10 +318,10 @@ def _counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count
     """What each rank said last about its number of minibatches."""
     last: dict[int, Count] = {}
     for source in (s for s in sources(paths, limit=limit) if s.name in names):
-        numbered = (row for rows in source.rows(ends=SHORT_ENDS) for row in enumerate(rows, source.lines + 1))
-        for number, text in ((number, raw.decode("utf-8", "replace")) for number, raw in numbered):
-            if not (match := _MINIBATCHES.search(text)) or not (who := said(text)):
-                continue
+        found = ((number, match) for rows in source.rows(ends=SHORT_ENDS) for number, raw in enumerate(rows, source.lines + 1)
+                 if (match := _MINIBATCHES.search(raw.decode("utf-8", "replace"))))
+        for number, match in found:
+            who = said(match.string)
             rank = rank_of_name(source.name) if who.rank is None else who.rank
             if rank is not None:
                 last[rank] = Count(rank, int(match[1] or match[2]),
