@@ -11,7 +11,6 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import EARLIER, Hang
 from nccl_runbook.hang.judge_accused import RAS_AGAIN, Accused, accuse, by_ras, quoted, raised, ras_unclear, silent, slow
-from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, places
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.messages.clues import ECHO
@@ -79,21 +78,21 @@ def by_look(hang: Hang, told: Told) -> Told:
         evidence=(*picture.evidence, *told.evidence))
 
 
-def _fell_silent(hang: Hang, found: Graph, quiet: list[Accused]) -> Told:
+def _fell_silent(hang: Hang, found: graphs.Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so no rank is named."""
     return Told("unknown", (), tuple(sorted(found.waits)), f"{counted(len(found.waits), 'rank')} waited in "
-                f"{places(Counter(called(hang, w) for w in found.all()))}; {rank_names([a.rank for a in quiet])} fell silent: dead, "
-                "stopped or busy; the logs alone do not show which.", cause=_CAUSE["dead"], status="possible",
+                f"{graphs.places(Counter(graphs.called(hang, w) for w in found.all()))}; {rank_names([a.rank for a in quiet])} fell "
+                "silent: dead, stopped or busy; the logs alone do not show which.", cause=_CAUSE["dead"], status="possible",
                 evidence=tuple(e for a in quiet[:8] for e in a.evidence), decides=_STATE)
 
 
-def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
+def _guilty(hang: Hang, found: graphs.Graph, accused: list[Accused]) -> Told:
     lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in found.all() if w.rank not in ranks]
     victims = tuple(sorted({w.rank for w in waits} | ({d.rank for d in hang.dumps} - set(ranks) if lead.kind == "slow" else set())))
-    where = Counter(called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
-    collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {group_name(hang, lead.group)}" if lead.op else ""
+    where = Counter(graphs.called(hang, w) for w in waits if set(w.on) & set(ranks) or not w.on).most_common(1)
+    collective = where[0][0] if where else f"{lead.op.call} {lead.op.seq} of {graphs.group_name(hang, lead.group)}" if lead.op else ""
     uneven, undated = graphs.uneven(hang, lead.rank), _undated(hang, lead, waits)
     behind = undated and not any(g.differences for g in hang.groups if g.name == lead.group)  # a wrong call is wrong at any time
     who = [*(f"rank {a.rank} {a.says}" for a in accused[:3]),
@@ -110,7 +109,7 @@ def _guilty(hang: Hang, found: Graph, accused: list[Accused]) -> Told:
                 tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))), _decides(hang, lead))
 
 
-def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
+def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Evidence]:
     """What a reader must know if nothing shows that the job stood still: no time-out, and the files have no time, or that of a copy."""
     stood = any(w.op.state == "timed-out" or w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S for w in waits)
     by_dumps = {"skipped", "unmatched", "gpu-stuck", "host-busy"} - {"host-busy" for s in hang.stacks if s.rank == lead.rank}
@@ -120,13 +119,13 @@ def _undated(hang: Hang, lead: Accused, waits: list[Wait]) -> list[Evidence]:
                      "behind looks the same. A second set of dumps, taken ten seconds later, decides", "times of the files")]
 
 
-def _nobody(hang: Hang, found: Graph) -> Told:
+def _nobody(hang: Hang, found: graphs.Graph) -> Told:
     """Something is open, and no rank can be named."""
     first = [w for w in found.all() if w.first] or list(found.all())
     perhaps = sorted({r for w in first for r in w.perhaps})
-    calls = Counter(called(hang, w) for w in first)
+    calls = Counter(graphs.called(hang, w) for w in first)
     collective = calls.most_common(1)[0][0]
-    there = places(calls)
+    there = graphs.places(calls)
     victims = tuple(sorted(found.waits))
     evidence = tuple(Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4))
     unknown = Told("unknown", (), victims, f"all members are in {there}. One snapshot cannot show progress.", collective,

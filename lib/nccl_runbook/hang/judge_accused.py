@@ -6,18 +6,23 @@ from textwrap import shorten
 
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.hang import judge_graph as graphs
 from nccl_runbook.hang.facts import Group, Hang, Op
 from nccl_runbook.hang.judge_graph import (
     Graph,
     Wait,
+    against_habit,
     called,
     frame_of,
     frames_of,
     group_name,
     is_elsewhere,
+    not_started,
+    odd_ones,
     seen_in,
     source_of,
+    stragglers,
+    strays,
+    stuck,
     top_of,
     track_of,
 )
@@ -55,12 +60,12 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
           if not found.waits.get(rank) and rank not in found.unended),
         *(_by_wait(wait, "gpu-stuck", f"issued {called(hang, wait)}, and its GPU never finished it; "
                    "all other GPUs finished or started it", f"rank {rank}")
-          for rank, wait in sorted({**graphs.not_started(hang, found), **graphs.stuck(hang, found)}.items())),
-        *(_strayed(hang, found, rank, waits) for rank, waits in sorted(graphs.strays(hang, found).items()))]
+          for rank, wait in sorted({**not_started(hang, found), **stuck(hang, found)}.items())),
+        *(_strayed(hang, found, rank, waits) for rank, waits in sorted(strays(hang, found).items()))]
     if not (known := {a.rank: a for a in reversed(first)}):
         circles = [_by_wait(wait, "unmatched" if wait.p2p else "order", f"waits in {called(hang, wait)}, which the others have not come "
                             "to, while they wait for it elsewhere", source_of(hang, wait))
-                   for wait in (found.waits[rank][0] for rank in graphs.against_habit(hang, found))]
+                   for wait in (found.waits[rank][0] for rank in against_habit(hang, found))]
         known = {a.rank: a for a in [*circles, *(silent(hang, found) if hang.dumps else [])]}
     return [known[rank] for rank in sorted(known)]
 
@@ -99,7 +104,7 @@ def raised(hang: Hang) -> list[LogLine]:
 def _different(hang: Hang) -> list[Accused]:
     """Ranks that called something else than the other members at the first number where they differ."""
     return [_by_call(hang, group, usual, rank) for group in hang.groups for difference in group.differences[:1]
-            for usual, ranks in [graphs.odd_ones(difference)] for rank in sorted(ranks)]
+            for usual, ranks in [odd_ones(difference)] for rank in sorted(ranks)]
 
 
 def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
@@ -182,7 +187,7 @@ def silent(hang: Hang, found: Graph) -> list[Accused]:
 def slow(hang: Hang) -> list[Accused]:
     """Ranks that wait least, by far: all others mostly wait, for them."""
     return [Accused(rank, "slow", f"is slow: {told}", frame_of(hang, rank), (Evidence(f"rank {rank} was {told}", "dumps"),))
-            for rank, told in sorted(graphs.stragglers(hang).items())]
+            for rank, told in sorted(stragglers(hang).items())]
 
 
 # --- what NCCL's RAS printed: which ranks it lost, and which launched another number of collectives than most

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.hang import facts
-from nccl_runbook.hang.facts import Channel, Count, Difference, Dump, Group, Hang, Op, Track, needs_all
+from nccl_runbook.hang.facts import Channel, Count, Difference, Dump, Group, Hang, Op, Stack as SavedStack, Track, needs_all
 from nccl_runbook.hang.live.facts import Frame, Stack
 from nccl_runbook.hang.live.judge import never_came
 from nccl_runbook.hang.live.judge_ranks import DISTRIBUTED, HOST_WORK, Picture, RankView, own_frame, waits_in, words_of
@@ -275,7 +274,7 @@ _WAITS_FOR_ITS_OWN = re.compile(r"/(?:threading|queue)\.py$|/concurrent/futures/
 _AGAIN = "py-spy dump --pid PID   # of every rank, twice, ten seconds apart, into two folders: give both"
 
 
-def frames_of(stack: facts.Stack) -> Stack:
+def frames_of(stack: SavedStack) -> Stack:
     """The same with each frame taken apart, and what is installed under a folder that says so."""
     cut = [(function, *place.rpartition(":")[::2]) for function, _, place in (text.partition(", ") for text in stack.frames)]
     return Stack(0, "", "idle" not in stack.state, "gil" in stack.state, [
@@ -291,13 +290,13 @@ def _is_installed(file: str) -> bool:
     return top in _PACKAGES if below else top.removesuffix(".py") in sys.stdlib_module_names
 
 
-def top_of(stack: facts.Stack) -> str:
+def top_of(stack: SavedStack) -> str:
     """The innermost frame of the job's own, without its folder."""
     frame = own_frame(frames_of(stack))
     return f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
 
 
-def seen_in(stack: facts.Stack) -> Evidence:
+def seen_in(stack: SavedStack) -> Evidence:
     """The top of a stack as evidence."""
     return Evidence(f"rank {stack.rank}: {stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(), stack.source)
 
@@ -307,7 +306,7 @@ def is_elsewhere(stack: Stack) -> bool:
     return bool(stack.frames) and not waits_in(stack) and not any(_WAITS_FOR_ITS_OWN.search(f.file) for f in stack.frames)
 
 
-def pictures(stacks: Sequence[facts.Stack]) -> list[Picture]:
+def pictures(stacks: Sequence[SavedStack]) -> list[Picture]:
     """One picture of the ranks whose stacks were saved, in one round or several; none without any."""
     rounds = grouped((s.rank, frames_of(s)) for s in stacks if s.frames)
     views = {rank: _view(rank, seen[-1]) for rank, seen in rounds.items()}

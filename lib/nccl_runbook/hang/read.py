@@ -303,8 +303,6 @@ def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict
     """How often each call had followed, in this group, what stands before ``seq``: on the rank that remembers most."""
     best = max(columns.values(), key=lambda c: min(seq, c.first + len(c.calls)) - c.first)
     end = seq - best.first
-    if end < 1:
-        return dict.fromkeys(by_call, 0)
     before = best.calls[max(0, end - HISTORY) : end]
     pairs = collections.Counter(b for a, b in zip(before, before[1:]) if a == before[-1])
     return {call: pairs[call] for call in by_call}
@@ -320,10 +318,10 @@ def _counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count
     """What each rank said last about its number of minibatches."""
     last: dict[int, Count] = {}
     for source in (s for s in sources(paths, limit=limit) if s.name in names):
-        numbered = (row for rows in source.rows(ends=SHORT_ENDS) for row in enumerate(rows, source.lines + 1))
-        for number, text in ((number, raw.decode("utf-8", "replace")) for number, raw in numbered):
-            if not (match := _MINIBATCHES.search(text)) or not (who := said(text)):
-                continue
+        found = ((number, match) for rows in source.rows(ends=SHORT_ENDS) for number, raw in enumerate(rows, source.lines + 1)
+                 if (match := _MINIBATCHES.search(raw.decode("utf-8", "replace"))))
+        for number, match in found:
+            who = said(match.string)
             rank = rank_of_name(source.name) if who.rank is None else who.rank
             if rank is not None:
                 last[rank] = Count(rank, int(match[1] or match[2]),

@@ -88,14 +88,13 @@ class Source:
 
     def peek(self, size: int) -> bytes:
         """The first bytes as they lie there, also of binary files; b"" if nothing can be read. ``chunks`` begins with them again."""
-        pieces, wanted = [self._head], size - len(self._head)
+        head = bytearray(self._head)
         try:
-            while self._file is not None and wanted > 0:
-                pieces.append(self._file.read(min(wanted, CHUNK_BYTES)))
-                wanted = wanted - len(pieces[-1]) if pieces[-1] else 0
+            while self._file is not None and len(head) < size and (piece := self._file.read(min(size - len(head), CHUNK_BYTES))):
+                head += piece
         except (Spent, *_BROKEN) as error:
             self.problem = f"cannot be read: {_why(error)}"
-        self._head = b"".join(pieces)
+        self._head = bytes(head)
         return self._head[:size]
 
     def chunks(self) -> Iterator[bytes]:

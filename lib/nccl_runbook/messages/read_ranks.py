@@ -188,14 +188,13 @@ class Ranks:
                                                int(limit or -1), int(ran or -1), name))
 
     def last(self, line: LogLine, order: int) -> None:
-        """The last line of a rank, by file order; progress there counts, too."""
+        """The last line of a rank, which is known, by file order; progress there counts, too."""
         row = self._row(line)
-        if row is not None:
-            row["last"] = line
-            went, *broke = (compiled(EXPRESSIONS[f"rank-{what}"]).search(line.text) for what in ("progress", "error", "watched"))
-            if went and not any(broke):
-                row["progress"] = line
-                self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
+        row["last"] = line
+        went, *broke = (compiled(EXPRESSIONS[f"rank-{what}"]).search(line.text) for what in ("progress", "error", "watched"))
+        if went and not any(broke):
+            row["progress"] = line
+            self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
 
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
         """Whether this rank, or nobody named in this file, made progress after ``order``, and nobody broke after it; one line of nobody

@@ -14,8 +14,6 @@ from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import current, surely_after
 from nccl_runbook.messages.kinds import plain
 from nccl_runbook.triage import judge_against, judge_ranks as triage_ranks
-from nccl_runbook.triage.judge_against import Comparison
-from nccl_runbook.triage.judge_ranks import Pointer
 from nccl_runbook.triage.symptoms import step_texts
 
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
@@ -61,7 +59,7 @@ class Answer:
     findings: list[Finding]
     hosts: list[str]
     there: list[tuple[str, str, str]]
-    compared: Comparison | None = None
+    compared: judge_against.Comparison | None = None
     fits: tuple[Cause, ...] = ()
 
 
@@ -106,18 +104,18 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
     return [dataclasses.replace(c, decides=_elsewhere(c.decides)) for c in named if c.id not in _NVIDIA_ONLY] if platform(logs) else named
 
 
-def pointers(logs: Logs) -> list[Pointer]:
+def pointers(logs: Logs) -> list[triage_ranks.Pointer]:
     """What messages point at, and what the ranks show."""
     named = [_pointer(clue, logs) for clue in clues() if _fires(clue, logs) and not (clue.words and clue.status == "possible")]
     known = {(p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]}  # that cause, not only an exception
     return [*named, *(p for p in triage_ranks.judge(logs) if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known)]
 
 
-def _survived(logs: Logs) -> list[Pointer]:
+def _survived(logs: Logs) -> list[triage_ranks.Pointer]:
     """Messages after which the job went on."""
     rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
     lines = tuple(seen.lines[0] for seen in rows if seen.resumed or works(logs.context))[:4]
-    return [Pointer("benign", "possible", lines, (), 900, Advice(
+    return [triage_ranks.Pointer("benign", "possible", lines, (), 900, Advice(
         "The job continued after these lines, or had ended well before them."))] if lines else []
 
 
@@ -129,13 +127,13 @@ def _fires(clue: Clue, logs: Logs) -> bool:
     return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)
 
 
-def _pointer(clue: Clue, logs: Logs) -> Pointer:
+def _pointer(clue: Clue, logs: Logs) -> triage_ranks.Pointer:
     seen, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
     place = 100 + 0.3 * clue.order - 100 * bool(clue.also)  # what must stand beside it makes a message say more
     pattern = compiled({**catalogue()["printed"], **catalogue()["spoken"]}[clue.message])
     fields = (found.groupdict() for line in seen.lines for found in [pattern.search(plain(line.text))] if found)
     advice = clue.advice and clue.advice.filled(next(fields, {}))
-    return Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), place, advice)
+    return triage_ranks.Pointer(clue.cause, clue.status, (*seen.lines[:4], *beside), (), place, advice)
 
 
 def may_be_slow(logs: Logs, works: bool = False) -> bool:
@@ -144,7 +142,7 @@ def may_be_slow(logs: Logs, works: bool = False) -> bool:
         works or says(logs.context, "<complaint>") or failed_line(logs))
 
 
-def _weighed(pointer: Pointer, logs: Logs) -> Pointer:
+def _weighed(pointer: triage_ranks.Pointer, logs: Logs) -> triage_ranks.Pointer:
     """Less sure if only the reporter says it, or if it was printed after what it should explain."""
     doubts = [why for doubtful, why in (
         (pointer.evidence[0].file == CONTEXT, "reported by the user, not printed by the job"),
@@ -160,14 +158,14 @@ def _failed_before(line: LogLine, logs: Logs) -> bool:
     return any(end is not None and end.file == line.file and end.line < line.line for end in ends)
 
 
-def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
+def _after_timeout(pointer: triage_ranks.Pointer, logs: Logs) -> bool:
     """Whether each line of evidence stands below a watchdog line of the same rank."""
     first = {r.rank: (r.timeouts[0].at.file, r.timeouts[0].at.line) for r in logs.ranks if r.timeouts}
     printed = [e for e in pointer.evidence if e.file != CONTEXT]
     return bool(printed) and all(e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed)
 
 
-def _hypothesis(cause_id: str, found: list[Pointer], logs: Logs) -> Hypothesis:
+def _hypothesis(cause_id: str, found: list[triage_ranks.Pointer], logs: Logs) -> Hypothesis:
     best = sorted(found, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
@@ -329,7 +327,8 @@ def _check_first(decides: Decides) -> Remedy:
     return Remedy("you", f"Check first: {decides.why}.", (decides.line,) if decides.line else ())
 
 
-def answer(logs: Logs, compared: Comparison | None = None, good: str = "", bad: str = "", hang_asks: str | None = None) -> Answer:
+def answer(logs: Logs, compared: judge_against.Comparison | None = None, good: str = "", bad: str = "",
+           hang_asks: str | None = None) -> Answer:
     """Judge the logs alone and beside a good run. ``good`` and ``bad``: names of the compared logs; ``hang_asks``: what `hang`, which has
     read dumps among these files, asks for next."""
     read, found = current(logs), judge(current(logs))
