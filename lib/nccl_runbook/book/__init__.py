@@ -18,14 +18,13 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.report.notebook_html import without_dead_links
 from nccl_runbook.report.run import write_run
-from nccl_runbook.report.verdict import RunInfo, VerdictDocument
+from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument
 
-LAST = "99-verdict"
 # what the runner itself decides: an own option says each of them
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
 _DURATION = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?")
 LINE_CHARACTERS = 160
-# from the records so far and the steps that wait: which comes next; LAST where no other is needed any more, and why not
+# from the records so far and the steps that wait: which comes next; VERDICT_STEP where no other is needed any more, and why not
 Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
 VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 
@@ -85,8 +84,8 @@ def make_plan(folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str
             raise UsageError(did_you_mean("step", step, book))
     by_step = _records_by_step(replayed, list(book))
     wanted = set(steps) | set(by_step) or set(book)
-    names = [n for n in book if n in wanted and n != LAST] + [n for n in book if n == LAST]
-    if by_step and (missing := [n for n in steps if n != LAST and n not in by_step]):
+    names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]
+    if by_step and (missing := [n for n in steps if n != VERDICT_STEP and n not in by_step]):
         raise UsageError(f"--record has no record of {', '.join(missing)}")
     for name, _ in given:
         if name in _SET_BY_OPTION:
@@ -103,7 +102,7 @@ def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Pa
         if not (found := records.load_all(path)):
             raise UsageError(f"{path} holds no record: the look ended before its first step")
         for step in (record.step for record in found):
-            if step not in book or step == LAST:
+            if step not in book or step == VERDICT_STEP:
                 raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
             if step in by_step:
                 raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
@@ -222,13 +221,13 @@ class Book:
         waiting = {planned.name: planned for planned in self.plan}
         while waiting:
             name, why = self.choose(self.done, [*waiting])
-            for unneeded in [other for other in waiting if name == LAST != other]:
+            for unneeded in [other for other in waiting if name == VERDICT_STEP != other]:
                 yield waiting.pop(unneeded), why
             yield waiting.pop(name), ""
 
     def _step(self, number: int, planned: Planned, unneeded: str, kernels: Kernels) -> None:
         clock, left_s = time.monotonic(), self.options.left_s
-        if planned.name == LAST:  # also after a step that took the whole budget
+        if planned.name == VERDICT_STEP:  # also after a step that took the whole budget
             left_s = max(VERDICT_S, left_s + 2 * self.options.reserve_s)
         if why := self._why_not(left_s):
             self.not_run[planned.name], status, reason = why, "unknown", why

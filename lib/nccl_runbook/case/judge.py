@@ -89,13 +89,13 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
         return Test(asked.removeprefix("decides: "), "Collect the evidence that is still missing.")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
-    by_hand = [told[c] for c in open_causes[:1] if c in told and told[c].probe == "by hand" and told[c].line]
-    if by_hand and tuple(vars(by_hand[0]).values()) != causes()[open_causes[0]].decides:  # the printed line says where to look
-        return Test(by_hand[0].line, by_hand[0].why, (open_causes[0],))
+    usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
+    first = told.get(open_causes[0], usual) if open_causes else None
+    if first and first != usual and first.probe == "by hand" and first.line:  # the printed line says where to look
+        return Test(first.line, first.why, (open_causes[0],))
     if test := cheapest(open_causes, done):
         return test
-    if open_causes:
-        first = told.get(open_causes[0]) or Decides(*causes()[open_causes[0]].decides)
+    if first:
         if first.probe == "hang" and DUMPS not in done:
             return Test(f"nccl-runbook look   # on the job's host, while it still hangs\n{first.line}",
                         "No dump is here that names the rank. A look at the running job does, or the dumps of the next run.",

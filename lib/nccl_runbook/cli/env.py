@@ -35,7 +35,9 @@ def env(
     wrong += [f"{v!r} is not a version: write numbers such as 2.11" for v in (torch, nccl) if v and not v[0].isdecimal()]
     if wrong:
         answer.leave(wrong[0])
-    seen = _with_versions(_read(file, pid), torch, nccl)
+    seen = _read(file, pid)
+    said_to_run = {name: given for name, given in (("torch", torch), ("reported", nccl)) if given}
+    seen = dataclasses.replace(seen, roles=[dataclasses.replace(role, **said_to_run) for role in seen.roles])
     findings = worst_first(environment.judge(seen))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
@@ -56,11 +58,6 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
     if isinstance(seen, Gap):
         answer.leave(seen.detail, 1 if not file and seen.reason in ("failed", "timed-out") else 2)
     return seen
-
-
-def _with_versions(seen: Environment, torch: str, nccl: str) -> Environment:
-    changes = {**({"torch": torch} if torch else {}), **({"reported": nccl} if nccl else {})}
-    return dataclasses.replace(seen, roles=[dataclasses.replace(role, **changes) for role in seen.roles])
 
 
 def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> dict[str, Any]:

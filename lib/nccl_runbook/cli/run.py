@@ -21,10 +21,10 @@ from nccl_runbook.core.records import RecordError
 from nccl_runbook.core.share import learn
 from nccl_runbook.logs import file as log_file
 from nccl_runbook.logs.sources import LEARNT_BYTES, sources
+from nccl_runbook.report.verdict import START_STEP
 
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
-_START = "00-start"
 _LEAST_FILES = 64  # open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27)
 _READ = ("log", "against", "hang_path")  # parameters that hold paths: a slip in one is told before the run, not after it
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
@@ -67,7 +67,7 @@ def run(
             answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs so many open files", 1)
         for source in sources(read if share else []):  # names of the logs are replaced in the words of the command line, too
             learn(source.peek(LEARNT_BYTES).decode("utf-8", "replace"))
-        plan = make_plan(notebooks, [*([_START] if brought and step and _START not in step else []), *step], given, record)
+        plan = make_plan(notebooks, [*([START_STEP] if brought and step and START_STEP not in step else []), *step], given, record)
         options = Options(
             outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan, seconds),
             gpus=gpus, allow_busy=allow_busy, budget_s=seconds, began=began, asked=tuple(step), fail_on=fail_on,

@@ -13,10 +13,10 @@ from nccl_runbook.case.answer import Case
 from nccl_runbook.case.table import Answer, plan_table
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.tables import FOLDER, Line
+from nccl_runbook.report.verdict import START_STEP
 from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
 
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
-_FIRST = "00-start"
 
 
 def is_interactive(namespace: Mapping[str, Any]) -> bool:
@@ -32,7 +32,7 @@ def is_interactive(namespace: Mapping[str, Any]) -> bool:
 def notebooks_here() -> Path:
     """The folder that a run takes its notebooks from: the one this notebook is in, unless it is the copy of a session."""
     here = Path.cwd()
-    is_book = (here / f"{_FIRST}.ipynb").is_file() and not here.is_relative_to(outputs_root())
+    is_book = (here / f"{START_STEP}.ipynb").is_file() and not here.is_relative_to(outputs_root())
     return here if is_book else outputs_root().parent / "notebooks"
 
 

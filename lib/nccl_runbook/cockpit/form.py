@@ -218,13 +218,12 @@ class Cockpit:
     def draw(self) -> None:
         """Show everything that follows from the fields, the answer and the run."""
         with _lock:
-            run, refused = _latest, self._refused()
-            at_work = run is not None and run.at_work
-            if not at_work and self.tested not in (None, self.asked):
-                run = None  # it answered another question
+            refused = self._refused()
+            at_work = _latest is not None and _latest.at_work
+            run = _latest if at_work or self.tested in (None, self.asked) else None  # one that answered another question is not shown
             self.buttons["try"].disabled = bool(refused) or at_work
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
-            self.buttons["cancel"].disabled = not at_work or run.cancelled_at is not None
+            self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
             line = "" if refused else command_line(self.values(), self.notebooks)
             seconds = sum(step_texts()[name].about_s for name in self._ticked())
             state = {"refused": refused, "line": line, "seconds": seconds, "run": run}

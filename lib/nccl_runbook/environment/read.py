@@ -117,8 +117,8 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     except (OSError, ValueError):
         return Gap("failed", "the process that reads the environment gave no answer")
     if said["event"] != "environment":
-        gone = said["reason"] == "absent"
-        return Gap(said["reason"], f"there is no process {pid}" if gone else f"process {pid} cannot be inspected: {said['detail']}")
+        return Gap(said["reason"], f"there is no process {pid}" if said["reason"] == "absent" else
+                   f"process {pid} cannot be inspected: {said['detail']}")
     role = role_of(name, said)
     if pid == "self" and isinstance(role.reported, Gap):  # nothing is loaded here yet: what a job would load
         nothing = Gap("absent", f"no torch in {prefix or 'an active environment'}")

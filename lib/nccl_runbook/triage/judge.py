@@ -295,8 +295,8 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, _nothing_shown(logs, hypotheses)))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health; a line that ends a job is a fault before its cause is known
-        severity = Severity.BROKEN if _is_fault(hypotheses[0], logs) else Severity.UNKNOWN
-        unread.insert(0, Finding(UNDECIDED, severity, _undecided(hypotheses, logs), (), (_check_first(hypotheses[0].decides),)))
+        unread.insert(0, Finding(UNDECIDED, Severity.BROKEN if _is_fault(hypotheses[0], logs) else Severity.UNKNOWN,
+                                 _undecided(hypotheses, logs), remedy=(_check_first(hypotheses[0].decides),)))
     return [*map(log_points_to_cause, hypotheses), *unread, *_beside(logs, hypotheses)]
 
 
