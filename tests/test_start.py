@@ -222,7 +222,7 @@ def test_what_a_run_says_is_escaped(tmp_path):
     assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
     assert run.now == "03-fewer-gpus"
-    at_work = str(cells.form_status({"run": run, "seconds": 60}))
+    at_work = str(cells.form_status({"run": run, "expected": 60}))
     assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "of about 60 s", "now 03-fewer-gpus")) and "<script" not in at_work
 
 
@@ -255,7 +255,7 @@ def test_the_notebook_runs_headlessly_and_touches_nothing(tmp_path, monkeypatch)
     given = {"run_dir": str(tmp_path), "log": str(tmp_path / "job.log")}
     papermill.execute_notebook(ROOT / "notebooks" / "00-start.ipynb", out, parameters=given, progress_bar=False)
     record = records.load(tmp_path / "00-start.json")
-    assert (record.status, record.facts["start"]["logs"]["files"][0]["lines"], record.commands) == ("unknown", 4, [])
+    assert (record.status, record.facts["start"]["logs"]["files"][0]["lines"], record.commands) == ("broken", 4, [])
     assert "application/vnd.jupyter.widget" not in out.read_text() and len(record.tables) == 1 and record.wall_s < 30
 
 

@@ -180,7 +180,7 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 
 @pytest.mark.parametrize(("line", "verdict", "sentence"), [
     ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established): GPU 0000:06:00 no longer answers on PCIe (Xid 79) (job.log line 1)."),
-    ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Likely: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no usable interface: \"NCCL WARN Bootstrap : no socket interface found\" (job.log line 1)."),
+    ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Degraded: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no usable interface (likely): \"NCCL WARN Bootstrap : no socket interface found\" (job.log line 1)."),
     ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
      "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown",
      "Unknown: rank 3 waited in ALLREDUCE 4711 until the timeout of 600 s (job.log line 1, rank 3). Possible: a collective runs on some "
@@ -373,6 +373,6 @@ def test_the_notebook_judges_a_log_and_its_own_record(tmp_path):
     for given in ({"log": str(tmp_path / "job.log")}, {"record_path": str(tmp_path / "run/07-logs.json")}, {}):
         papermill.execute_notebook(ROOT / "notebooks/07-logs.ipynb", tmp_path / "out.ipynb", parameters={"run_dir": str(tmp_path / "run"), **given}, progress_bar=False)
         record = records.load(tmp_path / "run/07-logs.json")
-        assert record.status == ("warn" if given else "skipped")
+        assert record.status == ("broken" if given else "skipped")
         if given:
             assert record.findings[0].cause == "gpu-memory-exhausted" and [t["caption"][:5] for t in record.tables][:1] == ["Ranks"]

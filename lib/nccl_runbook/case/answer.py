@@ -53,7 +53,7 @@ class Start:
 SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader waits
 _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
-_PATH = re.compile(r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|sbatch|slurm|ya?ml)")
+_PATH = re.compile(r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.[a-z]{2,6}")
 
 
 def sort(given: Iterable[str]) -> Brought:

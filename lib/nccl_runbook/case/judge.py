@@ -36,11 +36,9 @@ class Test:
 
 def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     """Who, what, where, and how sure."""
-    if lead:
+    if lead and document.verdict != "unknown":
         printed = [s.notebook for s in document.steps if s.notebook == LOGS and lead in s.findings and lead.cause]
-        status = next((c.status for c in document.causes if c.id == lead.cause), "")
-        is_weak = status in ("likely", "possible") and lead.severity is Severity.WARN
-        said = f"{status.capitalize()}: {lead.title.rstrip('.')}" if is_weak else document.sentence.rstrip(".")
+        said = document.sentence.rstrip(".")
         if not printed:
             return f"{said}."
         decoded = next((e.text.split(". ")[0].rstrip(".") for e in lead.evidence if e.source == "decoded"), "")

@@ -46,7 +46,7 @@ def text(case: Case, diff: str = "") -> str:
     fits = [c.id for c in case.found.fits]
     lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
     lines += [f"ruled out: {c.title} [{c.id}]: {_cut(c.evidence[0].text)}" for c in document.causes if c.status == "ruled-out"]
-    lines += [f.title if f.id in NOTED else f"{s.notebook}: {f.title}" for s in document.steps for f in _beside(s.findings, lead)
+    lines += [f"{f.severity.value}: {f.title}" for s in document.steps for f in _beside(s.findings, lead, document.verdict == "healthy")
               if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
     if test:
         line = test.line.replace("\n", "\n      ")
@@ -79,10 +79,10 @@ def remedy(r: Remedy) -> list[str]:
     return [f"   {WHO[r.who]}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
 
 
-def _beside(findings: Iterable[Finding], lead: Finding | None) -> list[Finding]:
-    """What is wrong and has no cause of its own, and what could not be read."""
+def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> list[Finding]:
+    """What is wrong and has no cause of its own, and what could not be read; ``fine``: also what is only noted."""
     return [f for f in findings if f.cause is None and f != lead and f.id not in ("no-cause-in-log", UNDECIDED, *NOT_READ)
-            and (f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN) or f.id in NOTED)]
+            and (f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN) or f.id in NOTED or fine and f.severity is Severity.NOTE)]
 
 
 def _cut(text: str) -> str:

@@ -36,7 +36,9 @@ def diagnose(
     if not found.records and sys.stdin.isatty():  # nothing was named, and no rank runs here
         brought, found = _gathered([answer.typer.prompt("A path, or the error text")], gap, gpus, against)
     if not found.records:
-        answer.leave("no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, a pid or an error text")
+        answer.leave(f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, or run this as the job's "
+                     "user" if brought.pids else
+                     "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, a pid or an error text")
     told = case(found, "diagnose", answer.command(), fail_on)
     from nccl_runbook.environment.change import diff_of
 

@@ -91,8 +91,8 @@ class Cockpit:
         self.notebooks = notebooks_here()
         self.brought = Brought()
         self.found = Gathered([])
-        self.asked = self.wrong = ""  # what was given, and why it cannot be read
-        self.tested: str | None = None  # what was given to the latest run; None if another form started it
+        self.asked, self.wrong = ("", ""), ""  # the symptom and what was given; why it cannot be read
+        self.tested: tuple[str, str] | None = None  # what was given to the latest run; None if another form started it
         wanted = namespace.get("steps", ())
         first, _, rest = namespace["symptom"].partition("\n")
         known = first if first in symptoms() else ""
@@ -144,7 +144,7 @@ class Cockpit:
         ticked = self._ticked()
         self.namespace.update({name: self.fields[name].value for name in OPTIONS},
                               steps=[] if len(ticked) == len(self.boxes) else ticked)
-        asked = "\n".join(filter(None, (self._symptom(), self.fields["given"].value.strip())))
+        asked = self._symptom(), self.fields["given"].value.strip()
         if asked != self.asked:
             self.asked = asked
             timer = threading.Timer(PAUSE_S, self.read, [asked])
@@ -159,7 +159,7 @@ class Cockpit:
         chosen = self.fields["symptom"].value
         return symptoms()[chosen].words if chosen else ""
 
-    def read(self, asked: str) -> None:
+    def read(self, asked: tuple[str, str]) -> None:
         """Answer it, unless something else was typed meanwhile."""
         with _reading:
             if asked != self.asked:
@@ -167,7 +167,7 @@ class Cockpit:
             brought, found, wrong = Brought(), Gathered([]), ""
             try:
                 folder = Path(os.environ.get(RUN_DIR_VARIABLE) or outputs_root())
-                brought, found = read(items(asked, outputs_root().parent, folder / "pasted.log"))
+                brought, found = read([*filter(None, asked[:1]), *items(asked[1], outputs_root().parent, folder / "pasted.log")])
             except (ValueError, OSError) as error:
                 wrong = str(error)
         with _lock:
@@ -224,9 +224,10 @@ class Cockpit:
             self.buttons["try"].disabled = bool(refused) or at_work
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
-            line = "" if refused else command_line(self.values(), self.notebooks)
+            line = "" if refused or not self._ticked() else command_line(self.values(), self.notebooks)
             seconds = sum(step_texts()[name].about_s for name in self._ticked())
-            state = {"refused": refused, "line": line, "seconds": seconds, "run": run}
+            state = {"refused": refused, "line": line, "seconds": seconds, "run": _latest,
+                     "expected": seconds if self.tested == self.asked else 0}  # what is ticked now is not what runs
             cells = macros("cells.html.j2")
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))

@@ -97,9 +97,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def rank_names(ranks: Sequence[object]) -> str:
-    """ "rank 3", "ranks 1, 2"; at most eight of them."""
-    return (f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks[:8]))}"
-            + f" and {len(ranks) - 8} more" * bool(ranks[8:]))
+    """ "rank 3", "ranks 1, 2"; of many the number, and the first eight."""
+    return (f"{len(ranks)} ranks ({', '.join(map(str, ranks[:8]))}, ...)" if len(ranks) > 8 else
+            f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks))}")
 
 
 WRONG_VALUES = 6  # exit code of ranks/check.py

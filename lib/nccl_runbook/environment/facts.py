@@ -27,7 +27,7 @@ class Role:
     called where another library has the same ones; ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device
     number; ``container``, ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and what the process's own namespaces
     show: network interfaces, and those with a default route; ``nodes``: that a script spreads its job over, 0 if it does not say;
-    ``sourced``: files that a script reads as it runs, and that were not read here."""
+    ``sourced``: files that a script reads as it runs, and that were not read here; ``meeting``: where its launcher is told to meet."""
 
     name: str
     variables: dict[str, str]
@@ -50,6 +50,7 @@ class Role:
     markers: dict[str, str] = dataclasses.field(default_factory=dict)
     nodes: int = 0
     sourced: list[str] = dataclasses.field(default_factory=list)
+    meeting: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,6 +48,7 @@ _TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
 _MOST_TOML = 1 << 15  # characters: for one key of many parts tomllib takes the square of its length
 _MOST_DOTS = 1 << 11  # and memory, too: 16,000 parts take 1 GB (CPython 3.11)
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
+_MEETING = ("rdzv_endpoint", "master_addr")  # torchrun's: they outrank MASTER_ADDR, which it sets for its ranks itself
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
 _BRIDGE, _EXTENDED, _ACS = 0x0604, 0x100, 0x000D  # class of PCI bridges; where extended capabilities begin; id of that one
 _REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base specification, 7.7.8)
@@ -78,7 +79,8 @@ def parse(text: str, name: str = "text") -> Role:
     return Role(
         name, kept, {n: found[n][1] for n in kept},
         len(found) - len(kept) if kept or is_dump(text) else 0, {},
-        *[Gap("not-run", "only a file was read")] * 6, nodes=script.spread, sourced=list(script.sourced))
+        *[Gap("not-run", "only a file was read")] * 6, nodes=script.spread, sourced=list(script.sourced),
+        meeting=next((value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[-1:]), ""))
 
 
 def is_dump(text: str) -> bool:

@@ -241,7 +241,8 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
         return (not proven, finding.severity is not Severity.BROKEN, PROOF.get(step, 4), status not in ("established", "likely"),
                 [*PROOF, step].index(step), STATUSES.index(status) if status else len(STATUSES))
 
-    bad = [(s.notebook, f) for s in steps for f in s.findings if f.severity in (Severity.BROKEN, Severity.WARN)]
+    bad = [(s.notebook, f) for s in steps for f in s.findings  # a failure without a cause leads before a setting
+           if f.severity in (Severity.BROKEN, Severity.WARN) or f.id == UNDECIDED]
     return min(bad, key=order)[1] if bad else None
 
 

@@ -23,7 +23,7 @@ PLATFORMS = {"platform-rocm": "AMD GPUs (ROCm, RCCL)", "platform-ascend": "Ascen
 _NVIDIA = re.compile(r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so")
 _NVIDIA_ONLY = frozenset(["fabric-manager-down", "nvls-fabric-fault", "nvml-call-failed", "driver-library-mismatch", "nccl-older-than-gpu"])
 HANG = "nccl-runbook hang "
-_SEVERITY = {"established": Severity.BROKEN, "likely": Severity.WARN, "possible": Severity.NOTE}
+_SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,13 +252,12 @@ def _undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
 
 
 def _waited(line: LogLine, logs: Logs) -> str:
-    """Who waited for how long in which collective, if this line of a watchdog says so."""
-    late = [(row.rank, work) for row in logs.ranks for work in row.timeouts]
+    """Who waited for how long in which collective, if this line of a watchdog says so; the most first."""
+    late = [(row.rank, work) for row in logs.ranks for work in row.timeouts[:1] if work.seq is not None]
     this = next((work for _, work in late if work.at == line), None)
-    if this is None or this.seq is None:
-        return ""
-    ranks = sorted({rank for rank, work in late if (work.op, work.seq, work.group) == (this.op, this.seq, this.group)})
-    return f"{rank_names(ranks)} waited in {this.op} {this.seq} until the timeout of {this.timeout_ms // 1000} s"
+    calls = sorted(grouped((f"{work.op} {work.seq}", rank) for rank, work in late).items(), key=lambda call: -len(call[1]))
+    waits = " and ".join(f"{rank_names(ranks)} waited in {call}" for call, ranks in calls[:2])
+    return f"{waits} until the timeout of {this.timeout_ms // 1000} s" if this else ""
 
 
 def _decoded(hypothesis: Hypothesis) -> str:
@@ -297,7 +296,8 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         # what is only possible is no verdict, never health; a line that ends a job is a fault before its cause is known
         unread.insert(0, Finding(UNDECIDED, Severity.BROKEN if _is_fault(hypotheses[0], logs) else Severity.UNKNOWN,
                                  _undecided(hypotheses, logs), remedy=(_check_first(hypotheses[0].decides),)))
-    return [*map(log_points_to_cause, hypotheses), *unread, *_beside(logs, hypotheses)]
+    return [*(log_points_to_cause(h, Severity.BROKEN if failed_line(logs) else Severity.WARN) for h in hypotheses), *unread,
+            *_beside(logs, hypotheses)]
 
 
 def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
@@ -311,9 +311,9 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
          "the record was made with another catalogue of messages: only its quoted lines were read again")) if holds]
 
 
-def log_points_to_cause(hypothesis: Hypothesis) -> Finding:
-    """A message is a hypothesis until a test decides; hard evidence alone is broken."""
-    severity = Severity.NOTE if hypothesis.cause == "benign" else _SEVERITY[hypothesis.status]
+def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
+    """A message is a hypothesis until a test decides. ``likely``: how bad a likely cause is, broken in a job that failed."""
+    severity = Severity.NOTE if hypothesis.cause == "benign" else {**_SEVERITY, "likely": likely}[hypothesis.status]
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
     evidence += [Evidence(text, "decoded") for text in [_decoded(hypothesis)] if text]
     line = hypothesis.decides.line

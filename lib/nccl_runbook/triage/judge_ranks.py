@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nccl_runbook.causes.causes import Advice, advice, causes, table
-from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import PRINTED, compiled, says
 from nccl_runbook.messages.facts import CONTEXT, Logs, RankLog, Timeout
@@ -142,7 +142,8 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         # another call, or another module's weights: ranks may have taken different branches
         sure = "possible" if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
         told = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
-    return [Pointer(cause, status, tuple(t.at for _, t in works[:4]), (), place) for cause, (status, place) in told.items()]
+    apart = {(t.seq, t.op, t.numel_in): t.at for _, t in reversed(works)}  # the first rank of each call
+    return [Pointer(cause, status, tuple(apart.values())[:4], (), place) for cause, (status, place) in told.items()]
 
 
 def _group(rank: int, work: Timeout) -> str:
@@ -182,8 +183,10 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     last = [r.last for r in silent if r.last]
     against = ("a killed process and a stopped one both print nothing; only the process state shows which it is",)
     busy = [line for line in last if _AT_WORK.search(line.text)]
-    told = enumerate(("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy) + ("peer-crashed", "peer-stopped"))
-    doing = [Advice(f"Rank {line.rank} fell silent after it had printed: {line.text[:120]}") for line in (busy or last)[:1]]
+    told = enumerate(("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy) + ("peer-crashed", "peer-stopped")
+                     + ("rank-busy-on-host",) * (not busy))
+    doing = [Advice(f"{rank_names([r.rank for r in waiting])} waited in {waiting[0].timeouts[0].op}, and rank {line.rank} printed nothing "
+                    f"after: {line.text[:120]}") for line in (busy or last)[:1]]
     lines = tuple(dict.fromkeys((*(busy or last)[:1], waiting[0].timeouts[0].at, *last[:2])))
     return [Pointer(cause, "possible", lines, against, 28 + i, advice) for (i, cause), advice in zip(told, [*doing, *[None] * 4])]
 
