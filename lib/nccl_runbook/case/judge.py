@@ -96,7 +96,7 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
     if first:
         if first.probe == "hang" and DUMPS not in done:
             return Test(f"nccl-runbook look   # on the job's host, while it still hangs\n{first.line}",
-                        "No dump is here that names the rank. A look at the running job does, or the dumps of the next run.",
+                        "Without a dump, the rank stays unknown. Look while the job hangs, or collect dumps in its next run.",
                         (open_causes[0],))
         about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0
         was_made = first.probe in done and first.line.startswith("nccl-runbook run")

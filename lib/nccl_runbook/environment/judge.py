@@ -316,7 +316,7 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
     known = table("environment/environment")
     is_set = s.value not in ("", v.default) and v.accepts(s.value)
     if is_set and s.name in known["costs"] and s.value != "0":
-        yield s.finding("debugging-left-on", Severity.WARN, f"left on; {known['costs'][s.name]}",
+        yield s.finding("debugging-left-on", Severity.WARN, f"is still set; {known['costs'][s.name]}",
                         "An experiment, not a fix. Remove it, and find the broken transport with 04-transports:",
                         f"unset {s.name}")
     elif is_set and (s.value.casefold() in known["chatty"].get(s.name, ())
@@ -324,8 +324,8 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
         logs = s.name == "NCCL_DEBUG"
         yield s.finding(
             "debugging-left-on", Severity.NOTE,
-            "logs much; it costs no bandwidth that could be measured (45.3 ms a sync with and without), "
-            "but fills the disk" if logs else "for experiments only; do not keep it in scripts",
+            "its log fills the disk; it costs no bandwidth that could be measured (45.3 ms a sync with and without)"
+            if logs else "for experiments only; do not keep it in scripts",
             "When the fault is found:", "NCCL_DEBUG=WARN" if logs else f"unset {s.name}")
 
 
@@ -349,7 +349,7 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
         more = "; NCCL and PyTorch do not read such a name, a plugin may" if any(
             (r := family(n)) and r.is_complete for n in names) else ""
         yield Finding("unknown-names", Severity.NOTE,
-                      f"not known to us, but something else may read them: {', '.join(names)}{more}",
+                      f"unknown here, but something else may read them: {', '.join(names)}{more}",
                       tuple(s.seen for s in unknown))
 
 

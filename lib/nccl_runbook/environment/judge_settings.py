@@ -115,7 +115,8 @@ def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
         if len(both) == 2 and _contradict(row["when"], *(b.value.casefold() for b in both)):
             yield _against(*both, f": {row['says']}", "Choose one of them:", row["line"])
     for old in (x for x in s.values() if x.known and x.known.renamed_to in s and s[x.known.renamed_to].value != x.value):
-        yield _against(old, s[old.known.renamed_to], ", the new name of the same setting", "Keep only the new name:", f"unset {old.name}")
+        yield _against(old, s[old.known.renamed_to], ": the old and the new name of one setting disagree",
+                       "Keep only the new name:", f"unset {old.name}")
 
 
 def _against(a: Setting, b: Setting, says: str, advice: str, line: str) -> Finding:

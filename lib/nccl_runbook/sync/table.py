@@ -37,8 +37,8 @@ def sweeps_table(runs: SyncRuns) -> Table:
     return Table(
         "", ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
         [row for arm in runs.run for row in _sweep(arm, runs)],
-        "t = N a + B / b, from the whole tensors and a sixteenth of each; empty where time hardly grew with size. A b above the link's "
-        "rate: what each tensor costs is hidden behind the wire, so that the sum does not hold.")
+        "t = N a + B / b, from the whole tensors and a sixteenth of each; empty if time hardly grew with size. If b is above the "
+        "link's rate, the cost of each tensor overlaps with the transfer, and the sum does not hold.")
 
 
 def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:

@@ -78,9 +78,9 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
     """What to run on ``hosts``, which are other hosts; none without hosts. ``rows``: line, what it separates, its price."""
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
-    note = (f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds: on four GPUs. If nothing "
+    note = (f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds are for four GPUs. If nothing "
             "can be installed there: run python3 nccl-look.pyz --json look.json there, and nccl-runbook run --record look.json here.")
-    return [Table("Run on the hosts of the job", ["line", "whether it is", "takes"], [list(row) for row in rows], note)] if hosts else []
+    return [Table("Run on the hosts of the job", ["line", "to check for", "takes"], [list(row) for row in rows], note)] if hosts else []
 
 
 def unknown_table(logs: Logs) -> Table:
