@@ -338,6 +338,25 @@ def test_a_setting_that_keeps_ranks_apart_is_not_the_cause_where_they_had_met(se
     assert ((found["lead"] or {}).get("cause") == cause) != ruled_out
 
 
+def test_one_rank_that_waits_in_its_first_collective_rules_nothing_out(tmp_path):
+    (tmp_path / "job.log").write_text(LATE.format(rank=0, seq=1) + LATE.format(rank=1, seq=55))
+    (tmp_path / "job.sbatch").write_text(SBATCH.replace("--nodes=1", "--nodes=2").replace("NCCL_DEBUG=ERROR", "NCCL_SOCKET_IFNAME=lo"))
+    assert diagnose(tmp_path)["lead"]["cause"] == "socket-interface-wrong"
+
+
+@pytest.mark.parametrize(("word", "missing"), [("slurm-4711.ot", True), ("job-3.lgo", True), ("torch.cuda", False), ("socket.error", False)])
+def test_a_misspelt_file_is_told_and_a_word_is_read(word, missing):
+    ended = read_cli("diagnose", word)
+    assert (ended.returncode == 2) == missing
+
+
+def test_a_setting_does_not_lead_before_the_failure_that_a_log_shows(tmp_path):
+    (tmp_path / "job.log").write_text("".join(LATE.format(rank=rank, seq=120 + (rank == 3)) for rank in range(4)))
+    (tmp_path / "job.sbatch").write_text(SBATCH.replace("NCCL_DEBUG=ERROR", "NCCL_P2P_DISABLE=1"))
+    found = diagnose(tmp_path)
+    assert found["lead"] is None and "ALLREDUCE 120" in found["sentence"] and "ALLREDUCE 121" in found["sentence"]
+
+
 @pytest.mark.parametrize(("line", "command", "cause"), [
     ("node2:12:34 [0] NCCL WARN socketStartConnect: Connect to 192.0.2.7<41234> failed : Connection refused", "nc -vz 192.0.2.7 41234", "peer-crashed"),
     ("[W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500 (errno: 111 - Connection refused).",

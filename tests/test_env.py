@@ -14,6 +14,7 @@ import environments as made
 import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
+from nccl_runbook.causes import causes
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
 from nccl_runbook.environment import read as probe
 from nccl_runbook.environment.facts import Environment
@@ -453,3 +454,24 @@ def test_metadata_of_any_text_is_read_without_an_error(texts):
 def test_of_a_file_of_names_without_end_the_known_ones_are_kept():
     role = parse("".join(f"NCCL_X{n}=1\n" for n in range(5000)) + "NCCL_P2P_DISABLE=1\n")
     assert "NCCL_P2P_DISABLE" in role.variables and len(role.variables) < 5000 and len(role.variables) + role.others == 5001
+
+
+@pytest.mark.parametrize(("launch", "code"), [
+    ("torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:29500 train.py", 3), ("torchrun --nnodes 2 --rdzv-endpoint localhost:29500 t.py", 3),
+    ("torchrun --nnodes 2 --rdzv-endpoint node-1:29500 t.py", 0), ("torchrun --nnodes 2 --master-addr node-1 t.py", 0), ("python t.py", 3)])
+def test_a_meeting_address_counts_unless_the_launcher_is_told_another(launch, code, tmp_path):
+    (tmp_path / "run.sbatch").write_text(f"#!/bin/bash\n#SBATCH --nodes=2\nexport MASTER_ADDR=localhost\nsrun {launch}\n")
+    assert run(str(tmp_path / "run.sbatch"), "--json").returncode == code
+
+
+@pytest.mark.parametrize(("slip", "meant"), [("NCCL_BI_HCA", "NCCL_IB_HCA"), ("NCCL_RPOTO", "NCCL_PROTO"), ("NCCL_IB_DISABEL", "NCCL_IB_DISABLE"),
+                                             ("NCCL_SOKCET_IFNAME", "NCCL_SOCKET_IFNAME"), ("NCCL_SOMETHING_ELSE", "")])
+def test_a_slip_of_two_letters_is_recognised(slip, meant):
+    assert causes.nearest(slip) == meant
+
+
+@pytest.mark.parametrize(("new", "ids"), [("1", {"renamed-variable"}), ("3", {"contradiction"})])
+def test_an_old_name_beside_its_new_one_is_one_instruction(new, ids, tmp_path):
+    (tmp_path / "run.sh").write_text(f"export NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_ASYNC_ERROR_HANDLING={new}\n")
+    found = json.loads(run(str(tmp_path / "run.sh"), "--json").stdout)["findings"]
+    assert {f["id"] for f in found} & {"renamed-variable", "contradiction"} == ids

@@ -218,11 +218,11 @@ def test_what_a_run_says_is_escaped(tmp_path):
     write_run(tmp_path / "latest", RunInfo(id="x", started="", command="nccl-runbook run", planned=["01-gpu-visibility", "03-fewer-gpus"]))
     cells = macros("cells.html.j2")
     run.command = ("run",)
-    ended = f"{cells.form_status({'run': run})}{cells.form_said({'run': run})}{cells.answer(None, [], run, '')}"
+    ended = f"{cells.form_status({'run': run, 'other': False})}{cells.form_said({'run': run, 'other': False})}{cells.answer(None, [], run, '')}"
     assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
     assert run.now == "03-fewer-gpus"
-    at_work = str(cells.form_status({"run": run, "expected": 60}))
+    at_work = str(cells.form_status({"run": run, "other": False, "expected": 60}))
     assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "of about 60 s", "now 03-fewer-gpus")) and "<script" not in at_work
 
 

@@ -107,8 +107,8 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
 
 def met(finding: Finding, logs: Logs) -> Finding:
     """The finding, without a cause that keeps ranks from meeting, if the ranks of this job got through collectives."""
-    done = max(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
-    if done < 1 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
+    done = min(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
+    if not 0 < done < 1 << 60 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
         return finding
     seen = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
     return dataclasses.replace(finding, severity=Severity.NOTE, status="ruled-out", evidence=(seen, *finding.evidence))

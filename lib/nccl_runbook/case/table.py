@@ -22,8 +22,7 @@ NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run",
 
 def text(case: Case, diff: str = "") -> str:
     """The answer, strongest first; anything weaker is one line. ``diff``: the fix in a script."""
-    document, test = case.document, case.test
-    lead = case.lead if case.lead and case.lead.id != UNDECIDED else None  # that one names the causes which follow
+    document, lead, test = case.document, case.lead, case.test
     lines = [document.sentence, *(f"   not read: {f.title}" for s in document.steps for f in s.findings if f.id in NOT_READ), ""]
     behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
     first = lead or (behind[0] if len(behind) == 1 else None)
@@ -45,7 +44,8 @@ def text(case: Case, diff: str = "") -> str:
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"] * (len(behind) > SHOWN)
     fits = [c.id for c in case.found.fits]
     lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
-    lines += [f"ruled out: {c.title} [{c.id}]: {_cut(c.evidence[0].text)}" for c in document.causes if c.status == "ruled-out"]
+    lines += [": ".join([f"ruled out: {c.title} [{c.id}]", *(_cut(e.text) for e in c.evidence[:1])])
+              for c in document.causes if c.status == "ruled-out"]
     lines += [f"{f.severity.value}: {f.title}" for s in document.steps for f in _beside(s.findings, lead, document.verdict == "healthy")
               if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
     if test:

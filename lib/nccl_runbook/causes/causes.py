@@ -110,8 +110,8 @@ def family(name: str) -> Reader | None:
 @functools.cache
 def nearest(name: str) -> str:
     """The known name that looks most like it, "" where none is near. Only a name of the same length, give or take two, counts as a slip;
-    two slips leave its beginning, its middle or its end as it was."""
-    near = [n for n in variables() if abs(len(n) - len(name)) <= 2 and (n[:6] == name[:6] or name[6:11] in n or n[-5:] == name[-5:])]
+    a slip leaves its beginning, its middle or its end as it was."""
+    near = [n for n in variables() if abs(len(n) - len(name)) <= 2 and (n[:6] == name[:6] or name[6:11] in n or n[-3:] == name[-3:])]
     return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=0.85)), "")
 
 

@@ -92,7 +92,6 @@ class Cockpit:
         self.brought = Brought()
         self.found = Gathered([])
         self.asked, self.wrong = ("", ""), ""  # the symptom and what was given; why it cannot be read
-        self.tested: tuple[str, str] | None = None  # what was given to the latest run; None if another form started it
         wanted = namespace.get("steps", ())
         first, _, rest = namespace["symptom"].partition("\n")
         known = first if first in symptoms() else ""
@@ -220,14 +219,14 @@ class Cockpit:
         with _lock:
             refused = self._refused()
             at_work = _latest is not None and _latest.at_work
-            run = _latest if at_work or self.tested in (None, self.asked) else None  # one that answered another question is not shown
+            run = _latest if at_work or _latest is None or _latest.about == self.asked else None  # no answer to another question
             self.buttons["try"].disabled = bool(refused) or at_work
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
             line = "" if refused or not self._ticked() else command_line(self.values(), self.notebooks)
             seconds = sum(step_texts()[name].about_s for name in self._ticked())
-            state = {"refused": refused, "line": line, "seconds": seconds, "run": _latest,
-                     "expected": seconds if self.tested == self.asked else 0}  # what is ticked now is not what runs
+            state = {"refused": refused, "line": line, "seconds": seconds, "run": run or _latest, "other": run is not _latest,
+                     "expected": seconds if run and run.about == self.asked else 0}  # what is ticked now is not what runs
             cells = macros("cells.html.j2")
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))
@@ -250,9 +249,9 @@ class Cockpit:
         with _lock:
             if _latest is not None and _latest.at_work:
                 return "A run is in progress. Cancel it, or wait until it ends."
-            self.tested = self.asked
             line = arguments(values, self.notebooks if command == RUN else None)
             _latest = RunProcess(line, self.notebooks.parent / "outputs", lambda _run: self.draw(), command)
+            _latest.about = self.asked
             return ""
 
     def cancel(self) -> str:

@@ -32,7 +32,7 @@ class RunProcess:
     """A run at work or over. ``on_change(run)`` is called from a thread of its own, at most twice a second, and once at the end.
 
     ``lines``: what it said; ``done``, ``total``: steps; ``document``: the verdict once there is one; ``exit_code``: None
-    while at work; ``compared``: what `ab` answered.
+    while at work; ``compared``: what `ab` answered; ``about``: what its starter had been given.
     """
 
     def __init__(self, arguments: Sequence[str], outputs: Path, on_change: Callable[[RunProcess], None],
@@ -42,6 +42,7 @@ class RunProcess:
         self.done = self.total = 0
         self.document: VerdictDocument | None = None
         self.compared: dict[str, Any] | None = None
+        self.about: object = None
         self.exit_code: int | None = None
         self.cancelled_at: float | None = None
         self.ended_at: float | None = None

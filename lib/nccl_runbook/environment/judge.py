@@ -264,7 +264,7 @@ def _past(s: Setting, v: Variable) -> bool:
 
 def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
     """An old name: still read (a note) or no longer (a warning) by the version in use."""
-    if v.renamed_to and v.renamed_to not in s.role.variables and not (s.in_use and s.in_use < version(v.renamed_in)):
+    if v.renamed_to and s.role.variables.get(v.renamed_to, s.value) == s.value and not (s.in_use and s.in_use < version(v.renamed_in)):
         since = f" since {v.reader.name} {v.renamed_in}" if v.renamed_in else ""
         # NCCL 2.30.7 (graph/connect.cc) prints no warning
         read = "still read, with a warning" if v.reader.version_of == "torch" else "still read"

@@ -153,8 +153,8 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
                            "the loopback interface connects only ranks of one node" + ", and this job has several" * several,
                            "For several nodes, name the interface between them, or remove the variable:", f"unset {only.name}",
                            **({"cause": "socket-interface-wrong", "status": "likely"} if several else {}))
-    for own in (s[n] for n in _ADDRESSES if n in s and _OWN_ADDRESS.fullmatch(s[n].value) and _of_several_hosts(s[n].role)
-                and not s[n].role.meeting):
+    for own in (s[n] for n in _ADDRESSES if n in s and _OWN_ADDRESS.fullmatch(s[n].value)
+                and _OWN_ADDRESS.fullmatch(s[n].role.meeting or s[n].value) and _of_several_hosts(s[n].role)):
         yield own.finding("cannot-act", Severity.BROKEN, "each node looks for rank 0 on itself, and this job has several nodes",
                           "Name the first node of the job. With Slurm:",
                           f'export {own.name}=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',

@@ -80,7 +80,7 @@ def parse(text: str, name: str = "text") -> Role:
         name, kept, {n: found[n][1] for n in kept},
         len(found) - len(kept) if kept or is_dump(text) else 0, {},
         *[Gap("not-run", "only a file was read")] * 6, nodes=script.spread, sourced=list(script.sourced),
-        meeting=next((value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[-1:]), ""))
+        meeting=next((value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""))
 
 
 def is_dump(text: str) -> bool:

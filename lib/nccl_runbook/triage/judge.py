@@ -266,9 +266,10 @@ def _decoded(hypothesis: Hypothesis) -> str:
 
 
 def _is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
-    """Whether its line says what is wrong, and a job ends with it."""
-    ends = logs.seen.get("job-ended")
-    return bool(ends and not ends.resumed and hypothesis.evidence[0] in ends.lines and _decoded(hypothesis))
+    """Whether its line, printed and not only told, says what is wrong, and a job ends with it."""
+    ends, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
+    return bool(ends and not ends.resumed and line in ends.lines and line.file != CONTEXT and _decoded(hypothesis)
+                and not works(logs.context))
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:

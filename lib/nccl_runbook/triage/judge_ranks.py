@@ -142,8 +142,8 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         # another call, or another module's weights: ranks may have taken different branches
         sure = "possible" if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
         told = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
-    apart = {(t.seq, t.op, t.numel_in): t.at for _, t in reversed(works)}  # the first rank of each call
-    return [Pointer(cause, status, tuple(apart.values())[:4], (), place) for cause, (status, place) in told.items()]
+    lines = tuple(same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values())  # one of each call
+    return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in told.items()]
 
 
 def _group(rank: int, work: Timeout) -> str:
@@ -185,8 +185,8 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     busy = [line for line in last if _AT_WORK.search(line.text)]
     told = enumerate(("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy) + ("peer-crashed", "peer-stopped")
                      + ("rank-busy-on-host",) * (not busy))
-    doing = [Advice(f"{rank_names([r.rank for r in waiting])} waited in {waiting[0].timeouts[0].op}, and rank {line.rank} printed nothing "
-                    f"after: {line.text[:120]}") for line in (busy or last)[:1]]
+    doing = [Advice(f"{rank_names([r.rank for r in waiting])} waited in {' and '.join(dict.fromkeys(r.timeouts[0].op for r in waiting))}, "
+                    f"and rank {line.rank} printed nothing after: {line.text[:120]}") for line in (busy or last)[:1]]
     lines = tuple(dict.fromkeys((*(busy or last)[:1], waiting[0].timeouts[0].at, *last[:2])))
     return [Pointer(cause, "possible", lines, against, 28 + i, advice) for (i, cause), advice in zip(told, [*doing, *[None] * 4])]
 
