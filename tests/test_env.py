@@ -475,3 +475,10 @@ def test_an_old_name_beside_its_new_one_is_one_instruction(new, ids, tmp_path):
     (tmp_path / "run.sh").write_text(f"export NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_ASYNC_ERROR_HANDLING={new}\n")
     found = json.loads(run(str(tmp_path / "run.sh"), "--json").stdout)["findings"]
     assert {f["id"] for f in found} & {"renamed-variable", "contradiction"} == ids
+
+
+@pytest.mark.parametrize("line", ["Traceback (most recent call last):", "node0:1:1 [0] NCCL INFO NCCL_DEBUG set by environment to INFO", "[rank0]: Traceback (most recent call last):"])
+def test_a_log_sets_nothing_and_is_not_healthy(line, tmp_path):
+    (tmp_path / "job.log").write_text(f"{line}\nrun with NCCL_DEBUG=WARN for details\n")
+    document = json.loads(run(str(tmp_path / "job.log"), "--json").stdout)
+    assert (document["verdict"], document["settings"]) == ("unknown", {"job.log": {}})

@@ -47,6 +47,8 @@ _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
 _TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
 _MOST_TOML = 1 << 15  # characters: for one key of many parts tomllib takes the square of its length
 _MOST_DOTS = 1 << 11  # and memory, too: 16,000 parts take 1 GB (CPython 3.11)
+# what a job printed: a log advises settings, and sets none
+_PRINTED = re.compile(r"(?m)^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):|^[\w.-]+:\d+:\d+ \[\d+\] NCCL (?:INFO|WARN) ")
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
 _MEETING = ("rdzv_endpoint", "master_addr")  # torchrun's: they outrank MASTER_ADDR, which it sets for its ranks itself
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
@@ -61,11 +63,11 @@ def read(path: str) -> Role | Gap:
 
 
 def _is_text(text: str) -> bool:
-    """Whether these are lines or /proc/PID/environ, which a program may have written over in part; an archive has names, too."""
+    """Whether these are lines or /proc/PID/environ, which a program may have written over in part; an archive and a log have names, too."""
     if "\0" in text:
         entries = [e for e in text.split("\0") if e]
         return sum(map(bool, map(_ENTRY.match, entries))) * 2 > len(entries)
-    return len(_NO_TEXT.findall(text)) <= len(text) // 20
+    return len(_NO_TEXT.findall(text)) <= len(text) // 20 and not _PRINTED.search(text)
 
 
 def parse(text: str, name: str = "text") -> Role:
