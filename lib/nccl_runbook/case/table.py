@@ -42,12 +42,13 @@ def text(case: Case, diff: str = "") -> str:
     for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
         lines += [line for line in _weaker(cause, bool(first), document.sentence) if line not in lines or line.startswith("       ")]
     lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"] * (len(behind) > SHOWN)
-    fits = [c.id for c in case.found.fits]
-    lines += [f"other causes of this symptom, without evidence here: {', '.join(fits)}"] * bool(fits)
+    lines += [f"other causes of this symptom, without evidence here: {', '.join(c.id for c in case.found.fits)}"] * bool(case.found.fits)
     lines += [": ".join([f"ruled out: {c.title} [{c.id}]", *(_cut(e.text) for e in c.evidence[:1])])
               for c in document.causes if c.status == "ruled-out"]
-    lines += [f"{f.severity.value}: {f.title}" for s in document.steps for f in _beside(s.findings, lead, document.verdict == "healthy")
-              if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)][:SHOWN]
+    also = [f for s in document.steps for f in _beside(s.findings, lead, document.verdict == "healthy")
+            if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)]
+    lines += [line for f in also[:SHOWN] for line in (
+        f"{f.severity.value}: {f.title}", *(row for r in f.remedy[:1] for row in remedy(r) if f.severity is Severity.WARN))]
     if test:
         line = test.line.replace("\n", "\n      ")
         shows = f"it answers: {test.why}" if test.why.endswith("?") else test.why if test.why.endswith(".") else f"it shows {test.why}"
