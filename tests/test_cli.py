@@ -201,7 +201,7 @@ def test_an_interpreter_with_torch_is_asked_for_only_where_a_step_starts_ranks(t
     ranks = run_cli("run", "--step", "03-fewer-gpus", "07-logs", "--log", "job.log", "--out", tmp_path / "ranks", env=bare)
     assert (ranks.returncode, ranks.stdout) == (2, "") and "torch" in ranks.stderr and ranks.stderr.count("\n") == 1
     files = run_cli("run", "--step", "07-logs", "--log", "job.log", "--out", tmp_path / "files", env=bare)
-    assert (files.returncode, files.stderr) == (4, "") and read(VerdictDocument, (tmp_path / "files/verdict.json").read_bytes()).causes
+    assert (files.returncode, files.stderr) == (3, "") and read(VerdictDocument, (tmp_path / "files/verdict.json").read_bytes()).causes
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

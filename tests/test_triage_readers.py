@@ -317,7 +317,7 @@ def test_paths_alone_need_no_parser_and_are_answered_alike(tmp_path):
             "finally: print('pydantic' in sys.modules, file=sys.stderr)")
     plain, parsed = (subprocess.run([sys.executable, "-c", code, "triage", str(tmp_path / "a.log"), *more], capture_output=True, text=True,
                                     timeout=60, cwd=ROOT, env={**os.environ, "PYTHONPATH": "lib"}) for more in ([], ["--fail-on", "unknown"]))
-    assert plain.stdout == parsed.stdout and "Duplicate GPU" in plain.stdout and plain.returncode == parsed.returncode == 4
+    assert plain.stdout == parsed.stdout and "Duplicate GPU" in plain.stdout and plain.returncode == parsed.returncode == 3
     assert plain.stderr == "False\n"
 
 
