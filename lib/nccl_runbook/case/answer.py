@@ -55,7 +55,7 @@ _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BS
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
 # a misspelt extension counts behind a number or a dash: torch.cuda and socket.error are words
 _PATH = re.compile(r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|sbatch|slurm|ya?ml)|"
-                   r"[\w+@%-]*[\d-][\w+@%-]*(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}")
+                   r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}")
 
 
 def sort(given: Iterable[str]) -> Brought:
