@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "lib"))
 from nccl_runbook.__main__ import app  # noqa: E402
 from nccl_runbook.causes.causes import causes  # noqa: E402
-from nccl_runbook.core.findings import EXIT_CODES  # noqa: E402
+from nccl_runbook.core.findings import EXIT_CODES, WHO  # noqa: E402
 from nccl_runbook.messages import clues  # noqa: E402
 from nccl_runbook.triage.symptoms import symptoms  # noqa: E402
 
@@ -109,7 +109,7 @@ def cause_page() -> str:
     parts = ["# Causes\n\nEvery cause has a permanent id, which records, pages and JSON use.\n"]
     for cause in causes().values():
         probe, why, line = cause.decides
-        remedies = [f"- **{cell(who.capitalize())}**: {cell(text)}\n" + block(lines) for who, text, lines in cause.remedy]
+        remedies = [f"- **{cell(WHO[who].capitalize())}**: {cell(text)}\n" + block(lines) for who, text, lines in cause.remedy]
         parts.append(f"## {cause.id}\n\n**{sentence(cause.title)}** {cell(cause.says)}".rstrip() + "\n\n" + "".join(remedies)
                      + "\n" * bool(remedies) + f"It worked if: {prose(cause.verify)}\n\n" * bool(cause.verify) + (f"Check ({cell(probe)}): {cell(why)}.\n\n```bash\n{line}\n```\n" if line else ""))
     return "\n".join(parts)

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from nccl_runbook.case.judge import DUMPS, LOGS, Test, met, next_test, sentence, symptom_recognised, to_collect
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap, grouped, utc_now
-from nccl_runbook.core.findings import UNDECIDED, Evidence, Finding, Severity, exit_code, step_status, worst_first
+from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.live.facts import Live
@@ -203,7 +203,7 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
     lines = [one.line for one in (*told.values(), *([test] if test else []))]
     collect = to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables) if found.logs else ()
-    return Case(document, found, None if lead and lead.id == UNDECIDED else lead, test, collect)
+    return Case(document, found, lead, test, collect)
 
 
 def _together(same: Sequence[Record]) -> Record:
@@ -218,7 +218,7 @@ def _together(same: Sequence[Record]) -> Record:
 def of_run(document: VerdictDocument) -> Case:
     """The answer of a whole run, whose records were added up."""
     lead = leading(document.steps, document.causes)
-    return Case(document, Gathered([]), None if lead and lead.id == UNDECIDED else lead, next_test(document, lead, (), (), {}))
+    return Case(document, Gathered([]), lead, next_test(document, lead, (), (), {}))
 
 
 def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],

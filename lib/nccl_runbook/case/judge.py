@@ -36,13 +36,12 @@ class Test:
 
 def sentence(document: VerdictDocument, lead: Finding | None) -> str:
     """Who, what, where, and how sure."""
-    if lead and document.verdict != "unknown":
-        printed = [s.notebook for s in document.steps if s.notebook == LOGS and lead in s.findings and lead.cause]
-        said = document.sentence.rstrip(".")
+    if document.verdict in ("broken", "degraded"):
+        printed = lead and lead.cause and any(s.notebook == LOGS and lead in s.findings for s in document.steps)
         if not printed:
-            return f"{said}."
+            return document.sentence
         decoded = next((e.text.split(". ")[0].rstrip(".") for e in lead.evidence if e.source == "decoded"), "")
-        return f"{said}: {decoded or quoted(lead.evidence[0].text)} ({lead.evidence[0].source})."
+        return f"{document.sentence.rstrip('.')}: {decoded or quoted(lead.evidence[0].text)} ({lead.evidence[0].source})."
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."

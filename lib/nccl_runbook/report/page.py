@@ -7,7 +7,7 @@ from typing import Any
 
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
-from nccl_runbook.core.findings import NOTHING_KNOWN, UNDECIDED
+from nccl_runbook.core.findings import NOTHING_KNOWN
 from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.markup import badge, framed
 from nccl_runbook.report.tables import Table, environment, not_looked_at_table
@@ -64,7 +64,6 @@ def render_index(document: VerdictDocument, records: Iterable[Record], files: Co
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead = leading(document.steps, document.causes)
-    lead = None if lead and lead.id == UNDECIDED else lead
     ahead = next((s.notebook for s in document.steps if lead in s.findings or len(document.steps) == 1
                   or not lead and s.reason and s.reason.rstrip(".") in document.sentence), "")
     # beside what leads, a cause that is only possible stands with its remedies among the other causes

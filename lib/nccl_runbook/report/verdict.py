@@ -227,8 +227,8 @@ def _bare(text: str) -> str:
 
 
 def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | None:
-    """The finding that leads, None where nothing is wrong: what is proven first, then the worst, then by PROOF, then what has
-    a cause that is not only possible.
+    """The finding that leads, None if nothing is wrong or if a failure without a cause comes first. What is proven
+    leads, then the worst, then by PROOF, then what has a cause that is not only possible.
 
     A rank that dumps or a look show missing is proof; that a rank died says not why it did.
     """
@@ -243,14 +243,17 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
 
     bad = [(s.notebook, f) for s in steps for f in s.findings  # a failure without a cause leads before a setting
            if f.severity in (Severity.BROKEN, Severity.WARN) or f.id == UNDECIDED]
-    return min(bad, key=order)[1] if bad else None
+    first = min(bad, key=order)[1] if bad else None
+    return None if first and first.id == UNDECIDED else first
 
 
 def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
     """What leads, behind the verdict."""
     lead = leading(steps, causes)
     if lead is None:
-        return f"{word.capitalize()}: " + next((f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn")), "")
+        whys = [*(_bare(f.title) for s in steps for f in s.findings if f.id == UNDECIDED),
+                *(f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn"))]
+        return f"{word.capitalize()}: {''.join(whys[:1])}"
     status = next((c.status for c in causes if c.id == lead.cause), "")
     said = _bare(lead.title) or lead.id
     if lead.id == "hang-told" and lead.cause:  # what a rank did is seen; how sure is why
