@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.environment import read_file
+from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.judge import judge
 from nccl_runbook.scripts.read import MOST_BYTES, read
 from processes import quickest_s
 
@@ -50,6 +53,28 @@ def test_what_begins_no_heredoc_hides_no_command(script: str) -> None:
     ("a -- b -- c", [("a",), ("b",), ("c",)]), ("-- a -- b", [("a",), ("b",)]), ("a \\&\\& b", [("a",), ("b",)]), ("don't # x\ny", [("don't",), ("y",)])])
 def test_words_are_those_of_the_shell(script: str, wanted: list[tuple[str, ...]]) -> None:
     assert [c.words for c in read(script).commands] == wanted
+
+
+SEVEN = "export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6\n"
+FOUR = "#SBATCH -N 2\n#SBATCH --gres=gpu:h100:4\n"
+
+
+@pytest.mark.parametrize(("script", "wanted"), [
+    (SEVEN + "torchrun --nproc_per_node 8 t.py", (8, 7)), (SEVEN + "N=8\npython -m torch.distributed.run --nproc-per-node=$N t.py", (8, 7)),
+    (FOUR + "srun --nodes 2 --ntasks 2 --ntasks-per-node 1 torchrun --nnodes 2 --nproc_per_node=${NGPU:-8} t.py", (8, 4)),
+    ("#SBATCH -N 2\n#SBATCH --gpus=8\naccelerate launch --num_machines 2 --num_processes 16 t.py", (8, 4)),
+    ("CUDA_VISIBLE_DEVICES=GPU-1a2b,GPU-3c4d deepspeed --num_gpus 4 t.py", (4, 2)), (FOUR + "bash -c 'torchrun --nproc_per_node 5 t.py'", (5, 4)),
+    (SEVEN + "torchrun --nproc_per_node 7 t.py", ()), (SEVEN + "torchrun --nproc_per_node gpu t.py", ()), (FOUR + "torchrun --nproc_per_node $N t.py", ()),
+    ("CUDA_VISIBLE_DEVICES=$LIST torchrun --nproc_per_node 8 t.py", ()), ("CUDA_VISIBLE_DEVICES= torchrun --nproc_per_node 8 t.py", ()),
+    ("CUDA_VISIBLE_DEVICES=-1 torchrun --nproc_per_node 8 t.py", ()), (FOUR + "accelerate launch --num_machines $N --num_processes 80 t.py", ()),
+    (FOUR + "accelerate launch --config_file two.yaml --num_processes 8 t.py", ()), (SEVEN + "echo torchrun --nproc_per_node 8 t.py", ()),
+    (FOUR + "pip install deepspeed\nCUDA_VISIBLE_DEVICES=0 python one.py\ntorchrun --nproc_per_node 4 t.py", ())])
+def test_more_ranks_than_gpus(script: str, wanted: tuple[int, ...], tmp_path: Path) -> None:
+    assert read(script).crowded == wanted
+    (tmp_path / "job.sh").write_text(script)
+    role = read_file.read(str(tmp_path / "job.sh"))
+    found = [f for f in judge(Environment([role], Gap("not-run", "a file"))) if f.cause == "more-ranks-than-gpus"]
+    assert [f.severity.value for f in found] == ["broken"] * bool(wanted)
 
 
 @given(st.text("a \"'\\\n;&|<>$(){}#=-E\t\r", max_size=80))

@@ -198,7 +198,7 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
     document = verdict_document(run, found.records)
     lead = leading(document.steps, document.causes)
-    document = dataclasses.replace(document, sentence=sentence(document, lead), exit_code=exit_code(document.verdict, fail_on))
+    document = dataclasses.replace(document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on))
     told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
     test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
     lines = [one.line for one in (*told.values(), *([test] if test else []))]

@@ -10,7 +10,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
-from nccl_runbook.triage.judge import Decides, quoted
+from nccl_runbook.triage.judge import Decides
 from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
@@ -34,14 +34,10 @@ class Test:
         return re.findall(r"--step (\S+)", self.line)
 
 
-def sentence(document: VerdictDocument, lead: Finding | None) -> str:
+def sentence(document: VerdictDocument) -> str:
     """Who, what, where, and how sure."""
     if document.verdict in ("broken", "degraded"):
-        printed = lead and lead.cause and any(s.notebook == LOGS and lead in s.findings for s in document.steps)
-        if not printed:
-            return document.sentence
-        decoded = next((e.text.split(". ")[0].rstrip(".") for e in lead.evidence if e.source == "decoded"), "")
-        return f"{document.sentence.rstrip('.')}: {decoded or quoted(lead.evidence[0].text)} ({lead.evidence[0].source})."
+        return document.sentence
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
@@ -94,7 +90,7 @@ def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[st
         return test
     if first:
         if first.probe == "hang" and DUMPS not in done:
-            return Test(f"nccl-runbook look   # on the job's host, while it still hangs\n{first.line}",
+            return Test(f"nccl-runbook look   # on the job's host, while it hangs\n{first.line}",
                         "Without a dump, the rank stays unknown. Look while the job hangs, or collect dumps in its next run.",
                         (open_causes[0],))
         about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0

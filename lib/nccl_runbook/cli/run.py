@@ -82,7 +82,7 @@ def run(
         answer.leave(f"{what}: {error.strerror or error}; the pages written before are complete", 1)
     if json:
         answer.tell(document)
-    book.on_line(f"verdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}")
+    book.on_line(f"\n{document.sentence}\nverdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}")
     if book.stop():  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
         sys.stdout.flush()
         os._exit(document.exit_code)

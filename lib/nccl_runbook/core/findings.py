@@ -39,6 +39,7 @@ class Remedy:
             raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
 
 
+MOST_QUOTED = 160  # characters of a line in the first sentence
 UNDECIDED = "log-undecided"  # the finding that names several possible causes: theirs are the fixes
 NOTHING_KNOWN = Remedy("you", "No known cause matches. Save the record, and include the lines above when you ask for help.")
 
@@ -66,6 +67,11 @@ class Finding:
             raise ValueError(f"finding {self.id}: {self.severity.value} needs a remedy")
         if self.cause is not None and self.status not in STATUSES:
             raise ValueError(f"finding {self.id}: cause {self.cause} needs a status, one of {', '.join(STATUSES)}")
+
+
+def quoted(line: str) -> str:
+    """The line that was printed, its beginning where it is long."""
+    return f'"{line.strip()[:MOST_QUOTED]}"'
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -27,7 +27,8 @@ class Role:
     called where another library has the same ones; ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device
     number; ``container``, ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and what the process's own namespaces
     show: network interfaces, and those with a default route; ``nodes``: that a script spreads its job over, 0 if it does not say;
-    ``sourced``: files that a script reads as it runs, and that were not read here; ``meeting``: where its launcher is told to meet."""
+    ``sourced``: files that a script reads as it runs, and that were not read here; ``meeting``: where its launcher is told to meet;
+    ``crowded``: ranks that it starts on a node, and the GPUs that are there, if those are fewer."""
 
     name: str
     variables: dict[str, str]
@@ -51,6 +52,7 @@ class Role:
     nodes: int = 0
     sourced: list[str] = dataclasses.field(default_factory=list)
     meeting: str = ""
+    crowded: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -269,7 +269,7 @@ def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
         # NCCL 2.30.7 (graph/connect.cc) prints no warning
         read = "still read, with a warning" if v.reader.version_of == "torch" else "still read"
         severity, says = (Severity.WARN, "no longer read") if _past(s, v) else (Severity.NOTE, read)
-        value = "2000" if v.values.startswith("count") and _too_many(s.value) else s.value
+        value = "2000" if v.values.startswith("count") and judge_settings.number(s.value) > MOST_EVENTS else s.value
         yield s.finding("renamed-variable", severity, f"the old name; {v.renamed_to}{since} ({says})",
                         "Use the new name:",
                         f"{v.renamed_to}={value}" if v.values != "bool" else v.renamed_to)
@@ -300,15 +300,11 @@ def not_yet_read(s: Setting, v: Variable) -> Iterator[Finding]:
 
 def bytes_for_events(s: Setting, v: Variable) -> Iterator[Finding]:
     """A buffer of the flight recorder given in bytes: it counts events."""
-    if v.values == "count" and _too_many(s.value):
+    if v.values == "count" and judge_settings.number(s.value) > MOST_EVENTS:
         name = "TORCH_NCCL_TRACE_BUFFER_SIZE" if s.in_use and s.in_use < (2, 9) else "TORCH_FR_BUFFER_SIZE"
         yield s.finding("bytes-for-events", Severity.WARN,
                         f"{int(s.value):,} events are requested: this is a count, not bytes",
                         "A few thousand are enough:", f"{name}=2000")
-
-
-def _too_many(value: str) -> bool:
-    return value.isdecimal() and len(value) < 20 and int(value) > MOST_EVENTS
 
 
 def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from nccl_runbook.causes.causes import Variable, table, variables, version
-from nccl_runbook.core.facts import Gap, grouped, known
+from nccl_runbook.core.facts import Gap, counted, grouped, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Environment, Host, Role
 
@@ -83,7 +83,7 @@ def judge(env: Environment) -> Iterator[Finding]:
     hcas = [] if isinstance(env.host, Gap) else known(env.host.hcas)
     yield from dict.fromkeys(f for own in by_role for f in (
         *contradictions(own), *without_effect(own), *sockets_forced(own, hcas), *loopback(own)))
-    yield from (*conf_overridden(env), *roles_differ(env))
+    yield from (*conf_overridden(env), *roles_differ(env), *more_ranks_than_gpus(env.roles))
     if not isinstance(env.host, Gap):
         for s in settings(env):
             yield from (*interface_missing(s), *hca_missing(env.host, s), *cannot_act(env.host, s))
@@ -92,7 +92,7 @@ def judge(env: Environment) -> Iterator[Finding]:
                     *xids_seen(env.host), *name_not_resolved(env.host, env.roles))
 
 
-def _number(value: str) -> int:
+def number(value: str) -> int:
     return int(value) if value.isdecimal() and len(value) < 19 else 0
 
 
@@ -104,8 +104,8 @@ def _fits(how: str, value: str) -> bool:
 
 def _contradict(when: Sequence[str], a: str, b: str) -> bool:
     if when[0] == "above":
-        return 0 < _number(b) < _number(a)
-    return _number(a) * _number(b) > MOST_SOCKETS if when[0] == "product" else _fits(when[0], a) and _fits(when[1], b)
+        return 0 < number(b) < number(a)
+    return number(a) * number(b) > MOST_SOCKETS if when[0] == "product" else _fits(when[0], a) and _fits(when[1], b)
 
 
 def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
@@ -159,6 +159,16 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
                           "Name the first node of the job. With Slurm:",
                           f'export {own.name}=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
                           cause="rendezvous-misconfigured", status="likely")
+
+
+def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
+    """A script whose launcher starts more ranks on a node than there are GPUs; likely, as ranks may share one or use none."""
+    for index, role, (ranks, gpus) in ((index, role, role.crowded) for index, role in enumerate(roles) if role.crowded):
+        yield Finding(
+            "more-ranks-than-gpus", Severity.BROKEN, f"{role.name} starts {ranks} ranks on a node, where {counted(gpus, 'GPU')} "
+            f"{'is' if gpus == 1 else 'are'} available", (Evidence(f"{ranks} ranks, {gpus} GPUs", f"environment.roles[{index}].crowded"),),
+            (Remedy("your launcher", "Start one rank a GPU, or make as many GPUs available:",
+                    (f"torchrun --nproc-per-node {gpus} train.py",)),), "more-ranks-than-gpus", "likely")
 
 
 def conf_overridden(env: Environment) -> Iterator[Finding]:
@@ -282,9 +292,8 @@ def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
 def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
     """The host's own name. MASTER_ADDR=$(hostname) needs it; without, it is a note: one host goes on by its loopback (torch 2.11, Gloo)."""
     if isinstance(host.addresses, Gap) and host.addresses.reason != "not-run":
-        needed = any(role.variables.get("MASTER_ADDR") == host.name for role in roles)
         yield Finding(
-            "name-not-resolved", Severity.WARN if needed else Severity.NOTE,
+            "name-not-resolved", Severity.WARN if any(r.variables.get("MASTER_ADDR") == host.name for r in roles) else Severity.NOTE,
             f"the host's own name, {host.name}, does not resolve",
             (Evidence(host.addresses.detail, "environment.host.addresses"),),
             (Remedy("the administrator", "Add the name to DNS or /etc/hosts.", (f"getent hosts {host.name}",)),

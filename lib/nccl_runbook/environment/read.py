@@ -214,10 +214,12 @@ def host_of(raw: Mapping[str, Any]) -> Host:
     said = _with_gaps(raw)
     files, addresses = said["files"], said["addresses"]
     kernel = files.get("/dev/kmsg", Gap("not-run", "not read here"))
+    bridges = {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path, what in files.items()
+               if path.endswith("/config") and isinstance(what, dict)}
     return Host(
         said["host"], sorted({*addresses}) if isinstance(addresses, list) else addresses,
         _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _iommu(files), environment_file.acs_redirects(_binaries(files)), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
+        _iommu(files), environment_file.acs_redirects(bridges), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
         [library_of(path, what) for path, what in said["libraries"].items()])
 
 
@@ -237,11 +239,6 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
     if isinstance(units, Gap):
         return units
     return "off" if not units else "passthrough" if "iommu=pt" in str(files["/proc/cmdline"]) else "on"
-
-
-def _binaries(files: Mapping[str, Any]) -> dict[str, bytes]:
-    return {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path, what in files.items()
-            if path.endswith("/config") and isinstance(what, dict)}
 
 
 def library_of(path: str, said: Mapping[str, Any] | Gap) -> Library:

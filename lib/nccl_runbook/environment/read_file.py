@@ -81,7 +81,7 @@ def parse(text: str, name: str = "text") -> Role:
     return Role(
         name, kept, {n: found[n][1] for n in kept},
         len(found) - len(kept) if kept or is_dump(text) else 0, {},
-        *[Gap("not-run", "only a file was read")] * 6, nodes=script.spread, sourced=list(script.sourced),
+        *[Gap("not-run", "only a file was read")] * 6, nodes=script.spread, sourced=list(script.sourced), crowded=list(script.crowded),
         meeting=next((value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""))
 
 
@@ -108,8 +108,8 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
         if not _TELLS.search(row):
             waiting = None
             continue
-        live = "\0" in text or _LIVE_COMMENT.match(row)  # lines for the scheduler look like comments of the shell
-        line = row if live else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
+        # lines for the scheduler look like comments of the shell
+        line = row if "\0" in text or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         if "$((" in line:
             line = worked_out(line, {n: v for n, (v, _) in found.items()})
         if toml:

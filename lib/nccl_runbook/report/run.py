@@ -42,8 +42,7 @@ def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Re
     """The document of a folder, the records it rests on, and those that cannot be read; their steps are unknown."""
     good, bad = read_records(run_dir)
     run = dataclasses.replace(run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad})
-    clean = records.read(RunInfo, Redactor(os.environ).json(to_json(run)))
-    return verdict_document(clean, good), good, bad
+    return verdict_document(records.read(RunInfo, Redactor(os.environ).json(to_json(run))), good), good, bad
 
 
 def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:

@@ -171,8 +171,8 @@ class Table:
         return self.curve.svg() if self.curve else ""
 
     def _repr_html_(self) -> str:
-        picture = base64.b64encode(self.picture.encode()).decode()  # as an image, because an untrusted Lab strips <svg>
-        return str(macros("cells.html.j2").table(self, picture))
+        # as an image, because an untrusted Lab strips <svg>
+        return str(macros("cells.html.j2").table(self, base64.b64encode(self.picture.encode()).decode()))
 
     def __repr__(self) -> str:
         lines = grid([self.columns, *([c.text for c in row] for row in self.rows)])

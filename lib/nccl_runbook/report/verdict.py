@@ -14,6 +14,7 @@ from nccl_runbook.core.findings import (
     Remedy,
     Severity,
     exit_code,
+    quoted,
     verdict,
     worst_first,
 )
@@ -258,7 +259,14 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
     said = _bare(lead.title) or lead.id
     if lead.id == "hang-told" and lead.cause:  # what a rank did is seen; how sure is why
         return f"{word.capitalize()}: {said} ({status}: {known()[lead.cause].title})"
-    return f"{word.capitalize()}: {said}" + (f" ({status.replace('-', ' ')})" if status else "")
+    return f"{word.capitalize()}: {said}" + (f" ({status.replace('-', ' ')})" if status else "") + _printed(lead, steps)
+
+
+def _printed(lead: Finding, steps: Sequence[StepEntry]) -> str:
+    """What the line that names the cause says, or the line, and where it stands; "" for what no log shows."""
+    decoded = [_bare(e.text.split(". ")[0]) for e in lead.evidence if e.source == "decoded"] or [quoted(e.text) for e in lead.evidence]
+    in_logs = lead.cause and any(lead in s.findings for s in steps if s.notebook in (START_STEP, "07-logs"))
+    return f": {decoded[0]} ({lead.evidence[0].source})" if in_logs else ""
 
 
 def _what_passed(steps: list[StepEntry], judged: Judged) -> str:

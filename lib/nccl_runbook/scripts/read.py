@@ -29,8 +29,10 @@ _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.M)
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
 _USED = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|(\w+))")
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
+_GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)  # overrides as Hydra and OmegaConf take them
 _BEFORE = {"env", "export", "declare", "-x", "exec", "nohup", "time", "then", "do", "else", "if", "!", "{", "("}
+_SCHEDULERS = ("sbatch", "mason")
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.Mod: operator.mod}
 
 
@@ -51,13 +53,15 @@ class Command:
 @dataclasses.dataclass(frozen=True)
 class Script:
     """``nodes``: that a scheduler is asked for, ``gpus``: of a node, ``spread``: nodes that a launcher is told to use, each 0 if the text
-    does not say; ``sourced``: files that it reads as it runs."""
+    does not say; ``sourced``: files that it reads as it runs; ``crowded``: how many ranks a launcher starts on a node, and
+    how many GPUs they have there, if those are fewer."""
 
     commands: tuple[Command, ...]
     nodes: int
     gpus: int
     spread: int
     sourced: tuple[str, ...]
+    crowded: tuple[int, ...]
 
 
 def read(text: str) -> Script:
@@ -67,13 +71,15 @@ def read(text: str) -> Script:
     known = {name: str(value) for name, value in zip(names, asked * 2) if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
     launchers = {program: name for name, row in table("scripts/launchers").items() for program in row["programs"]}
-    told = [(launchers[program], _size(launchers[program], c.text)) for c in commands
-            for program in dict.fromkeys(map(posixpath.basename, c.words[:3])) if program in launchers]
-    submitted = [asked, *(size for name, size in told if name in ("sbatch", "mason"))]
+    told = [(launchers[program], _size(launchers[program], c.text), c.env.get("CUDA_VISIBLE_DEVICES", "")) for c in commands
+            for program in dict.fromkeys(map(posixpath.basename, c.words)) if program in launchers and c.words[0] not in ("echo", "printf")]
+    submitted = [asked, *(size for name, size, _ in told if name in _SCHEDULERS)]
     nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
     sourced = [*(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
                *(file for c in commands for file in c.flags.get("env_file", ())[:1])]
-    return Script(commands, nodes, gpus, max([nodes, *(size[0] for _, size in told)]), tuple(dict.fromkeys(sourced)))
+    crowded = ((size[1], there) for name, size, shown in told if name not in _SCHEDULERS
+               for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else gpus] if 0 < there < size[1])
+    return Script(commands, nodes, gpus, max([nodes, *(size[0] for _, size, _ in told)]), tuple(dict.fromkeys(sourced)), next(crowded, ()))
 
 
 def _size(launcher: str, text: str) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import re
 
 from nccl_runbook.causes.causes import Advice, Cause, Rows, causes, fitting, usual
 from nccl_runbook.core.facts import bus_of_message, counted, grouped, rank_names
-from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Remedy, Severity, quoted
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, says, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
@@ -17,7 +17,6 @@ from nccl_runbook.triage import judge_against, judge_ranks as triage_ranks
 from nccl_runbook.triage.symptoms import step_texts
 
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
-MOST_QUOTED = 160  # characters of a line in the first sentence
 MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
 PLATFORMS = {"platform-rocm": "AMD GPUs (ROCm, RCCL)", "platform-ascend": "Ascend NPUs (HCCL)", "platform-xpu": "Intel GPUs (oneCCL)"}
 _NVIDIA = re.compile(r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so")
@@ -234,11 +233,6 @@ def _nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message was found"
     lines = sum(f.lines for f in read)
     return f"{lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}{fit}"
-
-
-def quoted(line: str) -> str:
-    """The line that was printed, its beginning where it is long."""
-    return f'"{line.strip()[:MOST_QUOTED]}"'
 
 
 def _undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
