@@ -62,8 +62,8 @@ def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
     yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
     if not behind and cause.id in causes():
         yield from (_seen(e) for e in cause.evidence[:1] if e.text[:MOST_QUOTED] not in sentence)
-        yield f"   If so: {causes()[cause.id].says}"
-        yield from (_seen(e) for e in cause.evidence if e.source.endswith("decoded"))
+        decoded = [_seen(e) for e in cause.evidence if e.source.endswith("decoded")]
+        yield from decoded or [f"   If so: {causes()[cause.id].says}"]
         yield from (line for r in cause.remedy[1:2] for line in remedy(r))
 
 

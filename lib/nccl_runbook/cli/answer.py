@@ -152,9 +152,10 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def program() -> str:
-    """How the reader can call this again: by name where PATH has it, else as now (`make report` calls .venv/bin/nccl-runbook)."""
+    """How the reader can call this again: by name where PATH has it or a page is to be shared, else as now (`make report` calls
+    .venv/bin/nccl-runbook)."""
     own = sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" else os.environ.get(FOLDER, "") + "nccl-runbook"
-    return "nccl-runbook" if shutil.which("nccl-runbook") else own
+    return "nccl-runbook" if shutil.which("nccl-runbook") or SHARE in os.environ else own
 
 
 def command(*hidden: str) -> str:

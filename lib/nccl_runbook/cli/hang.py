@@ -36,7 +36,8 @@ def hang(
     code = exit_code(verdict, fail_on)
     shown = tables(seen, told.culprits)
     sentence = told.sentence.rstrip(".") + f" ({told.status})" * (told.status in ("possible", "likely"))
-    answer.end(document(seen, told, verdict, code) if json else text(seen, told, sentence, findings[0], shown), code, html,
+    answer.end(document(seen, told, verdict, code) if json else text(seen, told, sentence, findings[0], shown)
+               + f"\nverdict: {verdict} (exit code {code})", code, html,
                lambda: answer.page_of("06-timeouts", f"{verdict.capitalize()}: {sentence}", findings, shown, code))
 
 

@@ -48,7 +48,7 @@ def look(
     pictures = [dataclasses.replace(p, decides=p.decides if record else p.decides.replace(*again)) for p in rules.judge(looks)]
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
-    answer.tell(document(pictures, looks, word, code) if json else look_live.text(pictures, looks))
+    answer.tell(document(pictures, looks, word, code) if json else f"{look_live.text(pictures, looks)}\nverdict: {word} (exit code {code})")
     if save is not None:  # after the answer, which is there though the file cannot be written
         answer.write(save, json_text(read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)), 0o600)
     if html is not None:

@@ -141,7 +141,7 @@ def _nobody(hang: Hang, found: graphs.Graph) -> Told:
     if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
         return dataclasses.replace(
             unknown, decides="collect the dumps, logs or stacks of all ranks", sentence=f"all "
-            f"{counted(len(victims), 'rank')} with any record wait in {there}; there may be others.")
+            f"{counted(len(victims), 'rank')} in these files wait in {there}; they do not show whether the group has more ranks.")
     logged = any(r.timeouts for r in hang.logs.ranks)
     if late := [w for w in first if logged or w.op.state == "timed-out" or 0 < w.op.timeout_ms <= (w.op.age_s or 0) * 1000]:
         return Told("symmetric", (), victims, f"all members wait in {there}. No rank is missing: suspect the "
