@@ -226,9 +226,9 @@ class Book:
             yield waiting.pop(name), ""
 
     def _step(self, number: int, planned: Planned, unneeded: str, kernels: Kernels) -> None:
-        clock, left_s = time.monotonic(), self.options.left_s
-        if planned.name == VERDICT_STEP:  # also after a step that took the whole budget
-            left_s = max(VERDICT_S, left_s + 2 * self.options.reserve_s)
+        clock, left_s, reserve_s = time.monotonic(), self.options.left_s, self.options.reserve_s
+        # 99-verdict comes also after a step that took the whole budget, and the others leave it its time
+        left_s = max(VERDICT_S, left_s + 2 * reserve_s) if planned.name == VERDICT_STEP else left_s - min(VERDICT_S, reserve_s)
         if why := self._why_not(left_s):
             self.not_run[planned.name], status, reason = why, "unknown", why
         else:
