@@ -240,7 +240,7 @@ def _undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
     line = hypotheses[0].evidence[0]
     says = _decoded(hypotheses[0]).partition(". ")[0].rstrip(".") or _waited(line, logs)
     reported = f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
-    shown = says[:1].lower() + says[1:] if says[1:2].islower() else says or reported
+    shown = says[:1].lower() + says[1:] if says and not says[1:2].isupper() else says or reported
     others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
     return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}{others}"
 
