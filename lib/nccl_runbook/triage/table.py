@@ -52,11 +52,13 @@ def order_table(logs: Logs) -> Table:
     rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, Cell(what, _TONES[what]), _short(line)]
             for at, line, what in timed[:100]]
     apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
+    several = len({line.host for _, line, _ in timed}) > 1
     note = f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order." if apart else \
-        "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps."
+        "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps." * several
     failed_first = sorted(timed, key=lambda row: (row[2] == "last progress", row[0]))
     lanes = grouped((f"rank {line.rank}", (at - timed[0][0], _TONES[what], what)) for at, line, what in failed_first)
-    return Table("In order of time", ["time", "rank", "host", "what", "line"], rows, note, Lanes(lanes))
+    return Table("In order of time" if apart or not several else "By the time stamps of each host",
+                 ["time", "rank", "host", "what", "line"], rows, note, Lanes(lanes))
 
 
 def against_table(compared: Comparison) -> Table:
