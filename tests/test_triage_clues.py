@@ -581,7 +581,7 @@ def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, fa
     ("n1:803:803 [0] NCCL WARN nvmlInit failed: Driver/library version mismatch\n", "", "sudo reboot"),
     (W + "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1\n", "InfiniBand between two nodes, the path is blocked", "ibstat"),
     (W + "NET/OFI Request completed with error. RC: 2\n", "EFA on two nodes; the port is blocked by a firewall and it hangs", "security group"),
-    (W + "socketStartConnect: Connect to 10.0.0.2<41235> failed : No route to host\n", "", "nc -vz HOST PORT")])
+    (W + "socketStartConnect: Connect to 10.0.0.2<41235> failed : No route to host\n", "", "ip route get 10.0.0.2")])
 def test_advice_is_that_for_the_message_seen(tmp_path, log, words, advice):
     (tmp_path / "job.log").write_text(log)
     lead = triage.judge(reader.collect([str(tmp_path / "job.log")], words))[0]
