@@ -76,7 +76,7 @@ def run(
                     _by_evidence(symptom) if brought and not step else in_order)
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
-        answer.leave(error, 1 if getattr(error.__cause__, "errno", None) in answer.FULL else 2)
+        answer.leave(error, 1 if getattr(error.__cause__, "errno", None) in answer.FULL and not isinstance(error, RecordError) else 2)
     except OSError as error:
         what = "raise ulimit -n" if error.errno == errno.EMFILE else f"cannot write {error.filename or 'the report'}"
         answer.leave(f"{what}: {error.strerror or error}; the pages written before are complete", 1)

@@ -265,7 +265,7 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
 def _printed(lead: Finding, steps: Sequence[StepEntry]) -> str:
     """What the line that names the cause says, or the line, and where it stands; "" for what no log shows."""
     decoded = [_bare(e.text.split(". ")[0]) for e in lead.evidence if e.source == "decoded"] or [quoted(e.text) for e in lead.evidence]
-    in_logs = lead.cause and any(lead in s.findings for s in steps if s.notebook in (START_STEP, "07-logs"))
+    in_logs = lead.cause and lead.evidence and any(lead in s.findings for s in steps if s.notebook in (START_STEP, "07-logs"))
     return f": {decoded[0]} ({lead.evidence[0].source})" if in_logs else ""
 
 
