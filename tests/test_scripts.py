@@ -67,6 +67,13 @@ FOUR = "#SBATCH -N 2\n#SBATCH --gres=gpu:h100:4\n"
     (SEVEN + "torchrun --nproc_per_node 7 t.py", ()), (SEVEN + "torchrun --nproc_per_node gpu t.py", ()), (FOUR + "torchrun --nproc_per_node $N t.py", ()),
     ("CUDA_VISIBLE_DEVICES=$LIST torchrun --nproc_per_node 8 t.py", ()), ("CUDA_VISIBLE_DEVICES= torchrun --nproc_per_node 8 t.py", ()),
     ("CUDA_VISIBLE_DEVICES=-1 torchrun --nproc_per_node 8 t.py", ()), (FOUR + "accelerate launch --num_machines $N --num_processes 80 t.py", ()),
+    ("#SBATCH --gpus-per-node=8\n#SBATCH --gres=lscratch:2\ntorchrun --nproc_per_node 8 t.py", ()), ("#SBATCH --gres=nvme:1,gpu:8\ntorchrun --nproc_per_node 8 t.py", ()),
+    ("#SBATCH --gres=gpu:1g.10gb:4\ntorchrun --nproc_per_node 4 t.py", ()), (SEVEN + "accelerate launch --cpu --num_machines 1 --num_processes 8 t.py", ()),
+    ("if x; then\nexport CUDA_VISIBLE_DEVICES=0\nfi\ntorchrun --nproc_per_node 8 t.py", ()), (SEVEN + "unset CUDA_VISIBLE_DEVICES\ntorchrun --nproc_per_node 8 t.py", ()),
+    ("cat > e.sh <<'EOF'\nexport CUDA_VISIBLE_DEVICES=0\nEOF\ntorchrun --nproc_per_node 8 t.py", ()), (SEVEN + "docker run --gpus all i torchrun --nproc_per_node 8 t.py", ()),
+    (SEVEN + "torchrun --nproc_per_node 7 t.py --nproc_per_node 16", ()), ("sbatch --gpus-per-node=1 prep.sh\ntorchrun --nproc_per_node 8 t.py", ()),
+    (SEVEN + "pkill -f torchrun --nproc_per_node 8", ()), ("#SBATCH -N 2\n#SBATCH --gres=gpu:8\naccelerate launch --num_processes 16 t.py", ()),
+    ("export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}\ntorchrun --nproc_per_node 8 t.py", ()),
     (FOUR + "accelerate launch --config_file two.yaml --num_processes 8 t.py", ()), (SEVEN + "echo torchrun --nproc_per_node 8 t.py", ()),
     (FOUR + "pip install deepspeed\nCUDA_VISIBLE_DEVICES=0 python one.py\ntorchrun --nproc_per_node 4 t.py", ())])
 def test_more_ranks_than_gpus(script: str, wanted: tuple[int, ...], tmp_path: Path) -> None:

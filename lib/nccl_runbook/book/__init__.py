@@ -261,7 +261,7 @@ class Book:
         records.save(stub, path, self.redactor)
         self._write()
         visit = Visit(planned.source, parameters, kernels)
-        ended = visit.watch(planned.budget_s(left_s - reserve_s) + reserve_s, self.stop, reserve_s / 2)
+        ended = visit.watch(min(left_s, planned.budget_s(left_s - reserve_s) + reserve_s), self.stop, reserve_s / 2)
         record, why = self._settle(path, stub, ended, time.monotonic() - clock)
         if why:
             self.not_run[planned.name] = why

@@ -116,7 +116,7 @@ def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: f
             return "failed", job.poll(), clipped(search.stdout.read().rstrip("\n"), 400)
         if search and search.returncode != command.NOT_FOUND:
             return "otherwise", job.poll(), f"the search of its log ended with exit code {search.returncode}"
-            return "passed" if job.poll() == 0 else "otherwise" if wanted else "failed", job.poll(), ""
+        return "passed" if job.poll() == 0 else "otherwise" if wanted else "failed", job.poll(), ""
 
 
 def _unfinished(job: subprocess.Popen, deadline_s: float, tried: Tried, stopped: Stop) -> tuple[str, int | None, str]:

@@ -61,11 +61,11 @@ _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 # a name and what stands between it and its value: a sign, a blank behind an option, or the other half of a {name, value} pair; "PASS: x"
 # is the result of a test
 _NAME = re.compile(
-    r"(?:(?<![\w.-])|(?<=%2[27]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
+    r"(?:(?<![\w.-])|(?<=%2[2-7])|(?<=%3[Ff]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]))?(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|SecretStr)\]?(?=\s{{0,4}}=))?"
-    r"\s{0,8}(?:=>|:=|->|\+?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
+    r"\s{0,8}(?:=>|:=|->|[+?]?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|!{1,2})[\w-]{1,20}\s{1,4}(?=\S))?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
     r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|key)>\s{0,12}<\w{1,20}>|"
-    r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)\s{1,8}(?=[^-\s])|(?!)))")
+    r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|[\"']\s{1,8}(?=[\"']))|(?!)))")
 # a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
 _GAP = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}[|\u2502\u2503]\s{0,60}`?|\t{1,8}|\s{2,60}"
                   r"| ?\.{3,99} |</t[dh]>\s{0,12}<td>|\s{1,4}==\s{1,4})|[ ,;])(?=[^\s|])")
@@ -120,8 +120,9 @@ def sounds_secret(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether this value under that name is a secret: not a number, a word of a program, or what stands for a value."""
-    is_value = not value.startswith(MASK) and not _HARMLESS.fullmatch(value)
-    return is_value and sounds_secret(name) and bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+    # behind a mask: the rest of a header that was cut short by it
+    is_value = re.match(r"\[redacted:\w+\][;,]?\s{0,4}[\w.-]{1,64}=", value) if value.startswith(MASK) else not _HARMLESS.fullmatch(value)
+    return bool(is_value) and sounds_secret(name) and bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
 
 
 def masked(text: str) -> str:

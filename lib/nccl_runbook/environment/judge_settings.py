@@ -166,9 +166,10 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
     for index, role, (ranks, gpus) in ((index, role, role.crowded) for index, role in enumerate(roles) if role.crowded):
         yield Finding(
             "more-ranks-than-gpus", Severity.BROKEN, f"{role.name} starts {ranks} ranks on a node, where {counted(gpus, 'GPU')} "
-            f"{'is' if gpus == 1 else 'are'} available", (Evidence(f"{ranks} ranks, {gpus} GPUs", f"environment.roles[{index}].crowded"),),
-            (Remedy("your launcher", "Start one rank a GPU, or make as many GPUs available:",
-                    (f"torchrun --nproc-per-node {gpus} train.py",)),), "more-ranks-than-gpus", "likely")
+            f"{'is' if gpus == 1 else 'are'} available",
+            (Evidence(f"{ranks} ranks, {counted(gpus, 'GPU')}", f"environment.roles[{index}].crowded"),),
+            (Remedy("your launcher", f"Start {gpus} on a node (--nproc-per-node of torchrun, --num_processes of accelerate, --num_gpus of "
+                    f"deepspeed), or make {ranks} GPUs available."),), "more-ranks-than-gpus", "likely")
 
 
 def conf_overridden(env: Environment) -> Iterator[Finding]:

@@ -32,7 +32,10 @@ _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)  # overrides as Hydra and OmegaConf take them
 _BEFORE = {"env", "export", "declare", "-x", "exec", "nohup", "time", "then", "do", "else", "if", "!", "{", "("}
-_SCHEDULERS = ("sbatch", "mason")
+# where one line does not say for another which GPUs there are, or where ranks need none of their own
+_UNSURE = re.compile(
+    r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|docker|podman|apptainer|singularity|enroot|ssh|hostfile)\b|"
+    r"--cpu\b|device[= ]cpu|\(\)\s{0,4}\{|-u CUDA|CUDA_VISIBLE_DEVICES(?:\+=|=[^\n]{0,40}:-)|> ?[^\n ]{1,100} ?<<|<<[^\n]{1,40}>")
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.Mod: operator.mod}
 
 
@@ -71,14 +74,17 @@ def read(text: str) -> Script:
     known = {name: str(value) for name, value in zip(names, asked * 2) if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
     launchers = {program: name for name, row in table("scripts/launchers").items() for program in row["programs"]}
-    told = [(launchers[program], _size(launchers[program], c.text), c.env.get("CUDA_VISIBLE_DEVICES", "")) for c in commands
-            for program in dict.fromkeys(map(posixpath.basename, c.words)) if program in launchers and c.words[0] not in ("echo", "printf")]
-    submitted = [asked, *(size for name, size, _ in told if name in _SCHEDULERS)]
+    # what follows the script that a launcher starts is for that script
+    told = [(launchers[program], _size(launchers[program], re.split(r"(?<!mason)\.py(?= |$)", c.text, maxsplit=1)[0]),
+             c.env.get("CUDA_VISIBLE_DEVICES", "")) for c in commands
+            for program in dict.fromkeys(map(posixpath.basename, c.words if c.words[0] == "srun" else c.words[:3]))
+            if program in launchers and c.words[0] not in ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")]
+    submitted = [asked, *(size for name, size, _ in told if name in ("sbatch", "mason"))]
     nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
     sourced = [*(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
                *(file for c in commands for file in c.flags.get("env_file", ())[:1])]
-    crowded = ((size[1], there) for name, size, shown in told if name not in _SCHEDULERS
-               for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else gpus] if 0 < there < size[1])
+    crowded = ((size[1], there) for name, size, shown in told if name not in ("sbatch", "mason") and not _UNSURE.search(text)
+               for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else asked[1]] if 0 < there < size[1])
     return Script(commands, nodes, gpus, max([nodes, *(size[0] for _, size, _ in told)]), tuple(dict.fromkeys(sourced)), next(crowded, ()))
 
 
