@@ -60,7 +60,8 @@ def refused(book: Path, *arguments: str | Path) -> str:
 def test_a_healthy_run_ends_0_and_its_last_line_names_the_page(book: Path, tmp_path: Path) -> None:
     ended = run_cli("run", "--notebooks", book, *HERE)
     assert (ended.returncode, ended.stderr) == (0, "")
-    *steps, last = ended.stdout.splitlines()
+    *steps, _, sentence, last = ended.stdout.splitlines()
+    assert sentence == read(VerdictDocument, (tmp_path / "outputs/latest/verdict.json").read_bytes()).sentence
     assert {"healthy", "0", "outputs/latest/index.html"} <= set(re.findall(r"[\w/.]+", last))
     assert (tmp_path / "outputs/latest/index.html").exists()
     assert [line.split()[:3] for line in steps] == [[f"[{n}/3]", name, "ok"] for n, name in enumerate(["01-gpus", "03-fewer-gpus", "99-verdict"], 1)]
@@ -318,7 +319,7 @@ def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(bo
     before = given_record.read_bytes()
     ended = run_cli("run", "--notebooks", book, "--record", given_record, env=without_torch(tmp_path))
     assert ended.returncode == 0, ended.stderr
-    assert [line.split()[1] for line in ended.stdout.splitlines()[:-1]] == ["03-fewer-gpus", "99-verdict"]
+    assert [line.split()[1] for line in ended.stdout.splitlines()[:-3]] == ["03-fewer-gpus", "99-verdict"]
     assert "judged again: True" in ended.stdout and given_record.read_bytes() == before
 
 
