@@ -219,7 +219,7 @@ def test_what_a_run_says_is_escaped(tmp_path):
     cells = macros("cells.html.j2")
     run.command = ("run",)
     ended = f"{cells.form_status({'run': run, 'other': False})}{cells.form_said({'run': run, 'other': False})}{cells.answer(None, [], run, '')}"
-    assert "<script" not in ended and "&lt;script&gt;" in ended and "exit code 1, 1 s" in ended and "<progress" not in ended
+    assert "<script" not in ended and "&lt;script&gt;" in ended and "ended with exit code 1 after 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
     assert run.now == "03-fewer-gpus"
     at_work = str(cells.form_status({"run": run, "other": False, "expected": 60}))
