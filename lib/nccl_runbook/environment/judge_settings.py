@@ -93,7 +93,7 @@ def judge(env: Environment) -> Iterator[Finding]:
 
 
 def number(value: str) -> int:
-    return int(value) if value.isdecimal() and len(value) < 19 else 0
+    return int(value) if value.isdecimal() and len(value) < 20 else 0
 
 
 def _fits(how: str, value: str) -> bool:

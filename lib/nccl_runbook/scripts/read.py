@@ -83,9 +83,10 @@ def read(text: str) -> Script:
     nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
     sourced = [*(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
                *(file for c in commands for file in c.flags.get("env_file", ())[:1])]
-    crowded = ((size[1], there) for name, size, shown in told if name not in ("sbatch", "mason") and not _UNSURE.search(text)
+    crowded = ((size[1], there) for name, size, shown in told if name not in ("sbatch", "mason")
                for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else asked[1]] if 0 < there < size[1])
-    return Script(commands, nodes, gpus, max([nodes, *(size[0] for _, size, _ in told)]), tuple(dict.fromkeys(sourced)), next(crowded, ()))
+    return Script(commands, nodes, gpus, max([nodes, *(size[0] for _, size, _ in told)]), tuple(dict.fromkeys(sourced)),
+                  () if _UNSURE.search(text[:MOST_BYTES]) else next(crowded, ()))
 
 
 def _size(launcher: str, text: str) -> tuple[int, int]:
