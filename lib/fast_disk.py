@@ -11,6 +11,7 @@ A file has one writer at a time in Linux, so there are several, each with a thre
 16 files 0.4 to 0.7 s, one file 2.4 s). Checksums are computed where the tensors lie, before and after the way through the CPU:
 sum(word * odd weight) mod 2**64, in which the change of any single word shows.
 """
+
 import concurrent.futures
 import contextlib
 import ctypes
@@ -29,22 +30,40 @@ import time
 
 import torch
 
-CHUNK = 32 << 20          # bytes that a lane moves, and checks, at once (from an H200 and back, torch 2.11: 8 MiB 1.36, 16 1.00, 32 0.93 s)
-LANES = 16                # files and threads, with two chunks each on the GPU and two pinned ones
-RUN = 8                   # chunks that a thread reads before it takes others: reading one file by several threads is no matter
-SPARE_BYTES = 4 << 20     # left free beside what is needed: indices, and the file system's own
+CHUNK = (
+    32 << 20
+)  # bytes that a lane moves, and checks, at once (from an H200 and back, torch 2.11: 8 MiB 1.36, 16 1.00, 32 0.93 s)
+LANES = 16  # files and threads, with two chunks each on the GPU and two pinned ones
+RUN = 8  # chunks that a thread reads before it takes others: reading one file by several threads is no matter
+SPARE_BYTES = 4 << 20  # left free beside what is needed: indices, and the file system's own
 HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header (0.4 to 0.8)
 INDEX, SUMS = "model.safetensors.index.json", f"words64 of {CHUNK} bytes"
-_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
-          "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
+_NAMES = {
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 _STORED = {getattr(torch, name): stored for name, stored in _NAMES.items() if hasattr(torch, name)}
 _TYPES = {stored: dtype for dtype, stored in _STORED.items()}
 
 
 class NotEnough(OSError):
     """Bytes ``needed`` and ``free`` of ``what``. Raised before anything is written, or once it was removed again."""
+
     def __init__(self, what, needed, free):
-        super().__init__(errno.ENOSPC, f"not enough {what} for the weights: {needed} bytes needed beside the old ones, {free} free")
+        super().__init__(
+            errno.ENOSPC,
+            f"not enough {what} for the weights: {needed} bytes needed beside the old ones, {free} free",
+        )
         self.what, self.needed, self.free = what, needed, free
 
 
@@ -60,7 +79,9 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
     """
     began, device, (parent, path) = time.perf_counter(), _device_of(tensors), _place(path)
     if os.path.lexists(path) and not os.path.islink(path):
-        raise FileExistsError(errno.EEXIST, "the weights' path is to be a symbolic link; move away what is there", path)
+        raise FileExistsError(
+            errno.EEXIST, "the weights' path is to be a symbolic link; move away what is there", path
+        )
     sweep(path)
     shards = [_Shard(names, tensors) for names in _balanced(tensors, lanes)]
     needed = sum(len(s.header) + s.size for s in shards)
@@ -72,13 +93,24 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
         for number, shard in enumerate(shards, 1):
             shard.name = f"model-{folder[-16:]}-{number:05d}-of-{len(shards):05d}.safetensors"
         sums = _in_lanes(device, lambda lane, shard: _write(lane, folder, shard, checksums), shards)
-        metadata = {"total_size": sum(s.size for s in shards), SUMS: {s.name: of_shard for s, of_shard in zip(shards, sums) if of_shard}}
-        pathlib.Path(folder, INDEX).write_text(json.dumps(
-            {"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}), encoding="utf-8")
+        metadata = {
+            "total_size": sum(s.size for s in shards),
+            SUMS: {s.name: of_shard for s, of_shard in zip(shards, sums) if of_shard},
+        }
+        pathlib.Path(folder, INDEX).write_text(
+            json.dumps(
+                {"metadata": metadata, "weight_map": {name: s.name for s in shards for name in s.names}}
+            ),
+            encoding="utf-8",
+        )
         written = time.perf_counter()
-        _in_threads(_fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder] if fsync else [])
+        _in_threads(
+            _fsync, [*(os.path.join(folder, name) for name in os.listdir(folder)), folder] if fsync else []
+        )
         fsync_s = time.perf_counter() - written
-        os.symlink(os.path.basename(folder), os.path.join(folder, "link"))  # in there the lock guards it from other savers
+        os.symlink(
+            os.path.basename(folder), os.path.join(folder, "link")
+        )  # in there the lock guards it from other savers
         os.replace(os.path.join(folder, "link"), path)
         _in_threads(_fsync, [parent] if fsync else [])
     except OSError as error:
@@ -89,7 +121,12 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
         _let_go(lock)
         if clean or os.path.realpath(path) != folder:  # the old weights, or what has just failed
             sweep(path)
-    return {"bytes": sum(s.size for s in shards), "files": len(shards), "seconds": time.perf_counter() - began, "fsync_s": fsync_s}
+    return {
+        "bytes": sum(s.size for s in shards),
+        "files": len(shards),
+        "seconds": time.perf_counter() - began,
+        "fsync_s": fsync_s,
+    }
 
 
 def load(path, into=None, device="cpu", rows=None, verify=True):
@@ -107,11 +144,19 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
         index = _read_index(folder)
         shards = [_Stored(folder, name, index) for name in sorted(set(index["weight_map"].values()))]
         if into is None:
-            into = {n: torch.empty(e["shape"], dtype=_TYPES[e["dtype"]], device=device) for s in shards for n, e in s.entries.items()}
+            into = {
+                n: torch.empty(e["shape"], dtype=_TYPES[e["dtype"]], device=device)
+                for s in shards
+                for n, e in s.entries.items()
+            }
         for missing in set(into) - set(index["weight_map"]):
             raise KeyError(f"not among the weights in {path}: {missing}")
-        tasks = [(s, at, chunks[at:at + RUN]) for s in shards for chunks in [_chunks(s.segments(into, rows or {}))]
-                 for at in range(0, len(chunks), RUN)]
+        tasks = [
+            (s, at, chunks[at : at + RUN])
+            for s in shards
+            for chunks in [_chunks(s.segments(into, rows or {}))]
+            for at in range(0, len(chunks), RUN)
+        ]
         _in_lanes(_device_of(into), lambda lane, task: _read(lane, task, verify), tasks)
     finally:
         _let_go(held)
@@ -125,16 +170,24 @@ def room(folder, cgroup="/sys/fs/cgroup"):
     if os.path.isdir("/dev/shm") and os.stat(folder).st_dev == os.stat("/dev/shm").st_dev:
         limits.append((free_memory(), "memory"))
         with contextlib.suppress(OSError):
-            most, used, stat = (pathlib.Path(cgroup, f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+            most, used, stat = (
+                pathlib.Path(cgroup, f"memory.{name}").read_text() for name in ("max", "current", "stat")
+            )
             inactive = sum(int(n) for n in re.findall("^inactive_file (.*)", stat, re.M))
-            limits += [(int(limit) + inactive - int(used), "memory of this container") for limit in most.split() if limit != "max"]
+            limits += [
+                (int(limit) + inactive - int(used), "memory of this container")
+                for limit in most.split()
+                if limit != "max"
+            ]
     return min(limits)
 
 
 def free_memory():
     """Bytes of memory that processes can have; more than anybody needs if the kernel does not say."""
     with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
-        return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), sys.maxsize)
+        return next(
+            (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), sys.maxsize
+        )
     return sys.maxsize
 
 
@@ -143,11 +196,15 @@ def sweep(path):
     parent, path = _place(path)
     ours = re.escape(f".{os.path.basename(path)}.") + r"[0-9a-f]{16}"
     for whole in [os.path.join(parent, n) for n in os.listdir(parent) if re.fullmatch(ours, n)]:
-        with contextlib.suppress(FileNotFoundError):  # another sweep was faster; in /dev/shm anybody may lay out such names
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # another sweep was faster; in /dev/shm anybody may lay out such names
             held = _hold(whole, fcntl.LOCK_EX) if os.lstat(whole).st_uid == os.geteuid() else None
             if held is not None:
                 if os.path.realpath(path) != whole:  # now that no saver can swap it in
-                    _in_threads(functools.partial(os.remove, dir_fd=held), os.listdir(held))  # its name may come to lead elsewhere
+                    _in_threads(
+                        functools.partial(os.remove, dir_fd=held), os.listdir(held)
+                    )  # its name may come to lead elsewhere
                     os.rmdir(whole)
                 _let_go(held)
 
@@ -156,12 +213,23 @@ class _Shard:
     """Tensors that go into one file, their header, and their bytes in order."""
 
     def __init__(self, names, tensors):
-        self.names, self.views, self.size, entries = names, [_bytes_of(tensors[n]) for n in names], 0, {"__metadata__": {"format": "pt"}}
+        self.names, self.views, self.size, entries = (
+            names,
+            [_bytes_of(tensors[n]) for n in names],
+            0,
+            {"__metadata__": {"format": "pt"}},
+        )
         for name, view in zip(names, self.views):
             tensor, ends = tensors[name], self.size + view.numel()
             if tensor.dtype not in _STORED or name in entries:
-                raise ValueError(f"{name}: safetensors has no type for {tensor.dtype}, or keeps this name for itself")
-            entries[name] = {"dtype": _STORED[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [self.size, ends]}
+                raise ValueError(
+                    f"{name}: safetensors has no type for {tensor.dtype}, or keeps this name for itself"
+                )
+            entries[name] = {
+                "dtype": _STORED[tensor.dtype],
+                "shape": list(tensor.shape),
+                "data_offsets": [self.size, ends],
+            }
             self.size = ends
         text = json.dumps(entries, separators=(",", ":")).encode()
         self.header = (len(text) + -len(text) % 8).to_bytes(8, "little") + text + b" " * (-len(text) % 8)
@@ -182,13 +250,17 @@ class _Stored:
         try:
             self.entries = dict(sorted(entries.items(), key=lambda item: item[1]["data_offsets"]))
             spans = [tuple(e["data_offsets"]) for e in self.entries.values()]
-            sizes = [torch.Size(e["shape"]).numel() * _TYPES[e["dtype"]].itemsize for e in self.entries.values()]
+            sizes = [
+                torch.Size(e["shape"]).numel() * _TYPES[e["dtype"]].itemsize for e in self.entries.values()
+            ]
         except (KeyError, TypeError, IndexError, RuntimeError) as error:
             raise Torn(f"torn file: {name} has a header that cannot be read ({error})") from error
         ends = [0, *itertools.accumulate(sizes)]
         if size != self.start + ends[-1]:
             raise Torn(f"torn file: {name} has {size} of {self.start + ends[-1]} bytes")
-        if spans != list(zip(ends, ends[1:])) or {n for n, file in index["weight_map"].items() if file == name} != set(self.entries):
+        if spans != list(zip(ends, ends[1:])) or {
+            n for n, file in index["weight_map"].items() if file == name
+        } != set(self.entries):
             raise Torn(f"torn file: the header of {name} has holes, or names other tensors than the index")
 
     def segments(self, into, rows):
@@ -200,13 +272,20 @@ class _Stored:
                 continue
             count = entry["shape"][0] if entry["shape"] else 1
             first, last = rows.get(name, (0, count))
-            shape, tensor = [last - first, *entry["shape"][1:]] if name in rows else entry["shape"], into[name]
+            shape, tensor = (
+                [last - first, *entry["shape"][1:]] if name in rows else entry["shape"],
+                into[name],
+            )
             fits = 0 <= first <= last <= count and list(tensor.shape) == shape and tensor.is_contiguous()
             if not fits or tensor.dtype != _TYPES.get(entry["dtype"]):
                 stored = f"rows {first} to {last} of {entry['dtype']} {entry['shape']}"
                 raise ValueError(f"{name}: {stored} do not fit into {tensor.dtype} {list(tensor.shape)}")
             row = size // max(1, count)
-            yield from ((None, row * first), (_bytes_of(tensor), row * (last - first)), (None, row * (count - last)))
+            yield from (
+                (None, row * first),
+                (_bytes_of(tensor), row * (last - first)),
+                (None, row * (count - last)),
+            )
 
 
 def _bytes_of(tensor):
@@ -217,9 +296,14 @@ def _device_of(tensors):
     devices = {t.device for t in tensors.values()}
     for name, t in tensors.items():  # to_local: a DTensor, which holds a part (torch 2.5 to 2.13)
         if t.device.type not in ("cpu", "cuda") or t.layout != torch.strided or hasattr(t, "to_local"):
-            raise ValueError(f"{name}: a whole, dense tensor in memory is needed, not a {type(t).__name__} ({t.layout}, {t.device})")
+            raise ValueError(
+                f"{name}: a whole, dense tensor in memory is needed, not a {type(t).__name__} ({t.layout}, {t.device})"
+            )
     if len(devices) != 1:
-        raise ValueError("all tensors have to be on one device, not on " + (" and ".join(sorted(map(str, devices))) or "none"))
+        raise ValueError(
+            "all tensors have to be on one device, not on "
+            + (" and ".join(sorted(map(str, devices))) or "none")
+        )
     return devices.pop()
 
 
@@ -239,8 +323,12 @@ def _read_index(folder):
     with open(os.path.join(folder, INDEX), "rb") as file:
         index = _json(file.read(HEADER_BYTES), INDEX)
     files, metadata = index.get("weight_map"), index.get("metadata")
-    if not (isinstance(files, dict) and isinstance(metadata, dict) and isinstance(metadata.get(SUMS, {}), dict)
-            and all(isinstance(file, str) for file in files.values())):
+    if not (
+        isinstance(files, dict)
+        and isinstance(metadata, dict)
+        and isinstance(metadata.get(SUMS, {}), dict)
+        and all(isinstance(file, str) for file in files.values())
+    ):
         raise Torn(f"torn file: {INDEX} has no weight_map or no metadata")
     return index
 
@@ -255,11 +343,20 @@ class _Lane:
     """One thread's two buffers beside the tensors, two pinned ones, and its stream. On the CPU there are only two in all."""
 
     def __init__(self, device):
-        self.gpu, self.stream = device.type == "cuda", torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.gpu, self.stream = (
+            device.type == "cuda",
+            torch.cuda.Stream(device) if device.type == "cuda" else None,
+        )
         with torch.cuda.stream(self.stream):
             self.stage = [torch.empty(CHUNK, dtype=torch.uint8, device=device) for _ in range(2)]
-            self.host = [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(2)] if self.gpu else self.stage
-        self.memory = [memoryview((ctypes.c_char * CHUNK).from_address(h.data_ptr())).cast("B") for h in self.host]
+            self.host = (
+                [torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+                if self.gpu
+                else self.stage
+            )
+        self.memory = [
+            memoryview((ctypes.c_char * CHUNK).from_address(h.data_ptr())).cast("B") for h in self.host
+        ]
 
     def mark(self):
         """Something to wait for: what was put into the stream until now."""
@@ -268,9 +365,11 @@ class _Lane:
     def checksum(self, stage, size):
         """Of the first ``size`` bytes, as a tensor that is not waited for."""
         n = -(-size // 8)
-        stage[size:n * 8].zero_()
-        words, weights = stage[:n * 8].view(torch.int64), _weights(stage.device)[:n]
-        return (words * weights).sum() if self.gpu else torch.dot(words, weights)  # no dot of integers on GPUs (torch 2.11)
+        stage[size : n * 8].zero_()
+        words, weights = stage[: n * 8].view(torch.int64), _weights(stage.device)[:n]
+        return (
+            (words * weights).sum() if self.gpu else torch.dot(words, weights)
+        )  # no dot of integers on GPUs (torch 2.11)
 
 
 @functools.lru_cache(maxsize=None)
@@ -291,11 +390,14 @@ def _in_lanes(device, work, items):
         own.lane = getattr(own, "lane", None) or _Lane(device)
         with torch.no_grad(), torch.cuda.stream(own.lane.stream):
             return work(own.lane, item)
+
     return _in_threads(in_lane, items)
 
 
 def _in_threads(work, items):
-    with concurrent.futures.ThreadPoolExecutor(max(1, min(LANES, len(items), 2 * (os.cpu_count() or LANES)))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(
+        max(1, min(LANES, len(items), 2 * (os.cpu_count() or LANES)))
+    ) as pool:
         return list(pool.map(work, items))
 
 
@@ -309,7 +411,7 @@ def _chunks(segments):
                 chunks.append([])
                 left = CHUNK
             n = min(size - at, left)
-            chunks[-1].append((None if view is None else view[at:at + n], n))
+            chunks[-1].append((None if view is None else view[at : at + n], n))
             at, left = at + n, left - n
     return chunks
 
@@ -344,13 +446,21 @@ def _read(lane, task, verify):
             busy[number % 2] = lane.mark()
             if verify and stored.sums:
                 sums.append(lane.checksum(stage, size))
-            for view, part in ((v, p) for (v, _), p in zip(chunk, stage[:size].split([n for _, n in chunk])) if v is not None):
+            for view, part in (
+                (v, p) for (v, _), p in zip(chunk, stage[:size].split([n for _, n in chunk])) if v is not None
+            ):
                 view.copy_(part, non_blocking=True)
     if lane.gpu:
         lane.stream.synchronize()
-    wrong = [i for i, total in enumerate(torch.stack(sums).tolist() if sums else [], start) if [total] != stored.sums[i:i + 1]]
+    wrong = [
+        i
+        for i, total in enumerate(torch.stack(sums).tolist() if sums else [], start)
+        if [total] != stored.sums[i : i + 1]
+    ]
     if wrong:
-        raise Torn(f"torn file: {stored.name} differs from what was saved, in the {CHUNK >> 20} MiB from byte {wrong[0] * CHUNK} on")
+        raise Torn(
+            f"torn file: {stored.name} differs from what was saved, in the {CHUNK >> 20} MiB from byte {wrong[0] * CHUNK} on"
+        )
 
 
 def _all(move, name, memory, after):
@@ -373,7 +483,9 @@ def _new_folder(path):
     """A folder beside ``path`` and a descriptor that holds its lock, which ends with this process however it ends."""
     held = None
     while held is None:  # again if another save took it for a left-over before it was locked
-        os.mkdir(folder := os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(8)}"))
+        os.mkdir(
+            folder := os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{secrets.token_hex(8)}")
+        )
         held = _hold(folder, fcntl.LOCK_EX)
     return folder, held
 

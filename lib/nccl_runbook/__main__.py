@@ -1,4 +1,5 @@
 """`nccl-runbook`: one file a command. A command is imported only if it is named, so that --help answers at once."""
+
 import ast
 import importlib
 import os
@@ -18,7 +19,9 @@ _REPEATED = ("--step", "--record", "--pid")
 
 def app(listed: bool = False) -> Any:
     """The parser of the command that is named, of all if none is; ``listed``: only their names and what they are for."""
-    whole = answer.typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    whole = answer.typer.Typer(
+        add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    )
     whole.callback()(nccl_runbook)
     for name in [word for word in sys.argv[1:2] if word in COMMANDS] or COMMANDS:
         if listed:
@@ -32,7 +35,11 @@ def app(listed: bool = False) -> Any:
 def _help(command: str) -> str | None:
     """The docstring of a command, read and not imported."""
     source = (Path(__file__).parent / "cli" / f"{command}.py").read_text(encoding="utf-8")
-    return next(ast.get_docstring(n) for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == command)
+    return next(
+        ast.get_docstring(n)
+        for n in ast.parse(source).body
+        if isinstance(n, ast.FunctionDef) and n.name == command
+    )
 
 
 def _version(wanted: bool) -> None:
@@ -47,7 +54,9 @@ def _version(wanted: bool) -> None:
 
 
 def nccl_runbook(
-    version: Annotated[bool, answer.typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, answer.typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """From a failed multi-GPU job to a proven cause and the fix.
 
@@ -80,13 +89,17 @@ def main() -> None:
     plain = command in ("diagnose", "triage") or command == "env" and len(words) == 1
     if words and plain and all(word == "-" or word[:1] != "-" for word in words):
         try:  # paths alone need no parser: typer takes 0.06 s to import, and 0.13 more to build one
-            getattr(importlib.import_module(f"nccl_runbook.cli.{command}"), command)(Path(words[0]) if command == "env" else words)
+            getattr(importlib.import_module(f"nccl_runbook.cli.{command}"), command)(
+                Path(words[0]) if command == "env" else words
+            )
         except KeyboardInterrupt:
             sys.exit(130)
     try:
         app(listed=command not in COMMANDS)(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
     except OSError as error:  # no folder for temporary files, a full disk
-        answer.leave(error if error.filename or not error.errno else f"cannot write the answer: {error.strerror}", 1)
+        answer.leave(
+            error if error.filename or not error.errno else f"cannot write the answer: {error.strerror}", 1
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """Who sits on which GPU in the weight-update group, known before anything is started."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -38,8 +39,11 @@ class Placement:
     def shared(self) -> list[list[int]]:
         """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30.7 by bus id, from
         then on by UUID)."""
-        return [ranks for place, ranks in grouped((s.place, s.rank) for s in self.seats).items() if place
-                and len(ranks) > 1]
+        return [
+            ranks
+            for place, ranks in grouped((s.place, s.rank) for s in self.seats).items()
+            if place and len(ranks) > 1
+        ]
 
 
 def place(cuda_indices: Sequence[int | None]) -> Placement:
@@ -54,4 +58,6 @@ def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:
     the CPU."""
     if asked:
         return min(asked, layers_of)
-    return layers_of if any(d is not None for d in placement.devices) else max(1, layers_of // REHEARSAL_SHARE)
+    return (
+        layers_of if any(d is not None for d in placement.devices) else max(1, layers_of // REHEARSAL_SHARE)
+    )

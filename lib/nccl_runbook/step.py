@@ -1,4 +1,5 @@
 """One notebook's run: its parameters, what it collects, and the record it leaves behind."""
+
 import ast
 import dataclasses
 import math
@@ -47,8 +48,17 @@ def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     Only names in a cell that papermill injected are checked against the annotated ones, so that a reader in Lab may define what he likes.
     """
     known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
-    check_names((t.id for cell in injected_cells(namespace)[-1:] for n in ast.parse(cell).body if isinstance(n, ast.Assign)
-                 for t in n.targets if isinstance(t, ast.Name)), known)
+    check_names(
+        (
+            t.id
+            for cell in injected_cells(namespace)[-1:]
+            for n in ast.parse(cell).body
+            if isinstance(n, ast.Assign)
+            for t in n.targets
+            if isinstance(t, ast.Name)
+        ),
+        known,
+    )
     return {name: check_range(name, coerce(name, namespace[name], wanted)) for name, wanted in known.items()}
 
 
@@ -63,18 +73,27 @@ class Step:
         self.name = name
         self.parameters, self._stopped = parameters, stopped
         # notebooks that are run by hand leave their records in the session of `make lab`, else in one folder a day (UTC)
-        self.run_dir = Path(parameters.get("run_dir") or os.environ.get(RUN_DIR_VARIABLE)
-                            or outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}").absolute()
+        self.run_dir = Path(
+            parameters.get("run_dir")
+            or os.environ.get(RUN_DIR_VARIABLE)
+            or outputs_root() / f"by-hand-{utc_now()[:10].replace('-', '')}"
+        ).absolute()
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None
-        self._busy_checks: dict[Callable[..., Any], Callable[[], Finding | None]] = {}  # by probe: a cell may run again
+        self._busy_checks: dict[
+            Callable[..., Any], Callable[[], Finding | None]
+        ] = {}  # by probe: a cell may run again
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
-        self._ends = min(self._clock + parameters.get("budget_s", 300), float(os.environ.get(UNTIL_VARIABLE, "inf")))
+        self._ends = min(
+            self._clock + parameters.get("budget_s", 300), float(os.environ.get(UNTIL_VARIABLE, "inf"))
+        )
         self._until = math.inf if self.by_hand and stopped is never else self._ends
-        self.record = self.replayed or records.Record(step=name, started=utc_now(), parameters=dict(parameters))
+        self.record = self.replayed or records.Record(
+            step=name, started=utc_now(), parameters=dict(parameters)
+        )
 
     @property
     def by_hand(self) -> bool:
@@ -100,12 +119,22 @@ class Step:
             choice = choose(self.parameters.get("python", ""), self.within_s)
             sweep({tempfile.gettempdir(), "/dev/shm"})
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._engine = Engine(choice.prefix, log_dir=self.run_dir / "logs" / self.name, redactor=self.redactor, root=self.run_dir,
-                                  stopped=self._stopped, until=self._until)
-            self.record.judged = records.Judged(python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged())
+            self._engine = Engine(
+                choice.prefix,
+                log_dir=self.run_dir / "logs" / self.name,
+                redactor=self.redactor,
+                root=self.run_dir,
+                stopped=self._stopped,
+                until=self._until,
+            )
+            self.record.judged = records.Judged(
+                python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged()
+            )
         return self._engine
 
-    def collect(self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any) -> Any:
+    def collect(
+        self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any
+    ) -> Any:
         """Ask ``probe`` and keep its answer as ``fact``; in a replay read the answer from the record instead.
 
         ``unless``: a finding that forbids the probe (GPUs busy, say); the fact is then a Gap that names it. Arguments may be callables
@@ -113,13 +142,18 @@ class Step:
         """
         if self.replayed:
             recorded = self.record.facts
-            self.facts[fact] = records.read(typing.get_type_hints(probe)["return"] | Gap, recorded[fact]) if fact in recorded \
+            self.facts[fact] = (
+                records.read(typing.get_type_hints(probe)["return"] | Gap, recorded[fact])
+                if fact in recorded
                 else Gap("absent", f"the record contains no {fact}")
+            )
         elif unless is not None:
             self.facts[fact] = Gap("not-run", unless.title)
         else:
             self.facts[fact] = probe(*(a() if callable(a) else a for a in args), **kwargs)
-        if not self.replayed and self.record.status == "running":  # a later cell may fail: what was seen is not lost with it
+        if (
+            not self.replayed and self.record.status == "running"
+        ):  # a later cell may fail: what was seen is not lost with it
             self.record.facts = to_json(self.facts)
             self.save()
         return self.facts[fact]
@@ -136,37 +170,58 @@ class Step:
         self._busy_checks[probe] = lambda: rule(probe(self.within_s), allowed)
         return rule(self.collect("users", probe, lambda: self.within_s), allowed)
 
-    def finish(self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()) -> Any:
+    def finish(
+        self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()
+    ) -> Any:
         """Judge the step, write its record, and show it.
 
         ``rests_on``: patterns of fact paths (``fnmatch``); a Gap there makes the step unknown, any other is listed as not looked at.
         """
-        from nccl_runbook.report.tables import StepView  # the page's look belongs to report; imported late so that probes never load it
+        from nccl_runbook.report.tables import (
+            StepView,
+        )  # the page's look belongs to report; imported late so that probes never load it
 
         titles = {f.title for f in findings}  # a Gap that a finding tells in its own words is not told again
         missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
         told = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
-        unseen = [Finding("not-seen", Severity.UNKNOWN, f"{p} could not be seen ({g})", (Evidence(str(g), p),))
-                  for p, g in needed if p not in told]
+        unseen = [
+            Finding("not-seen", Severity.UNKNOWN, f"{p} could not be seen ({g})", (Evidence(str(g), p),))
+            for p, g in needed
+            if p not in told
+        ]
         judged = worst_first([*self._not_here(), *findings, *unseen])
         status, reason = step_status(judged)
         self.record = dataclasses.replace(
-            self.record, status=status.value, reason=reason, findings=judged,
+            self.record,
+            status=status.value,
+            reason=reason,
+            findings=judged,
             # those of a list count as one: rungs[0] and rungs[1] become rungs[*]
-            not_looked_at=list(dict.fromkeys(re.sub(r"\[\d+\]", "[*]", f"{p}: {g}") for p, g in missing if (p, g) not in needed)),
-            tables=to_json(list(tables)))
+            not_looked_at=list(
+                dict.fromkeys(
+                    re.sub(r"\[\d+\]", "[*]", f"{p}: {g}") for p, g in missing if (p, g) not in needed
+                )
+            ),
+            tables=to_json(list(tables)),
+        )
         if not self.replayed:
             self.record.facts = to_json(self.facts)
             self.record.ended, self.record.wall_s = utc_now(), round(time.monotonic() - self._clock, 2)
-            self.record.commands = [records.Command(label=w.request.name, line=self._line(w))
-                                    for w in (self._engine.history if self._engine else [])]
+            self.record.commands = [
+                records.Command(label=w.request.name, line=self._line(w))
+                for w in (self._engine.history if self._engine else [])
+            ]
         return StepView(self.record, self.save())
 
     def _not_here(self) -> list[Finding]:
         """That GPUs were named and none is here: what ran says nothing of them."""
         named, missing = self.told("gpus").strip(), self.record.judged.torch and not self.record.judged.gpus
-        return [Finding("gpus-not-here", Severity.UNKNOWN, NOT_HERE % named)] if missing and named not in ("", "all") else []
+        return (
+            [Finding("gpus-not-here", Severity.UNKNOWN, NOT_HERE % named)]
+            if missing and named not in ("", "all")
+            else []
+        )
 
     def save(self) -> Path:
         """Write the record into the run's folder; its path."""
@@ -177,12 +232,28 @@ class Step:
     def _line(self, world: World) -> str:
         """The line that repeats the world, without values that no page may hold: two set-ups may differ in anything."""
         asked = world.request
-        shown = dataclasses.replace(asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()})
-        line, longest = world.shell_line if shown == asked else shell_line(self.engine.prefix, shown), max(map(len, asked.args), default=0)
-        return line if longest < _LONGEST_WORD else f"{line[:300]} ... (too long to paste: one argument has {longest} characters)"
+        shown = dataclasses.replace(
+            asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()}
+        )
+        line, longest = (
+            world.shell_line if shown == asked else shell_line(self.engine.prefix, shown),
+            max(map(len, asked.args), default=0),
+        )
+        return (
+            line
+            if longest < _LONGEST_WORD
+            else f"{line[:300]} ... (too long to paste: one argument has {longest} characters)"
+        )
 
-    def trial(self, env: Mapping[str, str | None] | None = None, gpus: list[int] | str | None = None, repeats: int = 5,
-              sizes: tuple[int, ...] = (4, 1 << 24), ops: tuple[str, ...] | str = ("all_reduce",), deadline_s: float = 30.0) -> World:
+    def trial(
+        self,
+        env: Mapping[str, str | None] | None = None,
+        gpus: list[int] | str | None = None,
+        repeats: int = 5,
+        sizes: tuple[int, ...] = (4, 1 << 24),
+        ops: tuple[str, ...] | str = ("all_reduce",),
+        deadline_s: float = 30.0,
+    ) -> World:
         """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*.
         ``gpus`` and ``ops`` may be texts, as the parameters of notebooks are: "0,1" and "all_reduce,broadcast".
 
@@ -193,24 +264,51 @@ class Step:
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):
-            raise ValueError(f"env: one of {', '.join(delta)} cannot be set: a name has letters, digits and _, a value no zero byte")
+            raise ValueError(
+                f"env: one of {', '.join(delta)} cannot be set: a name has letters, digits and _, a value no zero byte"
+            )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
-            raise ValueError("trial: at least one of ops and of sizes, no number below 0, and deadline_s above 0")
-        known, named = self.engine.cuda_count(), gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"
-        devices: list[int | None] = list(self.devices) if gpus is None else list(
-            parse_gpus(named, len(named) + 1024 if isinstance(known, Gap) else known))
-        args = ["--ops", ops.replace(" ", "") if isinstance(ops, str) else ",".join(ops), "--sizes", ",".join(map(str, sizes)),
-                "--repeats", str(repeats), "--leave"]
+            raise ValueError(
+                "trial: at least one of ops and of sizes, no number below 0, and deadline_s above 0"
+            )
+        known, named = (
+            self.engine.cuda_count(),
+            gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none",
+        )
+        devices: list[int | None] = (
+            list(self.devices)
+            if gpus is None
+            else list(parse_gpus(named, len(named) + 1024 if isinstance(known, Gap) else known))
+        )
+        args = [
+            "--ops",
+            ops.replace(" ", "") if isinstance(ops, str) else ",".join(ops),
+            "--sizes",
+            ",".join(map(str, sizes)),
+            "--repeats",
+            str(repeats),
+            "--leave",
+        ]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
-        self.record.tried_by_hand.append({"at": utc_now(), "env": _shown(delta), "gpus": devices, "passed": world.passed,
-                                          "wall_s": world.wall_s, "line": self._line(world)})
+        self.record.tried_by_hand.append(
+            {
+                "at": utc_now(),
+                "env": _shown(delta),
+                "gpus": devices,
+                "passed": world.passed,
+                "wall_s": world.wall_s,
+                "line": self._line(world),
+            }
+        )
         self.save()
         return world
 
     @property
     def devices(self) -> list[int | None]:
         """Devices that the parameter ``gpus`` names, one a rank; two ranks on the CPU where CUDA shows no GPU."""
-        return rank_devices(self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count())
+        return rank_devices(
+            self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count()
+        )
 
     @property
     def named_gpus(self) -> int:

@@ -1,4 +1,5 @@
 """Run the notebooks of a book one after the other, and keep the truth about each on disk at every moment."""
+
 import dataclasses
 import itertools
 import os
@@ -30,6 +31,7 @@ VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a lo
 
 
 # --- which notebooks run, in which order, with which parameters: settled before anything starts
+
 
 class UsageError(ValueError):
     """The command line asks for something that does not exist or does not fit; one sentence. Exit code 2."""
@@ -72,11 +74,15 @@ def duration_s(text: str) -> float:
 def notebooks_in(folder: Path) -> dict[str, Path]:
     """The notebooks of a book by step name, in the order in which they run."""
     if not (found := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
-        raise UsageError(f"no notebooks in {folder}: run from a checkout, or name the folder with --notebooks")
+        raise UsageError(
+            f"no notebooks in {folder}: run from a checkout, or name the folder with --notebooks"
+        )
     return found
 
 
-def make_plan(folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str]], replayed: Sequence[Path] = ()) -> list[Planned]:
+def make_plan(
+    folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str]], replayed: Sequence[Path] = ()
+) -> list[Planned]:
     """The notebooks to run, 99-verdict last. Raises UsageError or ParameterError; touches nothing."""
     book = notebooks_in(folder)
     for step in steps:
@@ -111,6 +117,7 @@ def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Pa
 
 
 # --- the run
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -154,7 +161,9 @@ class Book:
     if a file cannot be written later: what was written before stays whole.
     """
 
-    def __init__(self, plan: list[Planned], options: Options, on_line: Callable[[str], None], choose: Choice = in_order) -> None:
+    def __init__(
+        self, plan: list[Planned], options: Options, on_line: Callable[[str], None], choose: Choice = in_order
+    ) -> None:
         self.plan, self.options, self.on_line, self.choose = plan, options, on_line, choose
         self.done: list[records.Record] = []
         self.redactor = Redactor(os.environ)
@@ -188,11 +197,19 @@ class Book:
         try:
             self.run_dir = _folder(self.options)
             names = ("[0-9][0-9]-*.json", "verdict.json", "index.html")
-            if self.options.out and any(os.path.lexists(path) for name in names for path in self.run_dir.glob(name)):
-                raise UsageError(f"{self.options.out} holds a run or a page already: name a new folder with --out")
-            if self.run_dir.stat().st_mode & 0o077:  # one that was there: what comes into it is this user's own
+            if self.options.out and any(
+                os.path.lexists(path) for name in names for path in self.run_dir.glob(name)
+            ):
+                raise UsageError(
+                    f"{self.options.out} holds a run or a page already: name a new folder with --out"
+                )
+            if (
+                self.run_dir.stat().st_mode & 0o077
+            ):  # one that was there: what comes into it is this user's own
                 if any(self.run_dir.iterdir()):
-                    raise UsageError(f"{self.options.out} is open to other users and not empty: name a new folder with --out")
+                    raise UsageError(
+                        f"{self.options.out} is open to other users and not empty: name a new folder with --out"
+                    )
                 self.run_dir.chmod(0o700)
             self.page = self.run_dir / "index.html"
             self.page.touch(exist_ok=False)  # of two runs that come to one folder at once, one takes it
@@ -202,8 +219,10 @@ class Book:
                 self.page.unlink()
                 raise
         except OSError as error:
-            raise UsageError(f"cannot write to {error.filename or self.options.out or self.options.outputs}: {error.strerror}; "
-                             "name another folder with --out") from error
+            raise UsageError(
+                f"cannot write to {error.filename or self.options.out or self.options.outputs}: {error.strerror}; "
+                "name another folder with --out"
+            ) from error
         if not self.options.out:
             last = self.run_dir.parent / "latest"
             self.before = last.resolve() if last.is_dir() else None
@@ -211,10 +230,20 @@ class Book:
             self.page = latest / "index.html" if latest else self.page
 
     def _write(self) -> VerdictDocument:
-        return write_run(self.run_dir, RunInfo(
-            id=self.run_dir.name, started=self.started, command=self.options.command, planned=[p.name for p in self.plan],
-            asked=list(self.options.asked), not_run=self.not_run, fail_on=self.options.fail_on, interrupted=bool(self.stop()),
-            signal=self.stop.received))
+        return write_run(
+            self.run_dir,
+            RunInfo(
+                id=self.run_dir.name,
+                started=self.started,
+                command=self.options.command,
+                planned=[p.name for p in self.plan],
+                asked=list(self.options.asked),
+                not_run=self.not_run,
+                fail_on=self.options.fail_on,
+                interrupted=bool(self.stop()),
+                signal=self.stop.received,
+            ),
+        )
 
     def _order(self) -> Iterator[tuple[Planned, str]]:
         """Each step at its turn, with why it need not run, "" for one that runs."""
@@ -228,7 +257,11 @@ class Book:
     def _step(self, number: int, planned: Planned, unneeded: str, kernels: Kernels) -> None:
         clock, left_s, reserve_s = time.monotonic(), self.options.left_s, self.options.reserve_s
         # 99-verdict comes also after a step that took the whole budget, and the others leave it its time
-        left_s = max(VERDICT_S, left_s + 2 * reserve_s) if planned.name == VERDICT_STEP else left_s - min(VERDICT_S, reserve_s)
+        left_s = (
+            max(VERDICT_S, left_s + 2 * reserve_s)
+            if planned.name == VERDICT_STEP
+            else left_s - min(VERDICT_S, reserve_s)
+        )
         if why := self._why_not(left_s):
             self.not_run[planned.name], status, reason = why, "unknown", why
         else:
@@ -244,11 +277,16 @@ class Book:
 
     def _why_not(self, left_s: float) -> str:
         used_up = f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
-        return next((why for holds, why in ((self.stop(), "not run: interrupted"), (left_s < 1, used_up)) if holds), "")
+        return next(
+            (why for holds, why in ((self.stop(), "not run: interrupted"), (left_s < 1, used_up)) if holds),
+            "",
+        )
 
     def _leave_out(self, planned: Planned, why: str) -> records.Record:
         """The record of a step that the verdict does not need."""
-        record = records.Record(step=planned.name, started=utc_now(), ended=utc_now(), status="skipped", reason=why)
+        record = records.Record(
+            step=planned.name, started=utc_now(), ended=utc_now(), status="skipped", reason=why
+        )
         records.save(record, self.run_dir / f"{planned.name}.json", self.redactor)
         return record
 
@@ -261,7 +299,9 @@ class Book:
         records.save(stub, path, self.redactor)
         self._write()
         visit = Visit(planned.source, parameters, kernels)
-        ended = visit.watch(min(left_s, planned.budget_s(left_s - reserve_s) + reserve_s), self.stop, reserve_s / 2)
+        ended = visit.watch(
+            min(left_s, planned.budget_s(left_s - reserve_s) + reserve_s), self.stop, reserve_s / 2
+        )
         record, why = self._settle(path, stub, ended, time.monotonic() - clock)
         if why:
             self.not_run[planned.name] = why
@@ -273,12 +313,20 @@ class Book:
 
     def _parameters(self, planned: Planned, left_s: float) -> dict[str, Any]:
         """What the runner sets, as far as the notebook declares it, under what the command line gave."""
-        given = {"run_dir": from_here(self.run_dir), "python": self.options.python, "gpus": self.options.gpus,
-                 "allow_busy": self.options.allow_busy, "record_path": str(planned.record or ""),
-                 **planned.parameters, "budget_s": planned.budget_s(left_s)}
+        given = {
+            "run_dir": from_here(self.run_dir),
+            "python": self.options.python,
+            "gpus": self.options.gpus,
+            "allow_busy": self.options.allow_busy,
+            "record_path": str(planned.record or ""),
+            **planned.parameters,
+            "budget_s": planned.budget_s(left_s),
+        }
         return {name: value for name, value in given.items() if name in planned.declared}
 
-    def _settle(self, path: Path, stub: records.Record, ended: str, wall_s: float) -> tuple[records.Record, str]:
+    def _settle(
+        self, path: Path, stub: records.Record, ended: str, wall_s: float
+    ) -> tuple[records.Record, str]:
         """The step's record, and why it has no result: only a record that the step itself finished counts as done."""
         try:
             record = records.load(path)
@@ -288,8 +336,15 @@ class Book:
         except records.RecordError as error:
             record, why = stub, ended or str(error)
         record = dataclasses.replace(
-            stub, status="unknown", reason=why, ended=utc_now(), wall_s=round(wall_s, 2),
-            tried_by_hand=record.tried_by_hand, facts=record.facts, judged=record.judged)
+            stub,
+            status="unknown",
+            reason=why,
+            ended=utc_now(),
+            wall_s=round(wall_s, 2),
+            tried_by_hand=record.tried_by_hand,
+            facts=record.facts,
+            judged=record.judged,
+        )
         records.save(record, path, self.redactor)
         return record, why
 
@@ -315,7 +370,11 @@ def from_here(path: Path) -> str:
 
 def _folder(options: Options) -> Path:
     """The run's own folder, private whatever the umask; of two runs in one second one takes another name."""
-    path = options.out.absolute() if options.out else options.outputs.absolute() / utc_now().replace("-", "").replace(":", "")
+    path = (
+        options.out.absolute()
+        if options.out
+        else options.outputs.absolute() / utc_now().replace("-", "").replace(":", "")
+    )
     for number in itertools.count(2):
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=bool(options.out))

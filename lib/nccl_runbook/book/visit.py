@@ -3,6 +3,7 @@
 papermill's own account of the end is not used: after a dead kernel or a timeout it calls every cell completed (papermill 2.7.0,
 clientwrap.py). What counts is the step's own record.
 """
+
 import contextlib
 import math
 import os
@@ -54,14 +55,23 @@ class Kernels(contextlib.ExitStack):
         """``base``: a short path, as a unix socket's may not be longer than 107 bytes; ``run_dir``: where this run writes."""
         super().__init__()
         self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
-        self.path = Path(self.enter_context(own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)))
+        self.path = Path(
+            self.enter_context(
+                own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)
+            )
+        )
         self.note = self._why_not_ipc()
         self._count = 0
 
     def unfinished(self) -> list[Path]:
         """Files that runs which were killed had not finished to write."""
-        return [path for run_dir in self.swept for name in (".verdict.json.*", ".index.html.*", ".[0-9][0-9]-*")
-                for path in Path(run_dir).glob(name) if os.access(path.parent, os.W_OK)]
+        return [
+            path
+            for run_dir in self.swept
+            for name in (".verdict.json.*", ".index.html.*", ".[0-9][0-9]-*")
+            for path in Path(run_dir).glob(name)
+            if os.access(path.parent, os.W_OK)
+        ]
 
     def _why_not_ipc(self) -> str:
         try:
@@ -78,7 +88,9 @@ class Kernels(contextlib.ExitStack):
         self._count += 1
         socket = {} if self.note else {"transport": "ipc", "ip": str(self.path / f"k{self._count}")}
         # the file goes with the folder, even if the kernel is killed
-        return Config({"KernelManager": {"connection_file": str(self.path / f"k{self._count}.json"), **socket}})
+        return Config(
+            {"KernelManager": {"connection_file": str(self.path / f"k{self._count}.json"), **socket}}
+        )
 
     def errors(self) -> Path:
         """What the newest kernel itself writes to standard error; what its cells write is in the notebook."""
@@ -91,8 +103,13 @@ class Kernels(contextlib.ExitStack):
         ``until``: when the budget of its step ends.
         """
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
-        return {**kept, "NCCL_RUNBOOK_HEADLESS": "1", "NCCL_RUNBOOK_UNTIL": str(until), "NCCL_RUNBOOK_SCRATCH": str(self.path),
-                "IPYTHONDIR": str(self.path / "ipython")}
+        return {
+            **kept,
+            "NCCL_RUNBOOK_HEADLESS": "1",
+            "NCCL_RUNBOOK_UNTIL": str(until),
+            "NCCL_RUNBOOK_SCRATCH": str(self.path),
+            "IPYTHONDIR": str(self.path / "ipython"),
+        }
 
 
 class Visit:
@@ -119,8 +136,17 @@ class Visit:
             papermill_engines.register("nccl-runbook", _engine())
             braced = str(self.source).replace("{", "{{").replace("}", "}}")  # papermill formats paths
             papermill.execute_notebook(
-                braced, None, parameters=self.parameters, engine_name="nccl-runbook", kernel_name="python3", progress_bar=False,
-                start_timeout=START_S, config=self.kernels.config(), iopub_timeout=IOPUB_S, visit=self)
+                braced,
+                None,
+                parameters=self.parameters,
+                engine_name="nccl-runbook",
+                kernel_name="python3",
+                progress_bar=False,
+                start_timeout=START_S,
+                config=self.kernels.config(),
+                iopub_timeout=IOPUB_S,
+                visit=self,
+            )
         except BaseException as error:  # noqa: BLE001 the main thread asks for it, whatever it was
             self.error = error
         finally:
@@ -133,7 +159,9 @@ class Visit:
         why = stop()
         if not why and not self._done.is_set():
             stopped = [pid for pid in below(os.getpid()) if is_stopped(pid)]
-            why = f"timed out after {limit_s:.0f} s" + f": process {stopped[:1]} is stopped (state T)" * bool(stopped)
+            why = f"timed out after {limit_s:.0f} s" + f": process {stopped[:1]} is stopped (state T)" * bool(
+                stopped
+            )
             for pid in stopped:  # it can answer no interrupt
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -159,7 +187,9 @@ class Visit:
 
     def _signal(self, number: int) -> bool:
         """Send it to the kernel; whether there was one."""
-        if not (pid := getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None)):
+        if not (
+            pid := getattr(getattr(self.client.km if self.client else None, "provisioner", None), "pid", None)
+        ):
             return False
         with contextlib.suppress(ProcessLookupError):
             whole = number == signal.SIGKILL and os.getpgid(pid) == pid
@@ -179,7 +209,11 @@ class Visit:
     @property
     def _last_words(self) -> str:
         path = self.kernels.errors()
-        return _first_line("\n".join(reversed(path.read_text(errors="replace").splitlines()))) if path.exists() else ""
+        return (
+            _first_line("\n".join(reversed(path.read_text(errors="replace").splitlines())))
+            if path.exists()
+            else ""
+        )
 
 
 def _first_line(text: str) -> str:
@@ -188,7 +222,12 @@ def _first_line(text: str) -> str:
 
 def error_in(notebook: Any) -> str:
     """Name and first line of the last error that a cell shows, "" if none does."""
-    shown = [o for cell in (notebook.cells if notebook else []) for o in cell.get("outputs", []) if o.output_type == "error"]
+    shown = [
+        o
+        for cell in (notebook.cells if notebook else [])
+        for o in cell.get("outputs", [])
+        if o.output_type == "error"
+    ]
     return f"{shown[-1].ename}: {_first_line(shown[-1].evalue)}".rstrip(": ") if shown else ""
 
 
@@ -203,7 +242,9 @@ def _engine() -> type:
     class Manager(AsyncKernelManager):
         """Of this interpreter's kernel, whatever kernel specs named python3 lie in JUPYTER_PATH or a home folder."""
 
-        kernel_spec = KernelSpec(argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], language="python")
+        kernel_spec = KernelSpec(
+            argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], language="python"
+        )
 
     class Client(PapermillNotebookClient):
         died_with: int | None = None
@@ -217,13 +258,31 @@ def _engine() -> type:
 
     class RunbookEngine(NBClientEngine):
         @classmethod
-        def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, *, visit: Visit, start_timeout: int, config: Any,
-                                     iopub_timeout: int, **_: Any) -> Any:
+        def execute_managed_notebook(
+            cls,
+            nb_man: Any,
+            kernel_name: str,
+            *,
+            visit: Visit,
+            start_timeout: int,
+            config: Any,
+            iopub_timeout: int,
+            **_: Any,
+        ) -> Any:
             visit.notebook = nb_man.nb
-            visit.client = Client(nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, config=config,
-                                  kernel_manager_class=Manager, iopub_timeout=iopub_timeout, timeout=None)
+            visit.client = Client(
+                nb_man,
+                kernel_name=kernel_name,
+                startup_timeout=start_timeout,
+                config=config,
+                kernel_manager_class=Manager,
+                iopub_timeout=iopub_timeout,
+                timeout=None,
+            )
             with open(visit.kernels.errors(), "wb") as errors:
-                return visit.client.execute(env=visit.kernels.environment(visit.until), stdout=errors, stderr=errors)
+                return visit.client.execute(
+                    env=visit.kernels.environment(visit.until), stdout=errors, stderr=errors
+                )
 
     return RunbookEngine
 
@@ -234,14 +293,20 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
 
     given = redactor.json(notebook.metadata.get("papermill", {}).get("parameters", {}))
     for cell in notebook.cells:
-        if "injected-parameters" in cell.metadata.get("tags", []):  # before Python's quotes hide what a value looks like
-            cell.source = "\n".join([cell.source.partition("\n")[0], *(f"{name} = {value!r}" for name, value in given.items())])
+        if "injected-parameters" in cell.metadata.get(
+            "tags", []
+        ):  # before Python's quotes hide what a value looks like
+            cell.source = "\n".join(
+                [cell.source.partition("\n")[0], *(f"{name} = {value!r}" for name, value in given.items())]
+            )
     write_text(target, nbformat.writes(nbformat.from_dict(redactor.json(mend(notebook, why)))) + "\n")
 
 
 def mend(notebook: Any, why: str) -> Any:
     """papermill calls cells completed that never ran (2.7.0); only their missing start time shows it."""
-    notebook.cells = [c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])]
+    notebook.cells = [
+        c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])
+    ]
     paths = notebook.metadata.get("papermill", {})
     paths.update({key: Path(paths[key]).name for key in ("input_path", "output_path") if paths.get(key)})
     if why:

@@ -1,4 +1,5 @@
 """From the given evidence to one record for each subject that has something to say of it; reads only, without torch."""
+
 import dataclasses
 import os
 import re
@@ -7,7 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from nccl_runbook.case.judge import DUMPS, LOGS, Test, met, next_test, sentence, symptom_recognised, to_collect
+from nccl_runbook.case.judge import (
+    DUMPS,
+    LOGS,
+    Test,
+    met,
+    next_test,
+    sentence,
+    symptom_recognised,
+    to_collect,
+)
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
@@ -54,14 +64,20 @@ SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader wai
 _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
 # a misspelt extension counts behind a number or a dash: torch.cuda and socket.error are words
-_PATH = re.compile(r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|sbatch|slurm|ya?ml)|"
-                   r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}")
+_PATH = re.compile(
+    r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|sbatch|slurm|ya?ml)|"
+    r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}"
+)
 
 
 def sort(given: Iterable[str]) -> Brought:
     """Everything under what it is; a path that leads nowhere is left to the reader of logs, which says so."""
-    return Brought(**{what: tuple(dict.fromkeys(names))
-                      for what, names in grouped(pair for one in given for pair in _recognised(one)).items()})
+    return Brought(
+        **{
+            what: tuple(dict.fromkeys(names))
+            for what, names in grouped(pair for one in given for pair in _recognised(one)).items()
+        }
+    )
 
 
 def _recognised(given: str) -> Iterator[tuple[str, str]]:
@@ -148,8 +164,16 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
 
     told = judge(hang)
     sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
-    dumps = Dumps(f"{told.kind}: {told.sentence}{sure}", hang_told(told, hang.logs.launcher), tables(hang, told.culprits), told.decides)
-    files = [dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f for f in logs.files]
+    dumps = Dumps(
+        f"{told.kind}: {told.sentence}{sure}",
+        hang_told(told, hang.logs.launcher),
+        tables(hang, told.culprits),
+        told.decides,
+    )
+    files = [
+        dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f
+        for f in logs.files
+    ]
     return dumps, dataclasses.replace(logs, files=files)
 
 
@@ -192,17 +216,29 @@ class Case:
 
 def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     """The one answer. ``name`` and ``command``: of the command that was called, and the line that repeats it."""
-    found = dataclasses.replace(found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()])
+    found = dataclasses.replace(
+        found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()]
+    )
     steps = [r.step for r in found.records]
-    ended = {r.step: f"{r.step} had not finished when its run ended" for r in found.records if r.status == "running"}
+    ended = {
+        r.step: f"{r.step} had not finished when its run ended"
+        for r in found.records
+        if r.status == "running"
+    }
     run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
     document = verdict_document(run, found.records)
     lead = leading(document.steps, document.causes)
-    document = dataclasses.replace(document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on))
+    document = dataclasses.replace(
+        document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on)
+    )
     told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
     test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
     lines = [one.line for one in (*told.values(), *([test] if test else []))]
-    collect = to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables) if found.logs else ()
+    collect = (
+        to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables)
+        if found.logs
+        else ()
+    )
     return Case(document, found, lead, test, collect)
 
 
@@ -211,8 +247,14 @@ def _together(same: Sequence[Record]) -> Record:
     done = [r for r in same if r.status != "running"] or [*same]
     findings = worst_first(dict.fromkeys(f for r in done for f in r.findings))
     status, reason = step_status(findings) if len(done) > 1 else (done[0].status, done[0].reason)
-    return dataclasses.replace(done[0], status=str(status), reason=reason, findings=findings, tables=[t for r in done for t in r.tables],
-                               not_looked_at=[line for r in done for line in r.not_looked_at])
+    return dataclasses.replace(
+        done[0],
+        status=str(status),
+        reason=reason,
+        findings=findings,
+        tables=[t for r in done for t in r.tables],
+        not_looked_at=[line for r in done for line in r.not_looked_at],
+    )
 
 
 def of_run(document: VerdictDocument) -> Case:
@@ -221,15 +263,25 @@ def of_run(document: VerdictDocument) -> Case:
     return Case(document, Gathered([]), lead, next_test(document, lead, (), (), {}))
 
 
-def gather(brought: Brought, stdin: BinaryIO | None, gpus: int, look: Callable[[list[int]], Live],
-           against: Sequence[str] = ()) -> Gathered:
+def gather(
+    brought: Brought,
+    stdin: BinaryIO | None,
+    gpus: int,
+    look: Callable[[list[int]], Live],
+    against: Sequence[str] = (),
+) -> Gathered:
     """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank;
     ``against``: logs of a run that worked.
 
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
     found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
-    found.records.extend([*_settings(brought.scripts, brought.configurations, found.variables, found.logs), *_plans(brought, gpus)])
+    found.records.extend(
+        [
+            *_settings(brought.scripts, brought.configurations, found.variables, found.logs),
+            *_plans(brought, gpus),
+        ]
+    )
     if brought.pids or brought == Brought():
         found.records.extend(_live([look([int(p) for p in brought.pids])]))
     if brought.records:
@@ -252,10 +304,14 @@ def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = (
     paths = [p for p in brought.logs if p != "-"]
     logs = collect([*brought.logs], "\n".join(brought.words), stdin, limit)
     compared = _compared(against, paths, limit) if against else None
-    return of_logs(logs, hang_of(logs, paths, limit), compared, "".join(against[:1]), "".join(brought.logs[:1]))
+    return of_logs(
+        logs, hang_of(logs, paths, limit), compared, "".join(against[:1]), "".join(brought.logs[:1])
+    )
 
 
-def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None, good: str = "", bad: str = "") -> Gathered:
+def of_logs(
+    logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None, good: str = "", bad: str = ""
+) -> Gathered:
     """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other.
 
     ``compared``: with a good run; ``good`` and ``bad``: names of the logs compared."""
@@ -263,16 +319,35 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
     given = answer(logs, compared, good, bad, dumps.next if dumps else None)
     words = logs.context.splitlines()
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
-    if logs.context or not dumps or any(f.lines for f in logs.files):  # nobody named a log: that none was read is not missed
+    if (
+        logs.context or not dumps or any(f.lines for f in logs.files)
+    ):  # nobody named a log: that none was read is not missed
         unread = [f.title for f in given.findings if f.id == "log-not-read"]
-        symptoms = [] if given.hypotheses or dumps else dict.fromkeys(symptom for line in words for symptom in matching(line))
-        records.append(of_findings(LOGS, [*given.findings, *map(symptom_recognised, symptoms)], all_tables(given), not_seen=unread))
+        symptoms = (
+            []
+            if given.hypotheses or dumps
+            else dict.fromkeys(symptom for line in words for symptom in matching(line))
+        )
+        records.append(
+            of_findings(
+                LOGS,
+                [*given.findings, *map(symptom_recognised, symptoms)],
+                all_tables(given),
+                not_seen=unread,
+            )
+        )
     return Gathered(records, given, dumps, tuple(deciding(words)))
 
 
 def of_start(start: Start) -> Case:
     """The answer to what 00-start was given."""
-    nothing = Gathered([of_findings(START_STEP, [Finding("nothing-brought", Severity.OK, "no log and no symptom: all steps run")])])
+    nothing = Gathered(
+        [
+            of_findings(
+                START_STEP, [Finding("nothing-brought", Severity.OK, "no log and no symptom: all steps run")]
+            )
+        ]
+    )
     return case(of_logs(start.logs, start.hang) if start.logs else nothing, START_STEP, "", "unknown")
 
 
@@ -283,7 +358,9 @@ def _compared(good: Sequence[str], bad: Sequence[str], limit: Limit) -> Comparis
     return compare(*(read_profile.collect([*those], limit=limit) for those in (good, bad)))
 
 
-def _settings(scripts: Iterable[str], configurations: Iterable[str], variables: dict[str, str], job: Answer | None) -> Iterator[Record]:
+def _settings(
+    scripts: Iterable[str], configurations: Iterable[str], variables: dict[str, str], job: Answer | None
+) -> Iterator[Record]:
     """Of each file; what they set is added to ``variables``. ``job``: what the logs of the same job show."""
     from nccl_runbook.environment.facts import Environment
     from nccl_runbook.environment.judge import judge
@@ -320,8 +397,13 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
             if target in brought.allocations:
                 raise
             if "--gpus" in str(error):
-                findings.append(Finding("not-planned", Severity.UNKNOWN, str(error), (Evidence(str(error), target),)))
-    findings += [dataclasses.replace(p.finding, title=f"{p.where}: {p.finding.title}" if p.where else p.finding.title) for p in plans]
+                findings.append(
+                    Finding("not-planned", Severity.UNKNOWN, str(error), (Evidence(str(error), target),))
+                )
+    findings += [
+        dataclasses.replace(p.finding, title=f"{p.where}: {p.finding.title}" if p.where else p.finding.title)
+        for p in plans
+    ]
     if findings:
         yield of_findings(PLAN, findings, groups_tables(plans))
 
@@ -335,4 +417,8 @@ def _live(looks: list[Live]) -> Iterator[Record]:
 
     if any(one.ranks for one in looks):
         jobs = live.judge(together(looks))
-        yield of_findings(DUMPS, [hang_told(judge(dataclasses.replace(collect([]), looks=looks)))], [looked_table(j, looks) for j in jobs])
+        yield of_findings(
+            DUMPS,
+            [hang_told(judge(dataclasses.replace(collect([]), looks=looks)))],
+            [looked_table(j, looks) for j in jobs],
+        )

@@ -1,4 +1,5 @@
 """The one sentence, what is left to separate after reading, and the cheapest test that does it."""
+
 import dataclasses
 import math
 import re
@@ -41,13 +42,20 @@ def sentence(document: VerdictDocument) -> str:
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
     if document.verdict == "healthy":
         return f"Healthy: {'; '.join(sound) or 'nothing that was named is wrong'}."
-    unknown = [s.reason.rstrip(".") for status in ("unknown", "skipped") for s in document.steps if s.status == status]
+    unknown = [
+        s.reason.rstrip(".")
+        for status in ("unknown", "skipped")
+        for s in document.steps
+        if s.status == status
+    ]
     return f"Unknown: {'; '.join([*sound, *unknown[:1]])}."
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
     """The causes between which the proof does not decide yet, surest first; none where one is established, or dumps name the rank."""
-    known = {c.id: c for c in document.causes if c.status != "ruled-out" and c.id in causes() and c.id != "benign"}
+    known = {
+        c.id: c for c in document.causes if c.status != "ruled-out" and c.id in causes() and c.id != "benign"
+    }
     if any(c.status == "established" for c in known.values()) or lead and lead.id == "hang-told":
         return []
     return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
@@ -57,12 +65,19 @@ def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | Non
     """Of the steps that were not done the one that tells most for its seconds, None where none separates anything: each cause that a step
     decides is an outcome of its own, and the causes that it cannot see are one together. All causes that are left count alike, as nothing
     says how usual each is."""
+
     def bits_per_second(step: StepText) -> float:
         decided = sum(causes()[c].decides[0] == step.name for c in open_causes)
         shares = [1] * decided + [len(open_causes) - decided]
-        return -sum(n / len(open_causes) * math.log2(n / len(open_causes)) for n in shares if n) / step.about_s
+        return (
+            -sum(n / len(open_causes) * math.log2(n / len(open_causes)) for n in shares if n) / step.about_s
+        )
 
-    able = [s for s in step_texts().values() if s.name not in done and any(causes()[c].decides[0] == s.name for c in open_causes)]
+    able = [
+        s
+        for s in step_texts().values()
+        if s.name not in done and any(causes()[c].decides[0] == s.name for c in open_causes)
+    ]
     return max(able, key=bits_per_second) if able and len(open_causes) > 1 else None
 
 
@@ -74,30 +89,51 @@ def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
     return Test(f"nccl-runbook run --step {best.name}", best.answers, told, best.about_s)
 
 
-def next_test(document: VerdictDocument, lead: Finding | None, fits: Sequence[str], steps: Sequence[str],
-              told: Mapping[str, Decides]) -> Test | None:
+def next_test(
+    document: VerdictDocument,
+    lead: Finding | None,
+    fits: Sequence[str],
+    steps: Sequence[str],
+    told: Mapping[str, Decides],
+) -> Test | None:
     """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else what decides the leading
     cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``told``: what decides a cause
     in this job."""
-    for asked in (e.text for s in document.steps for f in s.findings for e in f.evidence if f.id == "hang-told" and e.source == "next"):
+    for asked in (
+        e.text
+        for s in document.steps
+        for f in s.findings
+        for e in f.evidence
+        if f.id == "hang-told" and e.source == "next"
+    ):
         return Test(asked.removeprefix("decides: "), "Collect the evidence that is still missing.")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
     first = told.get(open_causes[0], usual) if open_causes else None
-    if first and first != usual and first.probe == "by hand" and first.line:  # the printed line says where to look
+    if (
+        first and first != usual and first.probe == "by hand" and first.line
+    ):  # the printed line says where to look
         return Test(first.line, first.why, (open_causes[0],))
     if test := cheapest(open_causes, done):
         return test
     if first:
         if first.probe == "hang" and DUMPS not in done:
-            return Test(f"nccl-runbook look   # on the job's host, while it hangs\n{first.line}",
-                        "Without a dump, the rank stays unknown. Look while the job hangs, or collect dumps in its next run.",
-                        (open_causes[0],))
+            return Test(
+                f"nccl-runbook look   # on the job's host, while it hangs\n{first.line}",
+                "Without a dump, the rank stays unknown. Look while the job hangs, or collect dumps in its next run.",
+                (open_causes[0],),
+            )
         about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0
         was_made = first.probe in done and first.line.startswith("nccl-runbook run")
-        return Test(first.line, first.why, (open_causes[0],), about_s) if first.line and not was_made else None
+        return (
+            Test(first.line, first.why, (open_causes[0],), about_s) if first.line and not was_made else None
+        )
     ahead = [step_texts()[name] for name in steps if name not in done and document.verdict == "unknown"]
-    return Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s) if ahead else None
+    return (
+        Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s)
+        if ahead
+        else None
+    )
 
 
 def met(finding: Finding, logs: Logs) -> Finding:
@@ -106,25 +142,36 @@ def met(finding: Finding, logs: Logs) -> Finding:
     if not 0 < done < 1 << 60 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
         return finding
     seen = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
-    return dataclasses.replace(finding, severity=Severity.NOTE, status="ruled-out", evidence=(seen, *finding.evidence))
+    return dataclasses.replace(
+        finding, severity=Severity.NOTE, status="ruled-out", evidence=(seen, *finding.evidence)
+    )
 
 
 def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
     """Every step once, and why it is planned: what decides, then what rules out the rest. ``steps``: those that decide the symptom."""
     separating = test.steps if test else []
-    reasons = {**dict.fromkeys(step_texts(), "rules out the rest"), **dict.fromkeys(steps, "decides: usual with this symptom"),
-               **dict.fromkeys(separating, "decides: separates the causes that are left")}
+    reasons = {
+        **dict.fromkeys(step_texts(), "rules out the rest"),
+        **dict.fromkeys(steps, "decides: usual with this symptom"),
+        **dict.fromkeys(separating, "decides: separates the causes that are left"),
+    }
     order = dict.fromkeys([*separating, *steps, *step_texts()])
     return [(step_texts()[name], reasons[name]) for name in order if name in step_texts()]
 
 
 def symptom_recognised(symptom: Symptom) -> Finding:
     """A symptom that many causes share names none: it only orders the steps."""
-    return Finding("symptom-recognised", Severity.NOTE, f"{symptom.words}: {symptom.says}", (Evidence(symptom.says, "table of symptoms"),))
+    return Finding(
+        "symptom-recognised",
+        Severity.NOTE,
+        f"{symptom.words}: {symptom.says}",
+        (Evidence(symptom.says, "table of symptoms"),),
+    )
 
 
-
-def following(done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()) -> tuple[str, str]:
+def following(
+    done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()
+) -> tuple[str, str]:
     """The next step of a run that was given evidence; VERDICT_STEP once no other step can change what is known, with why not.
 
     First what only reads; then the cheapest step that separates what is left, those that decide a cause that is left, and
@@ -135,8 +182,14 @@ def following(done: Sequence[Record], waiting: Sequence[str], symptom_steps: Seq
     steps = [r.step for r in done]
     document = verdict_document(RunInfo(id="", started="", planned=steps), done)
     lead = leading(document.steps, document.causes)
-    if lead and (lead.id == "hang-told" or any(c.id == lead.cause and c.status == "established" for c in document.causes)):
-        return VERDICT_STEP, f"not needed: {next(s.notebook for s in document.steps if lead in s.findings)} has the answer"
+    if lead and (
+        lead.id == "hang-told"
+        or any(c.id == lead.cause and c.status == "established" for c in document.causes)
+    ):
+        return (
+            VERDICT_STEP,
+            f"not needed: {next(s.notebook for s in document.steps if lead in s.findings)} has the answer",
+        )
     open_causes = left(document, lead, ())
     best = telling(open_causes, steps)
     deciding = [best.name] if best else [causes()[c].decides[0] for c in open_causes]
@@ -152,8 +205,9 @@ _ELSEWHERE = ("platform-ascend", "platform-xpu")  # neither NCCL nor its recorde
 _OLDEST = "2.2"  # whose names every later torch reads as well: for a job that does not say its version
 
 
-def to_collect(document: VerdictDocument, deciding: Iterable[str], logs: Logs, has_dumps: bool,
-               is_set: Mapping[str, str]) -> tuple[str, ...]:
+def to_collect(
+    document: VerdictDocument, deciding: Iterable[str], logs: Logs, has_dumps: bool, is_set: Mapping[str, str]
+) -> tuple[str, ...]:
     """As this job's launcher takes them; none if a cause is established, or if nothing more can be collected. ``deciding``: lines
     that would decide between the causes, none if no cause is known; ``is_set``: variables of the job's script."""
     sure = document.verdict == "healthy" or any(c.status == "established" for c in document.causes)
@@ -163,11 +217,18 @@ def to_collect(document: VerdictDocument, deciding: Iterable[str], logs: Logs, h
     asked = "\n".join(deciding)
     there = {"dump": has_dumps, "log": any(r.network or r.transports for r in logs.ranks)}
     torch = version(next((r.torch for r in logs.ranks if r.torch), _OLDEST))
-    rows = [row for row in table("case/collect")["row"] if version(row["since"]) <= torch < version(row["before"])
-            and not there.get(row["kind"]) and (not document.causes or re.search(row["asks"], asked))]
+    rows = [
+        row
+        for row in table("case/collect")["row"]
+        if version(row["since"]) <= torch < version(row["before"])
+        and not there.get(row["kind"])
+        and (not document.causes or re.search(row["asks"], asked))
+    ]
     where = table("case/collect")["where"]
     place = where.get(logs.launcher, where["any"])
-    pairs = [pair.format(dir=place["dir"]) for row in rows for pair in row["set"] if not _is_set(pair, is_set)]
+    pairs = [
+        pair.format(dir=place["dir"]) for row in rows for pair in row["set"] if not _is_set(pair, is_set)
+    ]
     if not pairs:
         return ()
     look = [place["look"]] * any(row["kind"] == "stack" for row in rows)
@@ -177,5 +238,11 @@ def to_collect(document: VerdictDocument, deciding: Iterable[str], logs: Logs, h
 def _is_set(pair: str, is_set: Mapping[str, str]) -> bool:
     """By its name, or its old or new one. Another folder or size serves as well; another level of the log does not."""
     name, _, value = pair.partition("=")
-    names = {name, variables()[name].renamed_to, *(v.name for v in variables().values() if v.renamed_to == name)}
-    return any(is_set[n] not in ("", "0") for n in names & {*is_set}) and (name != "NCCL_DEBUG" or is_set[name].upper() in (value, "TRACE"))
+    names = {
+        name,
+        variables()[name].renamed_to,
+        *(v.name for v in variables().values() if v.renamed_to == name),
+    }
+    return any(is_set[n] not in ("", "0") for n in names & {*is_set}) and (
+        name != "NCCL_DEBUG" or is_set[name].upper() in (value, "TRACE")
+    )

@@ -22,11 +22,23 @@ NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run",
 def text(case: Case, diff: str = "") -> str:
     """The answer, strongest first; anything weaker is one line. ``diff``: the fix in a script."""
     document, lead, test = case.document, case.lead, case.test
-    lines = [document.sentence, *(f"   not read: {f.title}" for s in document.steps for f in s.findings if f.id in NOT_READ), ""]
-    behind = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"]
+    lines = [
+        document.sentence,
+        *(f"   not read: {f.title}" for s in document.steps for f in s.findings if f.id in NOT_READ),
+        "",
+    ]
+    behind = [
+        c
+        for c in document.causes
+        if c.status != "ruled-out" and not (lead and c.id == lead.cause) and c.id != "benign"
+    ]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
-        seen = [e for e in first.evidence if not e.text.startswith("decides: ") and e.text.strip() not in document.sentence]
+        seen = [
+            e
+            for e in first.evidence
+            if not e.text.startswith("decides: ") and e.text.strip() not in document.sentence
+        ]
         lines += [_seen(e) for e in seen[:SHOWN]]
         lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
         known = causes().get(first.cause if lead else first.id)
@@ -36,21 +48,53 @@ def text(case: Case, diff: str = "") -> str:
         lines += [line for r in fix for line in remedy(r)]
         lines += [f"   Tried here: {document.tried}"] * bool(document.tried)
         verify = known.verify if known and fix else ""
-        lines += [*[f"       {row}" for row in diff.splitlines()], *[f"   It worked if: {verify}"] * bool(verify), ""]
+        lines += [
+            *[f"       {row}" for row in diff.splitlines()],
+            *[f"   It worked if: {verify}"] * bool(verify),
+            "",
+        ]
     behind = [c for c in behind if c is not first]
     for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
-        lines += [line for line in _weaker(cause, bool(first), document.sentence) if line not in lines or line.startswith("       ")]
-    lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"] * (len(behind) > SHOWN)
-    lines += [f"other causes of this symptom, without evidence here: {', '.join(c.id for c in case.found.fits)}"] * bool(case.found.fits)
-    lines += [": ".join([f"ruled out: {c.title} [{c.id}]", *(_cut(e.text) for e in c.evidence[:1])])
-              for c in document.causes if c.status == "ruled-out"]
-    also = [f for s in document.steps for f in _beside(s.findings, lead, document.verdict == "healthy")
-            if f.title.rstrip(".") not in document.sentence and not any(e.text in document.sentence for e in f.evidence)]
-    lines += [line for f in also[:SHOWN] for line in (
-        f"{f.severity.value}: {f.title}", *(row for r in f.remedy[:1] for row in remedy(r) if f.severity is Severity.WARN))]
+        lines += [
+            line
+            for line in _weaker(cause, bool(first), document.sentence)
+            if line not in lines or line.startswith("       ")
+        ]
+    lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"] * (
+        len(behind) > SHOWN
+    )
+    lines += [
+        f"other causes of this symptom, without evidence here: {', '.join(c.id for c in case.found.fits)}"
+    ] * bool(case.found.fits)
+    lines += [
+        ": ".join([f"ruled out: {c.title} [{c.id}]", *(_cut(e.text) for e in c.evidence[:1])])
+        for c in document.causes
+        if c.status == "ruled-out"
+    ]
+    also = [
+        f
+        for s in document.steps
+        for f in _beside(s.findings, lead, document.verdict == "healthy")
+        if f.title.rstrip(".") not in document.sentence
+        and not any(e.text in document.sentence for e in f.evidence)
+    ]
+    lines += [
+        line
+        for f in also[:SHOWN]
+        for line in (
+            f"{f.severity.value}: {f.title}",
+            *(row for r in f.remedy[:1] for row in remedy(r) if f.severity is Severity.WARN),
+        )
+    ]
     if test:
         line = test.line.replace("\n", "\n      ")
-        shows = f"it answers: {test.why}" if test.why.endswith("?") else test.why if test.why.endswith(".") else f"it shows {test.why}"
+        shows = (
+            f"it answers: {test.why}"
+            if test.why.endswith("?")
+            else test.why
+            if test.why.endswith(".")
+            else f"it shows {test.why}"
+        )
         lines += [f"next: {line}", f"      {shows}" + f" (about {test.about_s} s)" * bool(test.about_s)]
     if case.collect:
         lines += ["on the next run, collect what is missing:", *(f"       {line}" for line in case.collect)]
@@ -71,7 +115,11 @@ def _seen(evidence: Evidence) -> str:
     """What was seen, with its place unless that is a fact of a record; or what such lines say together."""
     place = evidence.source.removeprefix(f"{LOGS}: ")
     shown = bool(place) and not re.search(r"\[\d+\]\.\w", place)
-    return f"   {_cut(evidence.text)}" if place == "decoded" else f"   seen: {_cut(evidence.text)}" + f"  ({place})" * shown
+    return (
+        f"   {_cut(evidence.text)}"
+        if place == "decoded"
+        else f"   seen: {_cut(evidence.text)}" + f"  ({place})" * shown
+    )
 
 
 def remedy(r: Remedy) -> list[str]:
@@ -81,8 +129,19 @@ def remedy(r: Remedy) -> list[str]:
 
 def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> list[Finding]:
     """What is wrong and has no cause of its own, and what could not be read; ``fine``: also what is only noted."""
-    return [f for f in findings if f.cause is None and f != lead and f.id not in ("no-cause-in-log", UNDECIDED, *NOT_READ)
-            and (f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN) or f.id in NOTED or fine and f.severity is Severity.NOTE)]
+    return [
+        f
+        for f in findings
+        if f.cause is None
+        and f != lead
+        and f.id not in ("no-cause-in-log", UNDECIDED, *NOT_READ)
+        and (
+            f.severity in (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN)
+            or f.id in NOTED
+            or fine
+            and f.severity is Severity.NOTE
+        )
+    ]
 
 
 def _cut(text: str) -> str:
@@ -110,7 +169,13 @@ def card(case: Case | None, run: object = None, page: str = "") -> str:
 
 def plan_table(case: Case) -> Table:
     """The steps that could follow, in the order that decides."""
-    rows = [[step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")]
-            for step, why in plan(case.test, case.found.steps)]
-    return Table("Plan of steps, the deciding ones first", ["step", "what it answers", "about", "why it is planned"], rows,
-                 "A run reads first, and ends once a cause is established. The seconds are estimates for four GPUs.")
+    rows = [
+        [step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")]
+        for step, why in plan(case.test, case.found.steps)
+    ]
+    return Table(
+        "Plan of steps, the deciding ones first",
+        ["step", "what it answers", "about", "why it is planned"],
+        rows,
+        "A run reads first, and ends once a cause is established. The seconds are estimates for four GPUs.",
+    )

@@ -18,7 +18,9 @@ from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy,
 from nccl_runbook.core.redact import sounds_secret
 
 NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
-_PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)  # may be shown of a variable that is not in the table
+_PLAIN = re.compile(
+    r"\d{1,6}|true|false|yes|no|on|off", re.I
+)  # may be shown of a variable that is not in the table
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
 
 
@@ -91,8 +93,11 @@ def readers() -> dict[str, Reader]:
 @functools.cache
 def variables() -> dict[str, Variable]:
     """Every variable by name."""
-    return {name: Variable(name, reader, **row) for key, reader in readers().items()
-            for name, row in table("causes/variables")[key].items()}
+    return {
+        name: Variable(name, reader, **row)
+        for key, reader in readers().items()
+        for name, row in table("causes/variables")[key].items()
+    }
 
 
 @functools.cache
@@ -111,7 +116,11 @@ def family(name: str) -> Reader | None:
 def nearest(name: str) -> str:
     """The known name that looks most like it, "" where none is near. Only a name of the same length, give or take two, counts as a slip;
     a slip leaves its beginning, its middle or its end as it was."""
-    near = [n for n in variables() if abs(len(n) - len(name)) <= 2 and (n[:6] == name[:6] or name[6:11] in n or n[-3:] == name[-3:])]
+    near = [
+        n
+        for n in variables()
+        if abs(len(n) - len(name)) <= 2 and (n[:6] == name[:6] or name[6:11] in n or n[-3:] == name[-3:])
+    ]
     return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=0.85)), "")
 
 
@@ -122,7 +131,12 @@ def prefixes() -> tuple[str, ...]:
 
 def is_kept(name: str) -> bool:
     """Whether a variable of that name may be kept: one of the table, or of a family that it knows unless the name sounds secret."""
-    return name in variables() or name.startswith(prefixes()) and not name.startswith("NCCL_RUNBOOK_") and not sounds_secret(name)
+    return (
+        name in variables()
+        or name.startswith(prefixes())
+        and not name.startswith("NCCL_RUNBOOK_")
+        and not sounds_secret(name)
+    )
 
 
 def may_be_shown(name: str, value: str) -> bool:
@@ -165,13 +179,20 @@ class Advice:
 
     def filled(self, fields: Mapping[str, str | None]) -> Advice:
         """With what stands in the message in place of ``<name>``; it says nothing of what does not stand there."""
+
         def fill(text: str) -> str:
             return re.sub(r"<([a-z_]+)>", lambda found: fields.get(found[1]) or found[1].upper(), text)
 
-        says = "" if any(not fields.get(name) for name in re.findall(r"<([a-z_]+)>", self.says)) else fill(self.says)
-        return Advice(says,
-                      tuple((who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy),
-                      tuple(map(fill, self.decides)))
+        says = (
+            ""
+            if any(not fields.get(name) for name in re.findall(r"<([a-z_]+)>", self.says))
+            else fill(self.says)
+        )
+        return Advice(
+            says,
+            tuple((who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy),
+            tuple(map(fill, self.decides)),
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,27 +216,40 @@ def causes() -> dict[str, Cause]:
 
 def advice(row: Mapping[str, Any]) -> dict[str, Any]:
     """The parts of a table's row that are advice, as `Cause` and `Advice` take them."""
-    decides = {"decides": tuple(row["decides"][part] for part in ("probe", "why", "line"))} if "decides" in row else {}
+    decides = (
+        {"decides": tuple(row["decides"][part] for part in ("probe", "why", "line"))}
+        if "decides" in row
+        else {}
+    )
     return {"remedy": tuple((r["who"], r["text"], r["lines"]) for r in row.get("remedy", ())), **decides}
 
 
 def fitting(cause_id: str, *lines: str) -> Cause:
     """The cause, with the advice for what the line which names it tells, the first one, or those beside it: a program's own exception
     needs no look at the kernel's log."""
-    fit = (row for row in table("causes/causes")["said"] if row["id"] == cause_id
-           and any(re.search(row["line"], line) for line in lines[:None if row.get("beside") else 1]))
+    fit = (
+        row
+        for row in table("causes/causes")["said"]
+        if row["id"] == cause_id
+        and any(re.search(row["line"], line) for line in lines[: None if row.get("beside") else 1])
+    )
     return dataclasses.replace(causes()[cause_id], **next(map(advice, fit), {}))
 
 
 @functools.cache
 def _patterns() -> list[tuple[Cause, re.Pattern[str]]]:
-    return [(c, re.compile("|".join(f"(?:{s})" for s in c.signatures))) for c in causes().values() if c.signatures]
+    return [
+        (c, re.compile("|".join(f"(?:{s})" for s in c.signatures))) for c in causes().values() if c.signatures
+    ]
 
 
 def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
     """The first cause in table order whose message is among ``lines``, with that line; None where nothing is known."""
     text = list(lines)
-    return next(((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)), None)
+    return next(
+        ((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)),
+        None,
+    )
 
 
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
@@ -223,25 +257,39 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     for form in (form for form in table("causes/launchers")["form"] if form["launcher"] == launcher):
         if found := re.fullmatch(form["of"], line):
             either = "|".join("".join(found.groups()[:1]).split())
-            return tuple(wanted.format(*(group or "" for group in found.groups()), either=either) for wanted in form["lines"])
+            return tuple(
+                wanted.format(*(group or "" for group in found.groups()), either=either)
+                for wanted in form["lines"]
+            )
     pairs = _PAIR.findall(line) if line.startswith("export ") else []
     if not pairs or launcher not in table("causes/launchers")["export"]:
         return (line,)
     form, pair, between = table("causes/launchers")["export"][launcher]
-    return tuple(form.format(between.join(pair.format(name=name, value=value) for name, value in pairs)).split("\n"))
+    return tuple(
+        form.format(between.join(pair.format(name=name, value=value) for name, value in pairs)).split("\n")
+    )
 
 
-NOT_SEEN = Evidence("not yet seen on hardware; the tests of this rule simulate the fault in ranks without GPUs", "the rule")
+NOT_SEEN = Evidence(
+    "not yet seen on hardware; the tests of this rule simulate the fault in ranks without GPUs", "the rule"
+)
 
 
-def usual(cause: str, status: str | None = None, lines: Sequence[str] = (), launcher: str = "",
-          rows: Rows | None = None) -> tuple[Remedy, ...]:
+def usual(
+    cause: str,
+    status: str | None = None,
+    lines: Sequence[str] = (),
+    launcher: str = "",
+    rows: Rows | None = None,
+) -> tuple[Remedy, ...]:
     """What to do about it: ``rows``, or what the table of causes says, given ``lines`` that name it. The lines to copy
     are as ``launcher`` takes them; of what is only possible nobody knows that it needs it."""
     rows = fitting(cause, *lines).remedy if rows is None else rows
     if_so = "If so: " * (status == "possible" and cause != "benign")
-    return tuple(Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
-                 for who, text, copied in rows)
+    return tuple(
+        Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
+        for who, text, copied in rows
+    )
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
@@ -260,22 +308,35 @@ def last_begun(rank: RankResult) -> str:
 
 def rank_line(rank: RankResult) -> str:
     """One line: what became of the rank, and where it was."""
-    ended = {"exited": f"exit code {rank.code}", "signalled": f"killed by signal {rank.code}", "timed-out": "still running at the deadline",
-             "lost": "lost together with the runbook's own process", "late": "end not reported"}[rank.outcome]
+    ended = {
+        "exited": f"exit code {rank.code}",
+        "signalled": f"killed by signal {rank.code}",
+        "timed-out": "still running at the deadline",
+        "lost": "lost together with the runbook's own process",
+        "late": "end not reported",
+    }[rank.outcome]
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
 
 
 def _duplicate(world: World) -> tuple[str, str, str]:
     """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
-    found = clashes([Identity(rank.rank, str(hello.get("uuid") or ""), str(hello.get("pci_bus_id") or ""))
-                     for rank in world.ranks for hello in [rank.first("hello") or {}]])
+    found = clashes(
+        [
+            Identity(rank.rank, str(hello.get("uuid") or ""), str(hello.get("pci_bus_id") or ""))
+            for rank in world.ranks
+            for hello in [rank.first("hello") or {}]
+        ]
+    )
     if not found:
         return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
     clash = found[0]
     if clash.kind == "shared":
-        words = "; ".join(f"ranks {' and '.join(map(str, one.ranks))} on {one.what} (asked for: GPU "
-                          f"{' and '.join(str(world.request.devices[n]) for n in one.ranks)})"
-                          for one in found if one.kind == "shared")
+        words = "; ".join(
+            f"ranks {' and '.join(map(str, one.ranks))} on {one.what} (asked for: GPU "
+            f"{' and '.join(str(world.request.devices[n]) for n in one.ranks)})"
+            for one in found
+            if one.kind == "shared"
+        )
         same_asked = len(set(world.request.devices)) < len(world.request.devices)
         return "device-not-set-per-rank" if same_asked else "scheduler-shares-gpu", "established", words
     words = f"ranks {' and '.join(map(str, clash.ranks))} on bus {clash.what}, and their UUIDs differ"
@@ -288,7 +349,12 @@ def _known(rank: RankResult) -> tuple[Cause, str] | None:
     """The message of one rank that failed, if the tables know it. Wrong values have no message: what else was printed is beside them."""
     if rank.outcome == "exited" and rank.code in (0, WRONG_VALUES):
         return None
-    return recognise([*(line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()), *rank.last_lines])
+    return recognise(
+        [
+            *(line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()),
+            *rank.last_lines,
+        ]
+    )
 
 
 def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
@@ -300,10 +366,21 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
     rank, (cause, line) = min(said, key=lambda s: order.index(s[1][0].id))
     if cause.id == "duplicate-gpu":
         cause_id, status, words = _duplicate(world)
-        named = [Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")
-                 for bus in [bus_of_message(line)] if bus]
-        return causes()[cause_id], status, [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")]
-    return cause, "likely" if rank.outcome == "timed-out" else cause.by_message, [Evidence(line, f"rank {rank.rank}")]
+        named = [
+            Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")
+            for bus in [bus_of_message(line)]
+            if bus
+        ]
+        return (
+            causes()[cause_id],
+            status,
+            [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")],
+        )
+    return (
+        cause,
+        "likely" if rank.outcome == "timed-out" else cause.by_message,
+        [Evidence(line, f"rank {rank.rank}")],
+    )
 
 
 def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
@@ -313,7 +390,11 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
     if any(r.state.startswith("T") for r in world.ranks):
         return causes()["peer-stopped"], "established", []
     if killed := [r.code for r in world.ranks if r.outcome == "signalled"]:
-        return (causes()["shm-too-small"], "likely", []) if signal.SIGBUS in killed else (causes()["peer-crashed"], "established", [])
+        return (
+            (causes()["shm-too-small"], "likely", [])
+            if signal.SIGBUS in killed
+            else (causes()["peer-crashed"], "established", [])
+        )
     return None, "", []
 
 
@@ -325,39 +406,76 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)
         ended = f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} while the ranks ran"
         why = ended if is_gone else "the ranks had not ended at the deadline"
-        return Finding(rule, Severity.UNKNOWN, f"{what}: {why}", (
-            *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")), Evidence(world.log)))
+        return Finding(
+            rule,
+            Severity.UNKNOWN,
+            f"{what}: {why}",
+            (
+                *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")),
+                Evidence(world.log),
+            ),
+        )
     again = again if again and again.ended != "lost" else None
     cause, status, said = _cause_of(world)
     # whose data arrived wrong, wherever a sender is known: not in an all_reduce, which adds all up
     senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
     sender = senders.pop() if len(senders) == 1 else None
     # those first that show most: stopped or killed, then those that raised, then those that only waited
-    bad = sorted((r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)), key=lambda r: (
-        not (r.state.startswith("T") or r.outcome == "signalled"), r.outcome == "timed-out", r.rank))
+    bad = sorted(
+        (r for r in world.ranks if not (r.outcome == "exited" and r.code == 0)),
+        key=lambda r: (
+            not (r.state.startswith("T") or r.outcome == "signalled"),
+            r.outcome == "timed-out",
+            r.rank,
+        ),
+    )
     evidence = (
-        *[Evidence(f"every wrong value that has one sender came from rank {sender}",
-                   "value check")] * (sender is not None),
-        *said, *(Evidence(rank_line(r), r.log) for r in bad),
+        *[Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")]
+        * (sender is not None),
+        *said,
+        *(Evidence(rank_line(r), r.log) for r in bad),
         *(Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]),
-        *(Evidence(line, "log") for line in _telling(world) if cause is None))
+        *(Evidence(line, "log") for line in _telling(world) if cause is None),
+    )
     title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
-        said_of_repeat, runs = ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
-        return Finding(rule, Severity.WARN, f"{title}, seen 1 of {runs}{why}", evidence,
-                       (Remedy("you", f"{said_of_repeat}. Repeat the test more often before you change anything.",
-                               (world.shell_line,)),),
-                       cause and cause.id, cause and (status if again is None else "possible"))
-    return Finding(rule, Severity.BROKEN, f"{title}{why}", evidence, remedies(cause, status),
-                   cause and cause.id, cause and status)
+        said_of_repeat, runs = (
+            ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
+        )
+        return Finding(
+            rule,
+            Severity.WARN,
+            f"{title}, seen 1 of {runs}{why}",
+            evidence,
+            (
+                Remedy(
+                    "you",
+                    f"{said_of_repeat}. Repeat the test more often before you change anything.",
+                    (world.shell_line,),
+                ),
+            ),
+            cause and cause.id,
+            cause and (status if again is None else "possible"),
+        )
+    return Finding(
+        rule,
+        Severity.BROKEN,
+        f"{title}{why}",
+        evidence,
+        remedies(cause, status),
+        cause and cause.id,
+        cause and status,
+    )
 
 
 def _wrong_line(e: dict) -> str:
     wrong = e["wrong"]
     source = "" if wrong.get("from_rank") is None else f" from rank {wrong['from_rank']}"
-    return (f"{e['op']} of {e['size_bytes']} B{source}: element {wrong['index']} is {wrong['got']}, "
-            f"should be {wrong['expected']} ({wrong['count']} wrong)")
+    return (
+        f"{e['op']} of {e['size_bytes']} B{source}: element {wrong['index']} is {wrong['got']}, "
+        f"should be {wrong['expected']} ({wrong['count']} wrong)"
+    )
 
 
 def _telling(world: World) -> list[str]:

@@ -1,4 +1,5 @@
 """`nccl-runbook ab`: two set-ups, run in turn, and which of their differences carries the effect."""
+
 import contextlib
 import functools
 import os
@@ -25,32 +26,63 @@ from nccl_runbook.launch.interpreters import NOT_HERE, choose, rank_devices
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 
-EPILOG = ("Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
-          "nccl-runbook ab . NCCL_DEBUG=INFO   or   "
-          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or   "
-          "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py")
-_ARM = ("A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
-        "Put several in quotes. Write @trainer before those of one role.")
+EPILOG = (
+    "Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
+    "nccl-runbook ab . NCCL_DEBUG=INFO   or   "
+    "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or   "
+    "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py"
+)
+_ARM = (
+    "A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
+    "Put several in quotes. Write @trainer before those of one role."
+)
 
 
 def ab(
     a: Annotated[str, typer.Argument(metavar="A", help=_ARM)],
     b: Annotated[str, typer.Argument(metavar="B", help="The other set-up, in the same form.")],
-    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False)] = None,
-    figure: Annotated[str, typer.Option(
-        metavar="REGEX", help="Expression for the number that your command prints; named groups for several.")] = "",
-    more_is_better: Annotated[bool, typer.Option("--more-is-better", help="A larger figure is better, such as tokens per second.")] = False,
-    collective: Annotated[str, typer.Option(
-        metavar="OP", help="Collective to run without a command. Roles: rank0, rank1, ...")] = "all_reduce",
-    size: Annotated[int, typer.Option(metavar="BYTES", help="Size of the collective. 0: 256 MiB, or 1 MiB without a GPU.")] = 0,
-    sync: Annotated[str, typer.Option(metavar="MODEL", help="Compare a weight sync of this model. Roles: trainer, engine.")] = "",
-    method: Annotated[str, typer.Option(help="Method of the weight sync. Default: nccl-per-tensor; without a GPU gloo-per-tensor.")] = "",
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False),
+    ] = None,
+    figure: Annotated[
+        str,
+        typer.Option(
+            metavar="REGEX",
+            help="Expression for the number that your command prints; named groups for several.",
+        ),
+    ] = "",
+    more_is_better: Annotated[
+        bool, typer.Option("--more-is-better", help="A larger figure is better, such as tokens per second.")
+    ] = False,
+    collective: Annotated[
+        str, typer.Option(metavar="OP", help="Collective to run without a command. Roles: rank0, rank1, ...")
+    ] = "all_reduce",
+    size: Annotated[
+        int, typer.Option(metavar="BYTES", help="Size of the collective. 0: 256 MiB, or 1 MiB without a GPU.")
+    ] = 0,
+    sync: Annotated[
+        str,
+        typer.Option(metavar="MODEL", help="Compare a weight sync of this model. Roles: trainer, engine."),
+    ] = "",
+    method: Annotated[
+        str,
+        typer.Option(
+            help="Method of the weight sync. Default: nccl-per-tensor; without a GPU gloo-per-tensor."
+        ),
+    ] = "",
     layers: Annotated[int, typer.Option(help="Number of layers of the model. 0: all.")] = 0,
     rounds: Annotated[int, typer.Option(max=1000, help="How often to run A B B A.")] = 3,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit of all runs together: 90s, 5m, 1h30m.")] = "10m",
-    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")] = "",
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="Time limit of all runs together: 90s, 5m, 1h30m.")
+    ] = "10m",
+    python: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")
+    ] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1. Default: all.")] = "",
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")] = False,
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")
+    ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -63,14 +95,36 @@ def ab(
     with contextlib.ExitStack() as stack:
         try:
             until = began + duration_s(budget)
-            engine = functools.cache(lambda: stack.enter_context(Engine(
-                choose(python, until - time.monotonic()).prefix, None, Redactor(os.environ), stopped=stopped, until=until)))
+            engine = functools.cache(
+                lambda: stack.enter_context(
+                    Engine(
+                        choose(python, until - time.monotonic()).prefix,
+                        None,
+                        Redactor(os.environ),
+                        stopped=stopped,
+                        until=until,
+                    )
+                )
+            )
             if min(rounds - 1, size, layers) < 0:
                 raise ValueError("--rounds must be at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
-            subject = functools.partial(compare.subject, engine, devices, command or [], figure, more_is_better, collective, size,
-                                        models.spec_of(sync, layers), method, stopped)
-            seen, libraries = _compared(subject, None if command else engine, a, b, rounds, until, allow_busy, stopped)
+            subject = functools.partial(
+                compare.subject,
+                engine,
+                devices,
+                command or [],
+                figure,
+                more_is_better,
+                collective,
+                size,
+                models.spec_of(sync, layers),
+                method,
+                stopped,
+            )
+            seen, libraries = _compared(
+                subject, None if command else engine, a, b, rounds, until, allow_busy, stopped
+            )
             if gpus and devices.cache_info().currsize and None in devices():
                 answer.say(NOT_HERE % gpus)
         except ValueError as error:
@@ -80,8 +134,16 @@ def ab(
     _tell(seen, libraries, json, html, fail_on, stopped.received)
 
 
-def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engine] | None, a: str, b: str, rounds: int, until: float,
-              allow_busy: bool, stopped: stop.Stop) -> tuple[Comparison, Environment | Gap]:
+def _compared(
+    subject: Callable[[], compare.Subject],
+    engine: Callable[[], Engine] | None,
+    a: str,
+    b: str,
+    rounds: int,
+    until: float,
+    allow_busy: bool,
+    stopped: stop.Stop,
+) -> tuple[Comparison, Environment | Gap]:
     """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
     arms = reader.read(a, b, within_s=until - time.monotonic())
     if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
@@ -96,24 +158,63 @@ def _compared(subject: Callable[[], compare.Subject], engine: Callable[[], Engin
     return seen, environment.of_arms(engine(), arms)
 
 
-def _tell(seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str,
-          received: int) -> NoReturn:
+def _tell(
+    seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str, received: int
+) -> NoReturn:
     findings = worst_first(comparison.judge(seen, libraries))
     verdict, tables = verdict_of(findings), tables_of(seen)
     code = 128 + received if received else exit_code(verdict, fail_on)
-    lines = [line for f in findings for line in (
-        f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
-        *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)))]
+    lines = [
+        line
+        for f in findings
+        for line in (
+            f"{f.severity.value:7} {f.title}",
+            *(f"        {' '.join(e.text.split())}" for e in f.evidence[:4] if e.text not in f.title),
+            *(f"        {x}" for r in f.remedy for x in (r.text, *r.lines)),
+        )
+    ]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
-    answer.end(_document(seen, findings, verdict, code) if json else text, code, html, lambda: answer.page_of(
-        "ab", f"{verdict.capitalize()}: {findings[0].title}", findings, tables, code, answer.judged(libraries)))
+    answer.end(
+        _document(seen, findings, verdict, code) if json else text,
+        code,
+        html,
+        lambda: answer.page_of(
+            "ab",
+            f"{verdict.capitalize()}: {findings[0].title}",
+            findings,
+            tables,
+            code,
+            answer.judged(libraries),
+        ),
+    )
 
 
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    ratios = [{"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
-              for n in comparison.names(seen) for r in [comparison.ratio(seen, n)] if r]
-    rows = [{"id": f.id, "severity": f.severity.value, "text": f.title, "replacement": "\n".join(x for r in f.remedy for x in r.lines)}
-            for f in findings]
-    kept = {n: getattr(seen, n) for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")}
-    return {"schema": "nccl-runbook/ab/1", "verdict": verdict, "exit_code": code, **kept, "ratios": ratios, "findings": rows,
-            "walk": None if isinstance(seen.walk, Gap) else seen.walk}
+    ratios = [
+        {"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
+        for n in comparison.names(seen)
+        for r in [comparison.ratio(seen, n)]
+        if r
+    ]
+    rows = [
+        {
+            "id": f.id,
+            "severity": f.severity.value,
+            "text": f.title,
+            "replacement": "\n".join(x for r in f.remedy for x in r.lines),
+        }
+        for f in findings
+    ]
+    kept = {
+        n: getattr(seen, n)
+        for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")
+    }
+    return {
+        "schema": "nccl-runbook/ab/1",
+        "verdict": verdict,
+        "exit_code": code,
+        **kept,
+        "ratios": ratios,
+        "findings": rows,
+        "walk": None if isinstance(seen.walk, Gap) else seen.walk,
+    }

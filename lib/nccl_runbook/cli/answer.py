@@ -1,4 +1,5 @@
 """How a command ends: an answer on standard output, one page in a file, an exit code; or one sentence why it cannot."""
+
 import dataclasses
 import errno
 import os
@@ -50,9 +51,18 @@ def _share(wanted: bool) -> bool:
 def _in_a_folder(path: Path | None) -> Path | None:
     """Refused before anything is read: a typing error makes no folder, and replaces no log."""
     if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
-        leave(f"cannot write {path}: " + (f"there is no folder {path.parent}" if not path.parent.is_dir() else "name a file"))
-    if path and path.is_file() and (size := path.stat().st_size) and (
-            size > 1 << 22 or not os.access(path, os.R_OK) or b"NCCL Runbook</title>" not in path.read_bytes()):
+        leave(
+            f"cannot write {path}: "
+            + (f"there is no folder {path.parent}" if not path.parent.is_dir() else "name a file")
+        )
+    if (
+        path
+        and path.is_file()
+        and (size := path.stat().st_size)
+        and (
+            size > 1 << 22 or not os.access(path, os.R_OK) or b"NCCL Runbook</title>" not in path.read_bytes()
+        )
+    ):
         leave(f"cannot write {path}: it exists and is not a page of this tool")
     return path
 
@@ -63,17 +73,43 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
-    return {"typer": typer,
-            "FailOnOption": Annotated[str, typer.Option(metavar="VERDICT", callback=_known,
-                                                        help=f"The exit code is not 0 from this verdict on: {', '.join(FAIL_ON)}.")],
-            "JsonOption": Annotated[bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")],
-            "RedactOption": Annotated[str, typer.Option(metavar="FILE", callback=_own_patterns,
-                                                        help="Also mask text that matches the expressions in this file.")],
-            "ShareOption": Annotated[bool, typer.Option(
-                "--share", callback=_share, help="Replace names of hosts, users, teams, buckets and folders, IP and MAC addresses, and GPU "
-                "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.")],
-            "HtmlOption": Annotated[Path | None, typer.Option(metavar="FILE", callback=_in_a_folder,
-                                                              help="Also write the answer as one page to pass on.")]}[name]
+    return {
+        "typer": typer,
+        "FailOnOption": Annotated[
+            str,
+            typer.Option(
+                metavar="VERDICT",
+                callback=_known,
+                help=f"The exit code is not 0 from this verdict on: {', '.join(FAIL_ON)}.",
+            ),
+        ],
+        "JsonOption": Annotated[
+            bool, typer.Option("--json", help="Print only the answer, as JSON, on standard output.")
+        ],
+        "RedactOption": Annotated[
+            str,
+            typer.Option(
+                metavar="FILE",
+                callback=_own_patterns,
+                help="Also mask text that matches the expressions in this file.",
+            ),
+        ],
+        "ShareOption": Annotated[
+            bool,
+            typer.Option(
+                "--share",
+                callback=_share,
+                help="Replace names of hosts, users, teams, buckets and folders, IP and MAC addresses, and GPU "
+                "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.",
+            ),
+        ],
+        "HtmlOption": Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FILE", callback=_in_a_folder, help="Also write the answer as one page to pass on."
+            ),
+        ],
+    }[name]
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
@@ -84,7 +120,13 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
 
 def named(paths: list[str], one: bool = False) -> None:
     """Leaves where one of them can never be read; with ``one`` only where all are so, and what <(command) gives is read as "-" is."""
-    wrong = [why for path in paths if path != "-" and not path.startswith(HELD if one else ()) for why in [_never_read(path)] if why]
+    wrong = [
+        why
+        for path in paths
+        if path != "-" and not path.startswith(HELD if one else ())
+        for why in [_never_read(path)]
+        if why
+    ]
     if wrong and (not one or len(wrong) == len(paths)):
         leave(wrong[0])
 
@@ -94,8 +136,11 @@ def _never_read(path: str) -> str:
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
         return "" if os.path.lexists(name) else f"there is no file {path}"
     # to open a pipe would wait for whoever writes to it
-    return "" if os.path.isfile(name) and not waits(name) or os.path.isdir(name) else (
-        f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first")
+    return (
+        ""
+        if os.path.isfile(name) and not waits(name) or os.path.isdir(name)
+        else (f"{path} is a pipe, a socket or a device, not a regular file: write its text to a file first")
+    )
 
 
 def put(text: str, stream: TextIO) -> None:
@@ -121,7 +166,9 @@ def tell(answer: Any) -> None:
     import json
 
     redactor = Redactor(os.environ)
-    narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()  # JSON has an escape of its own
+    narrow = (
+        "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()
+    )  # JSON has an escape of its own
     if isinstance(answer, str):
         said = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
     else:
@@ -154,34 +201,62 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
 def program() -> str:
     """How the reader can call this again: by name where PATH has it or a page is to be shared, else as now (`make report` calls
     .venv/bin/nccl-runbook)."""
-    own = sys.argv[0] if Path(sys.argv[0]).name == "nccl-runbook" else os.environ.get(FOLDER, "") + "nccl-runbook"
+    own = (
+        sys.argv[0]
+        if Path(sys.argv[0]).name == "nccl-runbook"
+        else os.environ.get(FOLDER, "") + "nccl-runbook"
+    )
     return "nccl-runbook" if shutil.which("nccl-runbook") or SHARE in os.environ else own
 
 
 def command(*hidden: str) -> str:
     """The line that repeats this call, without secrets and without words that are ours; each word by itself, before a shell's quotes."""
     redactor = Redactor(os.environ)
-    return redactor.text(shlex.join([program(), *(redactor.text(word) for word in sys.argv[1:] if word not in hidden)]))
+    return redactor.text(
+        shlex.join([program(), *(redactor.text(word) for word in sys.argv[1:] if word not in hidden)])
+    )
 
 
 def judged(seen: Environment | Gap) -> dict[str, str]:
     """The software of the first role, as a page names it."""
-    return {name: text for role in getattr(seen, "roles", [])[:1]
-            for name, text in (("torch", role.torch), ("cuda", role.torch_cuda), ("nccl", role.reported)) if isinstance(text, str)}
+    return {
+        name: text
+        for role in getattr(seen, "roles", [])[:1]
+        for name, text in (("torch", role.torch), ("cuda", role.torch_cuda), ("nccl", role.reported))
+        if isinstance(text, str)
+    }
 
 
-def page_of(step: str, sentence: str, findings: Iterable[Finding], tables: Iterable[Table], code: int,
-            software: dict[str, str] | None = None, not_seen: Iterable[str] = (), diff: str = "") -> str:
+def page_of(
+    step: str,
+    sentence: str,
+    findings: Iterable[Finding],
+    tables: Iterable[Table],
+    code: int,
+    software: dict[str, str] | None = None,
+    not_seen: Iterable[str] = (),
+    diff: str = "",
+) -> str:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
     judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
     from nccl_runbook.core.records import Judged, of_findings
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 
     shown = of_findings(step, findings, tables, Judged(**(software or {})), not_seen)
-    document = verdict_document(RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown])
-    if code and EXIT_CODES[document.verdict] != code:  # for what no finding holds, as files that were not read
-        document = dataclasses.replace(document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown")
-    return index(dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code), [shown], diff=diff)
+    document = verdict_document(
+        RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown]
+    )
+    if (
+        code and EXIT_CODES[document.verdict] != code
+    ):  # for what no finding holds, as files that were not read
+        document = dataclasses.replace(
+            document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown"
+        )
+    return index(
+        dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code),
+        [shown],
+        diff=diff,
+    )
 
 
 def index(document: Any, records: Iterable[Any], **more: Any) -> str:

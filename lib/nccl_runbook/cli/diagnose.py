@@ -16,13 +16,31 @@ EPILOG = "Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch   or
 
 
 def diagnose(
-    given: Annotated[list[str] | None, answer.typer.Argument(
-        metavar="[ANYTHING...]", show_default=False, help="Logs, folders, archives, dumps, stacks, records, launch scripts, "
-        "configurations, an allocation, a pid, an error text, - for standard input; nothing: the ranks on this machine.")] = None,
-    against: Annotated[list[str], answer.typer.Option(
-        metavar="GOOD", help="The log of a run that worked, to compare. Repeatable.")] = [],  # noqa: B006
-    gpus: Annotated[int, answer.typer.Option(metavar="N", help="GPUs of a node, for an allocation that does not say it.", min=0)] = 0,
-    gap: Annotated[float, answer.typer.Option(metavar="S", min=0.0, max=3600.0, help="Seconds between two looks at a running job.")] = 10.0,
+    given: Annotated[
+        list[str] | None,
+        answer.typer.Argument(
+            metavar="[ANYTHING...]",
+            show_default=False,
+            help="Logs, folders, archives, dumps, stacks, records, launch scripts, "
+            "configurations, an allocation, a pid, an error text, - for standard input; nothing: the ranks on this machine.",
+        ),
+    ] = None,
+    against: Annotated[
+        list[str],
+        answer.typer.Option(metavar="GOOD", help="The log of a run that worked, to compare. Repeatable."),
+    ] = [],  # noqa: B006
+    gpus: Annotated[
+        int,
+        answer.typer.Option(
+            metavar="N", help="GPUs of a node, for an allocation that does not say it.", min=0
+        ),
+    ] = 0,
+    gap: Annotated[
+        float,
+        answer.typer.Option(
+            metavar="S", min=0.0, max=3600.0, help="Seconds between two looks at a running job."
+        ),
+    ] = 10.0,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -36,16 +54,25 @@ def diagnose(
     if not found.records and sys.stdin.isatty():  # nothing was named, and no rank runs here
         brought, found = _gathered([answer.typer.prompt("A path, or the error text")], gap, gpus, against)
     if not found.records:
-        answer.leave(f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, or run this as the job's "
-                     "user" if brought.pids else
-                     "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, a pid or an error text")
+        answer.leave(
+            f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, or run this as the job's "
+            "user"
+            if brought.pids
+            else "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, a pid or an error text"
+        )
     told = case(found, "diagnose", answer.command(), fail_on)
     from nccl_runbook.environment.change import diff_of
 
     diff = diff_of(told.lead, (*brought.scripts, *brought.configurations))
     said = _document(told, brought, diff) if json else text(told, diff)
-    answer.end(said, told.document.exit_code, html, lambda: answer.index(
-        told.document, told.found.records, test=told.test, diff=diff, collect=told.collect))
+    answer.end(
+        said,
+        told.document.exit_code,
+        html,
+        lambda: answer.index(
+            told.document, told.found.records, test=told.test, diff=diff, collect=told.collect
+        ),
+    )
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
@@ -53,8 +80,13 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
         brought = sort(given)
         if brought == Brought(logs=brought.logs):
             answer.named(list(brought.logs), one=True)
-        return brought, gather(brought, piped(sys.stdin.fileno()) if "-" in brought.logs else None, gpus, lambda pids: _look(pids, gap_s),
-                               against)
+        return brought, gather(
+            brought,
+            piped(sys.stdin.fileno()) if "-" in brought.logs else None,
+            gpus,
+            lambda pids: _look(pids, gap_s),
+            against,
+        )
     except ValueError as error:  # a record that is none, too
         answer.leave(error)
 
@@ -68,9 +100,18 @@ def _look(pids: list[int], gap_s: float) -> Live:
 def _document(told: Case, brought: Brought, diff: str) -> dict[str, Any]:
     """What --json prints; its schema is schemas/diagnose.json."""
     document = told.document
-    return {"schema": "nccl-runbook/diagnose/1", "verdict": document.verdict, "exit_code": document.exit_code,
-            "sentence": document.sentence, "lead": told.lead, "causes": document.causes, "fits": [c.id for c in told.found.fits],
-            "fix_diff": diff,
-            "next": told.test, "collect": told.collect, "not_looked_at": document.not_looked_at,
-            "brought": {what: names for what, names in vars(brought).items() if names},
-            "steps": [{"step": s.notebook, "status": s.status, "reason": s.reason} for s in document.steps]}
+    return {
+        "schema": "nccl-runbook/diagnose/1",
+        "verdict": document.verdict,
+        "exit_code": document.exit_code,
+        "sentence": document.sentence,
+        "lead": told.lead,
+        "causes": document.causes,
+        "fits": [c.id for c in told.found.fits],
+        "fix_diff": diff,
+        "next": told.test,
+        "collect": told.collect,
+        "not_looked_at": document.not_looked_at,
+        "brought": {what: names for what, names in vars(brought).items() if names},
+        "steps": [{"step": s.notebook, "status": s.status, "reason": s.reason} for s in document.steps],
+    }

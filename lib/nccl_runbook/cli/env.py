@@ -1,4 +1,5 @@
 """`nccl-runbook env`: what is set, who reads it, and what should stand there instead."""
+
 import dataclasses
 import sys
 from pathlib import Path
@@ -18,12 +19,25 @@ EPILOG = "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or
 
 
 def env(
-    file: Annotated[Path | None, typer.Argument(help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - for standard input.",
-                                                show_default=False)] = None,
-    pid: Annotated[list[int], typer.Option(
-        metavar="N...", help="A running process. Several are compared, such as trainer and engine.")] = [],  # noqa: B006
-    torch: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this torch version, such as 2.11.")] = "",
-    nccl: Annotated[str, typer.Option(metavar="VERSION", help="Judge for this NCCL version, such as 2.28.9.")] = "",
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - for standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    pid: Annotated[
+        list[int],
+        typer.Option(
+            metavar="N...", help="A running process. Several are compared, such as trainer and engine."
+        ),
+    ] = [],  # noqa: B006
+    torch: Annotated[
+        str, typer.Option(metavar="VERSION", help="Judge for this torch version, such as 2.11.")
+    ] = "",
+    nccl: Annotated[
+        str, typer.Option(metavar="VERSION", help="Judge for this NCCL version, such as 2.28.9.")
+    ] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -31,8 +45,14 @@ def env(
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
     """List settings that nobody reads, or that are wrong, renamed or obsolete, and what to set instead. Reads only."""
-    wrong = [f"--pid {p}: a process id must be above 0" for p in pid if p < 1] + ["name a file or processes, not both"] * bool(file and pid)
-    wrong += [f"{v!r} is not a version: write numbers such as 2.11" for v in (torch, nccl) if v and not v[0].isdecimal()]
+    wrong = [f"--pid {p}: a process id must be above 0" for p in pid if p < 1] + [
+        "name a file or processes, not both"
+    ] * bool(file and pid)
+    wrong += [
+        f"{v!r} is not a version: write numbers such as 2.11"
+        for v in (torch, nccl)
+        if v and not v[0].isdecimal()
+    ]
     if wrong:
         answer.leave(wrong[0])
     seen = _read(file, pid)
@@ -42,16 +62,35 @@ def env(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
-    said = _as_json(seen, findings, verdict, code, diff) if json else _as_text(seen, findings, verdict, code, diff)
-    answer.end(said, code, html, lambda: answer.page_of(
-        "02-environment", f"{verdict.capitalize()}: {findings[0].title}", findings,
-        (variables_table(seen), libraries_table(seen), host_table(seen)), code, answer.judged(seen), diff=diff))
+    said = (
+        _as_json(seen, findings, verdict, code, diff)
+        if json
+        else _as_text(seen, findings, verdict, code, diff)
+    )
+    answer.end(
+        said,
+        code,
+        html,
+        lambda: answer.page_of(
+            "02-environment",
+            f"{verdict.capitalize()}: {findings[0].title}",
+            findings,
+            (variables_table(seen), libraries_table(seen), host_table(seen)),
+            code,
+            answer.judged(seen),
+            diff=diff,
+        ),
+    )
 
 
 def _read(file: Path | None, pids: list[int]) -> Environment:
     """What was named, as facts; leaves with one sentence where it cannot be read."""
     if file:
-        role = environment_file.parse(sys.stdin.read(), "standard input") if str(file) == "-" else environment_file.read(str(file))
+        role = (
+            environment_file.parse(sys.stdin.read(), "standard input")
+            if str(file) == "-"
+            else environment_file.read(str(file))
+        )
         seen = role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))
     else:
         seen = probe.looks(pids)
@@ -60,20 +99,53 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
     return seen
 
 
-def _as_json(seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> dict[str, Any]:
-    rows = [{"id": f.id, "variable": variable_of(f), "severity": f.severity.value, "text": f.title,
-             "replacement": "\n".join(line for r in f.remedy for line in r.lines)} for f in findings]
-    return {"schema": "nccl-runbook/env/1", "verdict": verdict, "exit_code": code, "roles": [r.name for r in seen.roles], "findings": rows,
-            "fix_diff": diff, "settings": {r.name: r.variables for r in seen.roles}}
+def _as_json(
+    seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str
+) -> dict[str, Any]:
+    rows = [
+        {
+            "id": f.id,
+            "variable": variable_of(f),
+            "severity": f.severity.value,
+            "text": f.title,
+            "replacement": "\n".join(line for r in f.remedy for line in r.lines),
+        }
+        for f in findings
+    ]
+    return {
+        "schema": "nccl-runbook/env/1",
+        "verdict": verdict,
+        "exit_code": code,
+        "roles": [r.name for r in seen.roles],
+        "findings": rows,
+        "fix_diff": diff,
+        "settings": {r.name: r.variables for r in seen.roles},
+    }
 
 
 def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> str:
-    lines = [line for f in findings for line in (
-        f"{f.severity.value:7} {f.title}", *(f"        {' '.join(e.text.split())}" for e in f.evidence[:3] if e.text not in f.title),
-        *(told for r in f.remedy for told in (f"        {r.text}", *(f"            {x}" for x in r.lines))),
-        *(f"            {row}" for row in diff.splitlines() if f is findings[0]))]
-    lines += [f"not looked at: {path}: {gap}" for name, part in [*((r.name, r) for r in seen.roles), ("host", seen.host)]
-              for path, gap in gaps_in(part, name) if gap.reason != "not-run"]
-    lines.append(f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
-                 f"set in {', '.join(r.name for r in seen.roles)}")
+    lines = [
+        line
+        for f in findings
+        for line in (
+            f"{f.severity.value:7} {f.title}",
+            *(f"        {' '.join(e.text.split())}" for e in f.evidence[:3] if e.text not in f.title),
+            *(
+                told
+                for r in f.remedy
+                for told in (f"        {r.text}", *(f"            {x}" for x in r.lines))
+            ),
+            *(f"            {row}" for row in diff.splitlines() if f is findings[0]),
+        )
+    ]
+    lines += [
+        f"not looked at: {path}: {gap}"
+        for name, part in [*((r.name, r) for r in seen.roles), ("host", seen.host)]
+        for path, gap in gaps_in(part, name)
+        if gap.reason != "not-run"
+    ]
+    lines.append(
+        f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
+        f"set in {', '.join(r.name for r in seen.roles)}"
+    )
     return "\n".join(lines)

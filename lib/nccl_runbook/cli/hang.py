@@ -19,8 +19,13 @@ SHOWN = 3  # files of one kind that were not used: beside dumps there may lie a 
 
 
 def hang(
-    paths: Annotated[list[str], typer.Argument(
-        metavar="PATH...", help="Flight-recorder dumps, logs, stacks, live looks. Folders and archives are fine.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="Flight-recorder dumps, logs, stacks, live looks. Folders and archives are fine.",
+        ),
+    ],
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -36,15 +41,28 @@ def hang(
     code = exit_code(verdict, fail_on)
     shown = tables(seen, told.culprits)
     sentence = told.sentence.rstrip(".") + f" ({told.status})" * (told.status in ("possible", "likely"))
-    answer.end(document(seen, told, verdict, code) if json else text(seen, told, sentence, findings[0], shown)
-               + f"\nverdict: {verdict} (exit code {code})", code, html,
-               lambda: answer.page_of("06-timeouts", f"{verdict.capitalize()}: {sentence}", findings, shown, code))
+    answer.end(
+        document(seen, told, verdict, code)
+        if json
+        else text(seen, told, sentence, findings[0], shown) + f"\nverdict: {verdict} (exit code {code})",
+        code,
+        html,
+        lambda: answer.page_of("06-timeouts", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
+    )
 
 
 def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
-    return {"schema": "nccl-runbook/hang/1", "verdict": verdict, "exit_code": code, **vars(told), "collective": told.collective or None,
-            "frame": told.frame or None, "stacks": seen.stacks, "files": seen.files}
+    return {
+        "schema": "nccl-runbook/hang/1",
+        "verdict": verdict,
+        "exit_code": code,
+        **vars(told),
+        "collective": told.collective or None,
+        "frame": told.frame or None,
+        "stacks": seen.stacks,
+        "files": seen.files,
+    }
 
 
 def text(seen: Hang, told: rules.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
@@ -54,6 +72,10 @@ def text(seen: Hang, told: rules.Told, sentence: str, first: Finding, tables: li
     lines += [f"   {WHO[r.who]}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
-    lines += [f"not used: {', '.join(names[:SHOWN])}" + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
-              + f": {why}" for why, names in grouped((f.problem, f.name) for f in seen.files if f.problem).items()]
+    lines += [
+        f"not used: {', '.join(names[:SHOWN])}"
+        + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
+        + f": {why}"
+        for why, names in grouped((f.problem, f.name) for f in seen.files if f.problem).items()
+    ]
     return "\n".join(lines)

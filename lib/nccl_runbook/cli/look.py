@@ -1,4 +1,5 @@
 """`nccl-runbook look`: who did not come to the collective, seen from beside the running job. Reads only; no torch, no Jupyter."""
+
 import dataclasses
 import os
 import sys
@@ -26,11 +27,20 @@ EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look -
 
 
 def look(
-    pid: Annotated[list[int], typer.Option(metavar="N...", help="Look only at the job of this rank or launcher.")] = [],  # noqa: B006
-    gap: Annotated[float, typer.Option(metavar="S", min=0.0, max=3600.0, help="Seconds between the first and the last sample.")] = 10.0,
-    record: Annotated[list[Path], typer.Option(
-        metavar="FILE...", help="Join records from several hosts, without touching a machine.")] = [],  # noqa: B006
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Save the record, to join or judge it elsewhere.")] = None,
+    pid: Annotated[
+        list[int], typer.Option(metavar="N...", help="Look only at the job of this rank or launcher.")
+    ] = [],  # noqa: B006
+    gap: Annotated[
+        float,
+        typer.Option(metavar="S", min=0.0, max=3600.0, help="Seconds between the first and the last sample."),
+    ] = 10.0,
+    record: Annotated[
+        list[Path],
+        typer.Option(metavar="FILE...", help="Join records from several hosts, without touching a machine."),
+    ] = [],  # noqa: B006
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Save the record, to join or judge it elsewhere.")
+    ] = None,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -39,35 +49,74 @@ def look(
 ) -> None:
     """Look at a job that hangs now: which rank never came, what it is doing, and who waits for it. Reads only."""
     if record and (pid or save):
-        answer.leave("--record cannot be combined with --pid or --save: it joins records and looks at no process")
+        answer.leave(
+            "--record cannot be combined with --pid or --save: it joins records and looks at no process"
+        )
     if save and not save.parent.is_dir():  # a typing error makes no folder
         answer.leave(f"cannot write {save}: there is no folder {save.parent}")
     began = time.monotonic()
     looks = together(_recorded(record)) if record else [_seen(pid, gap, answer.say)]
-    again = ("python3 nccl-look.pyz --live --gap", " ".join(["nccl-runbook look", *(f"--pid {p}" for p in pid), "--gap"]))
-    pictures = [dataclasses.replace(p, decides=p.decides if record else p.decides.replace(*again)) for p in rules.judge(looks)]
+    again = (
+        "python3 nccl-look.pyz --live --gap",
+        " ".join(["nccl-runbook look", *(f"--pid {p}" for p in pid), "--gap"]),
+    )
+    pictures = [
+        dataclasses.replace(p, decides=p.decides if record else p.decides.replace(*again))
+        for p in rules.judge(looks)
+    ]
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
-    answer.tell(document(pictures, looks, word, code) if json else f"{look_live.text(pictures, looks)}\nverdict: {word} (exit code {code})")
+    answer.tell(
+        document(pictures, looks, word, code)
+        if json
+        else f"{look_live.text(pictures, looks)}\nverdict: {word} (exit code {code})"
+    )
     if save is not None:  # after the answer, which is there though the file cannot be written
-        answer.write(save, json_text(read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)), 0o600)
+        answer.write(
+            save,
+            json_text(
+                read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)
+            ),
+            0o600,
+        )
     if html is not None:
         lead = pictures[0].sentence if pictures else "no rank was found"
-        answer.write(html, answer.page_of(
-            look_live.STEP, f"{word.capitalize()}: {lead}", map(finding, pictures), [looked_table(p, looks) for p in pictures], code,
-            not_seen=[line for p in pictures for line in p.not_seen]))
+        answer.write(
+            html,
+            answer.page_of(
+                look_live.STEP,
+                f"{word.capitalize()}: {lead}",
+                map(finding, pictures),
+                [looked_table(p, looks) for p in pictures],
+                code,
+                not_seen=[line for p in pictures for line in p.not_seen],
+            ),
+        )
     sys.exit(code)
 
 
 def finding(picture: rules.Picture) -> Finding:
     """What a page says of a job, with what the table of causes says to do about a cause that is more than possible."""
-    severity = {"broken": Severity.BROKEN, "degraded": Severity.WARN, "unknown": Severity.UNKNOWN, "healthy": Severity.OK}[
-        rules.verdict([picture])]
-    known = [*(usual(picture.cause) if picture.cause and picture.status in ("established", "likely") else ()),
-             *[Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides)]
+    severity = {
+        "broken": Severity.BROKEN,
+        "degraded": Severity.WARN,
+        "unknown": Severity.UNKNOWN,
+        "healthy": Severity.OK,
+    }[rules.verdict([picture])]
+    known = [
+        *(usual(picture.cause) if picture.cause and picture.status in ("established", "likely") else ()),
+        *[Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides),
+    ]
     remedy = known or [NOTHING_KNOWN] * (severity in (Severity.BROKEN, Severity.WARN))
-    return Finding("look-told", severity, picture.sentence, tuple(picture.evidence), tuple(remedy), picture.cause,
-                   picture.cause and (picture.status or "possible"))
+    return Finding(
+        "look-told",
+        severity,
+        picture.sentence,
+        tuple(picture.evidence),
+        tuple(remedy),
+        picture.cause,
+        picture.cause and (picture.status or "possible"),
+    )
 
 
 def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
@@ -87,19 +136,36 @@ def _recorded(paths: Sequence[Path]) -> list[Live]:
     looks = whole_looks(found)
     if len(looks) < len(found):
         answer.leave("a record comes from another version, or one of its samples is incomplete")
-    return looks or answer.leave(f"no live look in {', '.join(map(str, paths))}: create one with nccl-look.pyz --live")
+    return looks or answer.leave(
+        f"no live look in {', '.join(map(str, paths))}: create one with nccl-look.pyz --live"
+    )
 
 
-def document(pictures: Sequence[rules.Picture], looks: Sequence[Live], verdict: str, code: int) -> dict[str, Any]:
+def document(
+    pictures: Sequence[rules.Picture], looks: Sequence[Live], verdict: str, code: int
+) -> dict[str, Any]:
     """What --json prints; its schema is schemas/look.json."""
-    return {"schema": "nccl-runbook/look/1", "verdict": verdict, "exit_code": code, "jobs": [_job(p) for p in pictures],
-            "hosts": [{"host": one.host, "taken": one.taken, "first_s": one.first_s, "gap_s": one.gap_s} for one in looks]}
+    return {
+        "schema": "nccl-runbook/look/1",
+        "verdict": verdict,
+        "exit_code": code,
+        "jobs": [_job(p) for p in pictures],
+        "hosts": [
+            {"host": one.host, "taken": one.taken, "first_s": one.first_s, "gap_s": one.gap_s}
+            for one in looks
+        ],
+    }
 
 
 def _job(picture: rules.Picture) -> dict[str, Any]:
-    return {**vars(picture), "status": picture.status or None, "frame": picture.culprits[0].frame if picture.culprits else "",
-            "culprits": [_who(v) for v in picture.culprits], "victims": [_who(v) for v in picture.victims],
-            "ranks": [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks]}
+    return {
+        **vars(picture),
+        "status": picture.status or None,
+        "frame": picture.culprits[0].frame if picture.culprits else "",
+        "culprits": [_who(v) for v in picture.culprits],
+        "victims": [_who(v) for v in picture.victims],
+        "ranks": [{**_who(v), "does": v.does, "frame": v.frame, "waits_in": v.where} for v in picture.ranks],
+    }
 
 
 def _who(view: rules.RankView) -> dict[str, Any]:

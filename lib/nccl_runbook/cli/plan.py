@@ -1,4 +1,5 @@
 """`nccl-runbook plan`: from an allocation to who sits on which GPU, before anything starts. Reads only."""
+
 import dataclasses
 import os
 from typing import Annotated, Any
@@ -17,19 +18,35 @@ from nccl_runbook.report.tables import finding_text
 
 EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
 SCHEMA = "nccl-runbook/plan/1"
-MOST_SHOWN = 40   # plans of a page in full; a table names all
+MOST_SHOWN = 40  # plans of a page in full; a table names all
 
 
 def plan(
-    target: Annotated[str, typer.Argument(metavar="ALLOCATION|FILE|FOLDER", help="An allocation string, a launch line, a training YAML, "
-                                          "a launch script, or a folder of YAML files.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="ALLOCATION|FILE|FOLDER",
+            help="An allocation string, a launch line, a training YAML, "
+            "a launch script, or a folder of YAML files.",
+        ),
+    ],
     gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per node. A YAML may contain it.", min=0)] = 0,
-    areal: Annotated[str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0. Default: the newest known.")] = "",
+    areal: Annotated[
+        str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0. Default: the newest known.")
+    ] = "",
     launcher: Annotated[str, typer.Option(help="AReaL's launcher: local, single-controller or ray.")] = "",
-    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes, if Ray places the ranks.", min=0)] = 0,
+    nodes: Annotated[
+        int, typer.Option(metavar="N", help="Number of nodes, if Ray places the ranks.", min=0)
+    ] = 0,
     update: Annotated[str, typer.Option(help="How AReaL updates weights: xccl (NCCL) or disk.")] = "",
-    check_devices: Annotated[bool, typer.Option("--check-devices", help="Also check through NVML that the planned GPUs of this machine "
-                                                "are different. Without --gpus: all visible ones.")] = False,
+    check_devices: Annotated[
+        bool,
+        typer.Option(
+            "--check-devices",
+            help="Also check through NVML that the planned GPUs of this machine "
+            "are different. Without --gpus: all visible ones.",
+        ),
+    ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -44,12 +61,28 @@ def plan(
         # 0 and "" where the command line says nothing
         plans, left_out = plans_of(target, Site(gpus or len(seen or ()), launcher, nodes, update), rules)
         if seen is not None:
-            plans = [dataclasses.replace(p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), seen)) for p in plans]
+            plans = [
+                dataclasses.replace(
+                    p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), seen)
+                )
+                for p in plans
+            ]
     except ValueError as error:
         answer.leave(error)
     code = 0 if all(p.clean for p in plans) and not _not_read(left_out) else 3
-    folder = {"schema": SCHEMA, "plans": [document(p) for p in plans], "left_out": left_out, "exit_code": code}
-    said = _as_text(plans, left_out, code) if not json else folder if os.path.isdir(target) else document(plans[0])
+    folder = {
+        "schema": SCHEMA,
+        "plans": [document(p) for p in plans],
+        "left_out": left_out,
+        "exit_code": code,
+    }
+    said = (
+        _as_text(plans, left_out, code)
+        if not json
+        else folder
+        if os.path.isdir(target)
+        else document(plans[0])
+    )
     answer.end(said, code, html, lambda: _page(plans, left_out, code))
 
 
@@ -73,14 +106,29 @@ def document(one: Plan) -> dict[str, Any]:
     """What --json prints about one allocation; its schema is schemas/plan.json."""
     mode, placed = one.mode, one.placed
     return {
-        "schema": SCHEMA, "file": one.where, "framework": one.framework, "allocation": one.text, "launcher": one.launcher, "gpus": one.gpus,
-        "areal": one.rules.tag if one.rules else "", "era": one.rules.era if one.rules else "", "ok": mode is not None, "error": one.error,
-        "type": mode and mode.type, "dims": [dict(p.dims) for p in (mode.parts if mode else ())],
-        "components": [{"name": p.name, "backend": p.backend, "world_size": p.world_size, "alloc_size": p.alloc_size}
-                       for p in (mode.parts if mode else ())],
-        "total_gpus": mode and mode.total_gpus, "groups": [{"name": g.name, "ranks": g.ranks} for g in (placed.groups if placed else ())],
-        "verdict": one.verdict, "sentence": one.finding.title, "evidence": [e.text for e in one.finding.evidence],
-        "remedies": one.finding.remedy, "devices": None if one.devices is None else [f.title for f in one.devices],
+        "schema": SCHEMA,
+        "file": one.where,
+        "framework": one.framework,
+        "allocation": one.text,
+        "launcher": one.launcher,
+        "gpus": one.gpus,
+        "areal": one.rules.tag if one.rules else "",
+        "era": one.rules.era if one.rules else "",
+        "ok": mode is not None,
+        "error": one.error,
+        "type": mode and mode.type,
+        "dims": [dict(p.dims) for p in (mode.parts if mode else ())],
+        "components": [
+            {"name": p.name, "backend": p.backend, "world_size": p.world_size, "alloc_size": p.alloc_size}
+            for p in (mode.parts if mode else ())
+        ],
+        "total_gpus": mode and mode.total_gpus,
+        "groups": [{"name": g.name, "ranks": g.ranks} for g in (placed.groups if placed else ())],
+        "verdict": one.verdict,
+        "sentence": one.finding.title,
+        "evidence": [e.text for e in one.finding.evidence],
+        "remedies": one.finding.remedy,
+        "devices": None if one.devices is None else [f.title for f in one.devices],
         "exit_code": 0 if one.clean else 3,
     }
 
@@ -102,9 +150,16 @@ def _page(plans: list[Plan], left_out: list[str], code: int) -> str:
     several = len(plans) + len(left_out) > 1
     worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
     # of several plans each keeps its own remedies: a cause would join those of all files
-    findings = [dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f
-                for p in worst for f in [p.finding, *(p.devices or [])]]
-    sentence = f"Allocations: {_clean(plans)}{_not_read(left_out)}" if several else \
-        f"{verdict_of(findings).capitalize()}: {findings[0].title}"
-    return answer.page_of("plan", sentence, findings,
-                          [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code)
+    findings = [
+        dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f
+        for p in worst
+        for f in [p.finding, *(p.devices or [])]
+    ]
+    sentence = (
+        f"Allocations: {_clean(plans)}{_not_read(left_out)}"
+        if several
+        else f"{verdict_of(findings).capitalize()}: {findings[0].title}"
+    )
+    return answer.page_of(
+        "plan", sentence, findings, [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code
+    )

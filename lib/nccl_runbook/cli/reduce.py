@@ -1,4 +1,5 @@
 """`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the log of each that was tried."""
+
 import contextlib
 import dataclasses
 import errno
@@ -18,8 +19,10 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.stop import Stop
 
-EPILOG = ("Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
-          "srun -N {nodes} python3 train.py --learners {learners}")
+EPILOG = (
+    "Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
+    "srun -N {nodes} python3 train.py --learners {learners}"
+)
 LOOK_S = 3.0
 
 
@@ -40,14 +43,32 @@ class Tried:
 
 
 def reduce(
-    command: Annotated[list[str], typer.Argument(
-        metavar="-- CMD...", help="Your job. {NAME} is replaced by the value of that axis, and the variable NAME is set.")],
-    axis: Annotated[list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")] = [],  # noqa: B006
-    deadline: Annotated[float, typer.Option(
-        metavar="S", min=1.0, max=1e6, help="Seconds per run. After that, look at the run, then end it.")] = 900,
-    fail_on: Annotated[str, typer.Option(metavar="REGEX", help="A line that shows the failure. Default: any exit code except 0.")] = "",
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="Runs per combination, for intermittent failures.")] = 1,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the logs: new or empty.")] = Path("reduce-logs"),
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- CMD...",
+            help="Your job. {NAME} is replaced by the value of that axis, and the variable NAME is set.",
+        ),
+    ],
+    axis: Annotated[
+        list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")
+    ] = [],  # noqa: B006
+    deadline: Annotated[
+        float,
+        typer.Option(
+            metavar="S", min=1.0, max=1e6, help="Seconds per run. After that, look at the run, then end it."
+        ),
+    ] = 900,
+    fail_on: Annotated[
+        str,
+        typer.Option(metavar="REGEX", help="A line that shows the failure. Default: any exit code except 0."),
+    ] = "",
+    repeats: Annotated[
+        int, typer.Option(min=1, max=100, help="Runs per combination, for intermittent failures.")
+    ] = 1,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the logs: new or empty.")] = Path(
+        "reduce-logs"
+    ),
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -73,9 +94,21 @@ def reduce(
     for values in combinations:
         words = reduction.command_for(command, values)
         try:
-            tried.append(_try(values, words, fail_on, deadline, repeats, out / f"{len(tried) + 1:02d}-{_name(values)}", stopped))
+            tried.append(
+                _try(
+                    values,
+                    words,
+                    fail_on,
+                    deadline,
+                    repeats,
+                    out / f"{len(tried) + 1:02d}-{_name(values)}",
+                    stopped,
+                )
+            )
         except (ValueError, OSError) as error:
-            _ = [p.unlink() for p in out.iterdir() if not p.stat().st_size]  # of what could not start: the folder may be named again
+            _ = [
+                p.unlink() for p in out.iterdir() if not p.stat().st_size
+            ]  # of what could not start: the folder may be named again
             is_usage = isinstance(error, ValueError)
             answer.leave(error if is_usage else f"cannot write {out}: {error.strerror}", 2 if is_usage else 1)
         (answer.say if json else answer.tell)(_line(tried[-1]))
@@ -85,8 +118,15 @@ def reduce(
     answer.end(document if json else document["sentence"], document["exit_code"])
 
 
-def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: float, repeats: int, stem: Path,
-         stopped: Stop) -> Tried:
+def _try(
+    values: dict[str, str],
+    words: list[str],
+    wanted: str,
+    deadline_s: float,
+    repeats: int,
+    stem: Path,
+    stopped: Stop,
+) -> Tried:
     """Up to ``repeats`` runs, none after the first failure or a signal."""
     tried = Tried(values)
     while tried.runs < repeats and not tried.failed and not (tried.runs and stopped()):
@@ -103,13 +143,17 @@ def _try(values: dict[str, str], words: list[str], wanted: str, deadline_s: floa
     return tried
 
 
-def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: float, tried: Tried,
-         stopped: Stop) -> tuple[str, int | None, str]:
+def _run(
+    words: list[str], values: Mapping[str, str], wanted: str, deadline_s: float, tried: Tried, stopped: Stop
+) -> tuple[str, int | None, str]:
     """How one run ended, its exit code, and the line that says so."""
     from nccl_runbook.launch import command
 
-    with open(tried.logs[-1], "wb") as log, command.supervised(words, {**os.environ, **values}, log) as job, \
-            (command.first_line(wanted, log.name) if wanted else contextlib.nullcontext()) as search:
+    with (
+        open(tried.logs[-1], "wb") as log,
+        command.supervised(words, {**os.environ, **values}, log) as job,
+        command.first_line(wanted, log.name) if wanted else contextlib.nullcontext() as search,
+    ):
         if not command.ends(job, deadline_s, stopped, search):
             return _unfinished(job, deadline_s, tried, stopped)
         if search and search.returncode == command.FOUND:
@@ -119,11 +163,17 @@ def _run(words: list[str], values: Mapping[str, str], wanted: str, deadline_s: f
         return "passed" if job.poll() == 0 else "otherwise" if wanted else "failed", job.poll(), ""
 
 
-def _unfinished(job: subprocess.Popen, deadline_s: float, tried: Tried, stopped: Stop) -> tuple[str, int | None, str]:
+def _unfinished(
+    job: subprocess.Popen, deadline_s: float, tried: Tried, stopped: Stop
+) -> tuple[str, int | None, str]:
     if stopped():
         return "interrupted", None, stopped()
     if job.poll() is not None:
-        return "otherwise", job.poll(), f"ended with exit code {job.poll()}; its log was still being searched after {deadline_s:g} s"
+        return (
+            "otherwise",
+            job.poll(),
+            f"ended with exit code {job.poll()}; its log was still being searched after {deadline_s:g} s",
+        )
     tried.look = _looked_at(job.pid)
     return "hung", None, f"still running after {deadline_s:g} s"
 
@@ -142,14 +192,19 @@ def _looked_at(pid: int) -> str:
 
 # --- how it is told
 
+
 def _name(values: Mapping[str, str]) -> str:
     return re.sub(r"[^\w=,.-]", "_", ",".join(f"{n}={v}" for n, v in values.items()))[:120]
 
 
 def _line(tried: Tried) -> str:
-    how = {"passed": "passed", "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}", "hung": f"HUNG: {tried.line}",
-           "interrupted": tried.line, "otherwise": tried.line or f"ended with exit code {tried.code}, without the line of "
-                                                                 "--fail-on"}[tried.outcome]
+    how = {
+        "passed": "passed",
+        "failed": f"FAILED: {tried.line or f'exit code {tried.code}'}",
+        "hung": f"HUNG: {tried.line}",
+        "interrupted": tried.line,
+        "otherwise": tried.line or f"ended with exit code {tried.code}, without the line of --fail-on",
+    }[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
     seen = f"\n    {tried.look}" if tried.look else ""
     return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
@@ -160,14 +215,27 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     sentence = f"not reproduced: none of {count} combinations failed; it needs a larger form, or it is intermittent (--repeats)"
     if failing:
-        sentence = (f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); "
-                    f"{failing.look or failing.line or f'exit code {failing.code}'}")
+        sentence = (
+            f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); "
+            f"{failing.look or failing.line or f'exit code {failing.code}'}"
+        )
     elif stopped():
-        sentence = (f"{stopped()} after {sum(t.outcome != 'interrupted' for t in tried)} of {count} combinations; none showed the "
-                    "failure")
+        sentence = (
+            f"{stopped()} after {sum(t.outcome != 'interrupted' for t in tried)} of {count} combinations; none showed the "
+            "failure"
+        )
     elif otherwise:
-        sentence = (f"none of {count} combinations showed the failure, but {len(otherwise)} ended badly: see "
-                    f"{shlex.quote(otherwise[0].logs[-1])}")
+        sentence = (
+            f"none of {count} combinations showed the failure, but {len(otherwise)} ended badly: see "
+            f"{shlex.quote(otherwise[0].logs[-1])}"
+        )
     code = 128 + stopped.received if stopped.received else 3 if failing else 4
-    return {"schema": "nccl-runbook/reduce/1", "verdict": "broken" if failing else "unknown", "exit_code": code, "sentence": sentence,
-            "smallest": failing.values if failing else None, "combinations": count, "runs": tried}
+    return {
+        "schema": "nccl-runbook/reduce/1",
+        "verdict": "broken" if failing else "unknown",
+        "exit_code": code,
+        "sentence": sentence,
+        "smallest": failing.values if failing else None,
+        "combinations": count,
+        "runs": tried,
+    }

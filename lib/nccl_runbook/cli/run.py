@@ -1,4 +1,5 @@
 """`nccl-runbook run`: the notebooks, headlessly, and one page."""
+
 import contextlib
 import errno
 import functools
@@ -14,7 +15,17 @@ from typing import Annotated, TextIO
 
 import typer
 
-from nccl_runbook.book import Book, Choice, Options, Planned, UsageError, duration_s, from_here, in_order, make_plan
+from nccl_runbook.book import (
+    Book,
+    Choice,
+    Options,
+    Planned,
+    UsageError,
+    duration_s,
+    from_here,
+    in_order,
+    make_plan,
+)
 from nccl_runbook.cli import answer
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
@@ -26,23 +37,56 @@ from nccl_runbook.report.verdict import START_STEP
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _LEAST_FILES = 64  # open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27)
-_READ = ("log", "against", "hang_path")  # parameters that hold paths: a slip in one is told before the run, not after it
+_READ = (
+    "log",
+    "against",
+    "hang_path",
+)  # parameters that hold paths: a slip in one is told before the run, not after it
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
 
 def run(
-    step: Annotated[list[str], typer.Option(metavar="NAME...", help="Run only these steps, such as 03-fewer-gpus, and 99-verdict.")] = [],  # noqa: B006
-    log: Annotated[list[str], typer.Option(metavar="FILE", help="A log of the failed job, for 00-start and 07-logs. Repeatable.")] = [],  # noqa: B006
-    symptom: Annotated[str, typer.Option(metavar="TEXT", help="What you see, or the error text. It decides the order of the steps.")] = "",
-    python: Annotated[str, typer.Option(
-        metavar="PREFIX", help="Interpreter of your job, a path or a prefix such as `docker exec -i areal python3`.")] = "",
+    step: Annotated[
+        list[str],
+        typer.Option(metavar="NAME...", help="Run only these steps, such as 03-fewer-gpus, and 99-verdict."),
+    ] = [],  # noqa: B006
+    log: Annotated[
+        list[str],
+        typer.Option(metavar="FILE", help="A log of the failed job, for 00-start and 07-logs. Repeatable."),
+    ] = [],  # noqa: B006
+    symptom: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT", help="What you see, or the error text. It decides the order of the steps."
+        ),
+    ] = "",
+    python: Annotated[
+        str,
+        typer.Option(
+            metavar="PREFIX",
+            help="Interpreter of your job, a path or a prefix such as `docker exec -i areal python3`.",
+        ),
+    ] = "",
     gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1. Default: all.")] = "",
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")] = False,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit of the whole run: 90s, 5m, 1h30m.")] = "5m",
-    parameter: Annotated[list[str], typer.Option("-p", metavar="NAME VALUE", help="A notebook parameter. Repeatable.")] = [],  # noqa: B006
-    record: Annotated[list[Path], typer.Option(metavar="FILE...", help="Judge these records again, without touching a machine.")] = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of this run. Default: outputs/<UTC time>.")] = None,
-    notebooks: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)] = _CHECKOUT / "notebooks",
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")
+    ] = False,
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="Time limit of the whole run: 90s, 5m, 1h30m.")
+    ] = "5m",
+    parameter: Annotated[
+        list[str], typer.Option("-p", metavar="NAME VALUE", help="A notebook parameter. Repeatable.")
+    ] = [],  # noqa: B006
+    record: Annotated[
+        list[Path],
+        typer.Option(metavar="FILE...", help="Judge these records again, without touching a machine."),
+    ] = [],  # noqa: B006
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of this run. Default: outputs/<UTC time>.")
+    ] = None,
+    notebooks: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of the notebooks.", show_default=False)
+    ] = _CHECKOUT / "notebooks",
     fail_on: answer.FailOnOption = "unknown",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -58,31 +102,63 @@ def run(
         logs = ":".join(os.path.abspath(os.path.expanduser(path)) for path in log)
         brought = [(name, text) for name, text in (("log", logs), ("symptom", symptom)) if text]
         if record and (brought or parameter or python or gpus or allow_busy):
-            answer.leave("--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: a record keeps its own")
+            answer.leave(
+                "--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: a record keeps its own"
+            )
         given = [*brought, *map(_pair, parameter)]
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
         answer.named(read)
         seconds = duration_s(budget)
         if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _LEAST_FILES:
             answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs so many open files", 1)
-        for source in sources(read if share else []):  # names of the logs are replaced in the words of the command line, too
+        for source in sources(
+            read if share else []
+        ):  # names of the logs are replaced in the words of the command line, too
             learn(source.peek(LEARNT_BYTES).decode("utf-8", "replace"))
-        plan = make_plan(notebooks, [*([START_STEP] if brought and step and START_STEP not in step else []), *step], given, record)
+        plan = make_plan(
+            notebooks,
+            [*([START_STEP] if brought and step and START_STEP not in step else []), *step],
+            given,
+            record,
+        )
         options = Options(
-            outputs=notebooks.absolute().parent / "outputs", out=out, python=_interpreter(python, gpus, plan, seconds),
-            gpus=gpus, allow_busy=allow_busy, budget_s=seconds, began=began, asked=tuple(step), fail_on=fail_on,
-            command=answer.command(_WITH_STDIN))
-        book = Book(plan, options, functools.partial(_progress, sys.stderr if json else sys.stdout),
-                    _by_evidence(symptom) if brought and not step else in_order)
+            outputs=notebooks.absolute().parent / "outputs",
+            out=out,
+            python=_interpreter(python, gpus, plan, seconds),
+            gpus=gpus,
+            allow_busy=allow_busy,
+            budget_s=seconds,
+            began=began,
+            asked=tuple(step),
+            fail_on=fail_on,
+            command=answer.command(_WITH_STDIN),
+        )
+        book = Book(
+            plan,
+            options,
+            functools.partial(_progress, sys.stderr if json else sys.stdout),
+            _by_evidence(symptom) if brought and not step else in_order,
+        )
         document = book.run()
     except (UsageError, ParameterError, RecordError) as error:
-        answer.leave(error, 1 if getattr(error.__cause__, "errno", None) in answer.FULL and not isinstance(error, RecordError) else 2)
+        answer.leave(
+            error,
+            1
+            if getattr(error.__cause__, "errno", None) in answer.FULL and not isinstance(error, RecordError)
+            else 2,
+        )
     except OSError as error:
-        what = "raise ulimit -n" if error.errno == errno.EMFILE else f"cannot write {error.filename or 'the report'}"
+        what = (
+            "raise ulimit -n"
+            if error.errno == errno.EMFILE
+            else f"cannot write {error.filename or 'the report'}"
+        )
         answer.leave(f"{what}: {error.strerror or error}; the pages written before are complete", 1)
     if json:
         answer.tell(document)
-    book.on_line(f"\n{document.sentence}\nverdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}")
+    book.on_line(
+        f"\n{document.sentence}\nverdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}"
+    )
     if book.stop():  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
         sys.stdout.flush()
         os._exit(document.exit_code)
@@ -118,8 +194,13 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     from nccl_runbook.sync import ask as sync, models
 
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
-    checks = {"gpus": gpu_ranges, "model": models.find, "methods": sync.methods_of, "figure": command.compiled,
-              "areal": lambda tag: tag and allocation.at(tag)}
+    checks = {
+        "gpus": gpu_ranges,
+        "model": models.find,
+        "methods": sync.methods_of,
+        "figure": command.compiled,
+        "areal": lambda tag: tag and allocation.at(tag),
+    }
     try:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:
             checks.get(name, str)(text)

@@ -1,4 +1,5 @@
 """`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
+
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,23 +29,54 @@ STEP = "05-weight-sync"
 
 
 def sync(
-    model: Annotated[str, typer.Option(metavar="NAME|PATH", help="A model, a config.json, or safetensors files.")] = "Qwen/Qwen2.5-0.5B",
-    methods: Annotated[str, typer.Option(metavar="LIST", help="usual, all, or names; nccl-flat@64+512: bucket sizes in MiB.")] = "usual",
-    gpus: Annotated[str, typer.Option(metavar="LIST", help="GPUs, the trainer's first. One GPU holds trainer and engine.")] = "",
-    receivers_busy: Annotated[str, typer.Option(metavar="LIST", help="Sizes of matrices that the engines multiply meanwhile.")] = "",
-    tensor_parallel: Annotated[int, typer.Option(metavar="N", help="Ranks per engine; each keeps its own rows.")] = 1,
+    model: Annotated[
+        str, typer.Option(metavar="NAME|PATH", help="A model, a config.json, or safetensors files.")
+    ] = "Qwen/Qwen2.5-0.5B",
+    methods: Annotated[
+        str, typer.Option(metavar="LIST", help="usual, all, or names; nccl-flat@64+512: bucket sizes in MiB.")
+    ] = "usual",
+    gpus: Annotated[
+        str, typer.Option(metavar="LIST", help="GPUs, the trainer's first. One GPU holds trainer and engine.")
+    ] = "",
+    receivers_busy: Annotated[
+        str, typer.Option(metavar="LIST", help="Sizes of matrices that the engines multiply meanwhile.")
+    ] = "",
+    tensor_parallel: Annotated[
+        int, typer.Option(metavar="N", help="Ranks per engine; each keeps its own rows.")
+    ] = 1,
     layers: Annotated[int, typer.Option(metavar="N", help="Number of layers. 0: all.")] = 0,
-    repeats: Annotated[int, typer.Option(metavar="N", help="Syncs per method; the first is reported separately.")] = 3,
-    directory: Annotated[str, typer.Option(metavar="DIR", help="Folder of the disk methods. The next sync removes left-overs.")] = "",
-    allocation: Annotated[str, typer.Option(metavar="STRING", help="Your AReaL allocation, planned first on these GPUs.")] = "",
-    areal: Annotated[str, typer.Option(metavar="TAG", help="Its AReaL tag, such as v0.4.0. Default: the newest known.")] = "",
-    python: Annotated[str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")] = "",
+    repeats: Annotated[
+        int, typer.Option(metavar="N", help="Syncs per method; the first is reported separately.")
+    ] = 3,
+    directory: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder of the disk methods. The next sync removes left-overs.")
+    ] = "",
+    allocation: Annotated[
+        str, typer.Option(metavar="STRING", help="Your AReaL allocation, planned first on these GPUs.")
+    ] = "",
+    areal: Annotated[
+        str, typer.Option(metavar="TAG", help="Its AReaL tag, such as v0.4.0. Default: the newest known.")
+    ] = "",
+    python: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")
+    ] = "",
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit: 90s, 5m.")] = "5m",
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")] = False,
-    trace: Annotated[str, typer.Option(
-        metavar="FILE", help="Read your own sync from a log with lines of pause_trace(). No test runs.")] = "",
-    pid: Annotated[list[int], typer.Option(
-        metavar="N...", help="Read your own sync from sampled stacks of trainer and engines (vLLM: EngineCore).")] = [],  # noqa: B006
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Also test on GPUs that somebody else uses.")
+    ] = False,
+    trace: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Read your own sync from a log with lines of pause_trace(). No test runs."
+        ),
+    ] = "",
+    pid: Annotated[
+        list[int],
+        typer.Option(
+            metavar="N...",
+            help="Read your own sync from sampled stacks of trainer and engines (vLLM: EngineCore).",
+        ),
+    ] = [],  # noqa: B006
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -58,51 +90,113 @@ def sync(
     stopped = stop.Stop()
     with own_folder("nccl-runbook-") as folder:
         try:
-            given = {"run_dir": folder, "python": python, "gpus": gpus, "budget_s": int(duration_s(budget)), "allow_busy": allow_busy,
-                     "model": model, "methods": methods, "directory": directory, "repeats": repeats,
-                     "receivers_busy": receivers_busy, "layers": layers, "allocation": allocation, "areal": areal}
+            given = {
+                "run_dir": folder,
+                "python": python,
+                "gpus": gpus,
+                "budget_s": int(duration_s(budget)),
+                "allow_busy": allow_busy,
+                "model": model,
+                "methods": methods,
+                "directory": directory,
+                "repeats": repeats,
+                "receivers_busy": receivers_busy,
+                "layers": layers,
+                "allocation": allocation,
+                "areal": areal,
+            }
             step = Step(STEP, {name: check_range(name, value) for name, value in given.items()}, stopped)
-            tables = _own(step, trace, pid, stopped) if trace or pid else _measured(step, tensor_parallel, stopped)
+            tables = (
+                _own(step, trace, pid, stopped) if trace or pid else _measured(step, tensor_parallel, stopped)
+            )
         except (ValueError, EngineError) as error:  # an interpreter that cannot be used is a ValueError, too
             answer.leave(error)
         _finish(step, tables, json, html, fail_on, stopped.received)
 
 
-def _own(step: Step, trace: str, pids: list[int], stopped: stop.Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _own(
+    step: Step, trace: str, pids: list[int], stopped: stop.Stop
+) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     if not trace:
         what = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
         answer.say(f"nccl-runbook: {what}; no process is stopped or changed")
         stopped.remember()
-    own = step.collect("own", sync_trace.collect, trace) if trace else \
-        step.collect("own", own_sync.collect, pids, step.left_s, phase_of=weight_sync.phase_of, stopped=stopped)
+    own = (
+        step.collect("own", sync_trace.collect, trace)
+        if trace
+        else step.collect(
+            "own", own_sync.collect, pids, step.left_s, phase_of=weight_sync.phase_of, stopped=stopped
+        )
+    )
     if isinstance(own, Gap) and own.reason == "failed":
         raise ValueError(own.detail)
     return weight_sync.own_sync(own), (), [] if isinstance(own, Gap) else [own_table(own)]
 
 
-def _measured(step: Step, tensor_parallel: int, stopped: stop.Stop) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+def _measured(
+    step: Step, tensor_parallel: int, stopped: stop.Stop
+) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     p, shapes = step.parameters, models.find(step.parameters["model"])
     check(p["allocation"], p["areal"])
     somebody = step.guard(nvml.users, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)
     intended = intend(p["allocation"], plan, p["areal"], step.named_gpus)
     stopped.remember()
-    runs = step.collect("runs", probe.collect, lambda: step.engine,
-                        lambda: models.part(shapes, placement.layers_to_move(plan, p["layers"], shapes["layers_of"])),
-                        lambda: plan.devices, p["methods"], p["directory"], p["repeats"], lambda: step.left_s, p["receivers_busy"],
-                        tensor_parallel, unless=somebody, say=answer.say)
-    tables = [placement_table(plan), methods_table(runs), sweeps_table(runs), choice_table(weight_sync.topology(runs))]
-    return intention(intended, weight_sync.judge(runs, plan)), weight_sync.RESTS_ON, [*intended_tables(intended), *tables]
+    runs = step.collect(
+        "runs",
+        probe.collect,
+        lambda: step.engine,
+        lambda: models.part(shapes, placement.layers_to_move(plan, p["layers"], shapes["layers_of"])),
+        lambda: plan.devices,
+        p["methods"],
+        p["directory"],
+        p["repeats"],
+        lambda: step.left_s,
+        p["receivers_busy"],
+        tensor_parallel,
+        unless=somebody,
+        say=answer.say,
+    )
+    tables = [
+        placement_table(plan),
+        methods_table(runs),
+        sweeps_table(runs),
+        choice_table(weight_sync.topology(runs)),
+    ]
+    return (
+        intention(intended, weight_sync.judge(runs, plan)),
+        weight_sync.RESTS_ON,
+        [*intended_tables(intended), *tables],
+    )
 
 
-def _finish(step: Step, told: tuple[list[Any], tuple[str, ...], list[Table]], json: bool, html: Path | None, fail_on: str,
-            received: int) -> None:
+def _finish(
+    step: Step,
+    told: tuple[list[Any], tuple[str, ...], list[Table]],
+    json: bool,
+    html: Path | None,
+    fail_on: str,
+    received: int,
+) -> None:
     findings, rests_on, tables = told
     step.finish(findings, rests_on, tables)
     record = step.redactor.json(step.record)
-    info = RunInfo(id="sync", started=record.started, command=answer.command(), planned=[STEP],
-                   asked=[STEP], fail_on=fail_on, interrupted=bool(received), signal=received)
+    info = RunInfo(
+        id="sync",
+        started=record.started,
+        command=answer.command(),
+        planned=[STEP],
+        asked=[STEP],
+        fail_on=fail_on,
+        interrupted=bool(received),
+        signal=received,
+    )
     document = verdict_document(info, [record])
-    text = "\n\n".join([*map(repr, tables[:-1] or tables), repr(StepView(record)),
-                        f"verdict: {document.verdict} (exit code {document.exit_code})"])
+    text = "\n\n".join(
+        [
+            *map(repr, tables[:-1] or tables),
+            repr(StepView(record)),
+            f"verdict: {document.verdict} (exit code {document.exit_code})",
+        ]
+    )
     answer.end(record if json else text, document.exit_code, html, lambda: answer.index(document, [record]))

@@ -21,10 +21,18 @@ EVIDENCE = ("file", "line", "text", "rank")
 
 
 def triage(
-    paths: Annotated[list[str], answer.typer.Argument(metavar="PATH...", help="Logs, folders, archives, gzip, or - for standard input.")],
-    against: Annotated[list[str], answer.typer.Option(
-        metavar="GOOD", help="The log of a good run, to compare. Repeatable.")] = [],  # noqa: B006
-    context: Annotated[str, answer.typer.Option(metavar="TEXT", help="What you ran and what happened, in your words.")] = "",
+    paths: Annotated[
+        list[str],
+        answer.typer.Argument(
+            metavar="PATH...", help="Logs, folders, archives, gzip, or - for standard input."
+        ),
+    ],
+    against: Annotated[
+        list[str], answer.typer.Option(metavar="GOOD", help="The log of a good run, to compare. Repeatable.")
+    ] = [],  # noqa: B006
+    context: Annotated[
+        str, answer.typer.Option(metavar="TEXT", help="What you ran and what happened, in your words.")
+    ] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -37,24 +45,53 @@ def triage(
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
     brought = Brought(logs=tuple(paths), words=(context,) * bool(context))
-    told = case(logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, against), "triage", answer.command(), fail_on)
-    answer.end(document(told) if json else text(told), told.document.exit_code, html, lambda: answer.index(
-        told.document, told.found.records, test=told.test, collect=told.collect))
+    told = case(
+        logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, against),
+        "triage",
+        answer.command(),
+        fail_on,
+    )
+    answer.end(
+        document(told) if json else text(told),
+        told.document.exit_code,
+        html,
+        lambda: answer.index(told.document, told.found.records, test=told.test, collect=told.collect),
+    )
 
 
 def document(told: Case) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
     given, dumps, found = told.found.logs, told.found.dumps, told.document
-    logs, lead = given.logs, [_of_dumps(dumps)] if dumps and told.lead == dumps.finding and dumps.finding.cause else []
+    logs, lead = (
+        given.logs,
+        [_of_dumps(dumps)] if dumps and told.lead == dumps.finding and dumps.finding.cause else [],
+    )
     behind = [h for h in given.hypotheses if h.cause not in [first.cause for first in lead]]
-    return {"schema": "nccl-runbook/triage/1", "verdict": found.verdict, "exit_code": found.exit_code, "sentence": found.sentence,
-            "undecided": found.verdict == "unknown" or any(f.id == UNDECIDED for f in given.findings),
-            "hypotheses": [{**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
-                           for h in [*lead, *behind]],
-            "fits": [{"cause": c.id, "title": c.title, "decides": dict(zip(("probe", "why", "line"), c.decides))} for c in given.fits],
-            "ranks": logs.ranks, "files": logs.files, "launcher": logs.launcher, "platform": platform(logs), "against": given.compared,
-            "unknown_lines": [{"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times} for t in logs.unknown],
-            "dumps": dumps.sentence if dumps else ""}
+    return {
+        "schema": "nccl-runbook/triage/1",
+        "verdict": found.verdict,
+        "exit_code": found.exit_code,
+        "sentence": found.sentence,
+        "undecided": found.verdict == "unknown" or any(f.id == UNDECIDED for f in given.findings),
+        "hypotheses": [
+            {**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
+            for h in [*lead, *behind]
+        ],
+        "fits": [
+            {"cause": c.id, "title": c.title, "decides": dict(zip(("probe", "why", "line"), c.decides))}
+            for c in given.fits
+        ],
+        "ranks": logs.ranks,
+        "files": logs.files,
+        "launcher": logs.launcher,
+        "platform": platform(logs),
+        "against": given.compared,
+        "unknown_lines": [
+            {"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times}
+            for t in logs.unknown
+        ],
+        "dumps": dumps.sentence if dumps else "",
+    }
 
 
 def _of_dumps(dumps: Dumps) -> Hypothesis:
@@ -62,14 +99,26 @@ def _of_dumps(dumps: Dumps) -> Hypothesis:
     finding, cause = dumps.finding, causes()[dumps.finding.cause]
     seen = [e for e in finding.evidence if e.source != "next"] or [Evidence(finding.title, "dumps")]
     lines = tuple(LogLine(e.source, 0, e.text) for e in seen)
-    return Hypothesis(cause.id, finding.status, cause.title, cause.says, lines, finding.remedy, Decides(cause.decides[0], "", dumps.next))
+    return Hypothesis(
+        cause.id,
+        finding.status,
+        cause.title,
+        cause.says,
+        lines,
+        finding.remedy,
+        Decides(cause.decides[0], "", dumps.next),
+    )
 
 
 def text(told: Case) -> str:
     """The answer for a terminal, and below it what was read."""
     given = told.found.logs
     logs, undecided = given.logs, told.document.verdict == "unknown"
-    shown = [*there_tables(logs.here, given.hosts, given.there), *([against_table(given.compared)] if given.compared else []),
-             *([ranks_table(logs)] if logs.ranks else []), *([unknown_table(logs)] if logs.unknown and undecided else [])]
+    shown = [
+        *there_tables(logs.here, given.hosts, given.there),
+        *([against_table(given.compared)] if given.compared else []),
+        *([ranks_table(logs)] if logs.ranks else []),
+        *([unknown_table(logs)] if logs.unknown and undecided else []),
+    ]
     other = [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
     return "\n".join([answer_text(told), *other, *(f"\n{table!r}" for table in shown)])

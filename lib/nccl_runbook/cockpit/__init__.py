@@ -2,6 +2,7 @@
 
 ipywidgets is imported only where somebody looks: headless, or without it, the same call gives tables and the command line.
 """
+
 import importlib.util
 import os
 import shlex
@@ -26,7 +27,9 @@ def is_interactive(namespace: Mapping[str, Any]) -> bool:
     """
     if HEADLESS_VARIABLE in os.environ or importlib.util.find_spec("ipywidgets") is None:
         return False
-    return not injected_cells(namespace) and ("JPY_SESSION_NAME" in os.environ or "__vsc_ipynb_file__" in namespace)
+    return not injected_cells(namespace) and (
+        "JPY_SESSION_NAME" in os.environ or "__vsc_ipynb_file__" in namespace
+    )
 
 
 def notebooks_here() -> Path:
@@ -38,10 +41,16 @@ def notebooks_here() -> Path:
 
 def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[str]:
     """The options of `nccl-runbook run` that say the same as the plain variables; what is a default is left out."""
-    told = {"--log": values.get("log", "").strip(), "--symptom": values.get("symptom", "").strip(),
-            "--python": values.get("python", "").strip(), "--gpus": values.get("gpus", "").strip(),
-            "--budget": "" if values.get("budget_s", BUDGET_S) == BUDGET_S else f"{values['budget_s']}s"}
-    line = [part for option, text in told.items() if text for part in (option, text)] + ["--allow-busy"] * bool(values.get("allow_busy"))
+    told = {
+        "--log": values.get("log", "").strip(),
+        "--symptom": values.get("symptom", "").strip(),
+        "--python": values.get("python", "").strip(),
+        "--gpus": values.get("gpus", "").strip(),
+        "--budget": "" if values.get("budget_s", BUDGET_S) == BUDGET_S else f"{values['budget_s']}s",
+    }
+    line = [part for option, text in told.items() if text for part in (option, text)] + [
+        "--allow-busy"
+    ] * bool(values.get("allow_busy"))
     if notebooks is not None and notebooks.resolve() != (outputs_root().parent / "notebooks").resolve():
         line += ["--notebooks", str(notebooks)]
     return line + (["--step", *values["steps"]] if values.get("steps") else [])
@@ -49,7 +58,13 @@ def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[
 
 def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> str:
     """What to type instead of pressing Run, without secrets: each word by itself, before a shell's quotes."""
-    return shlex.join([os.environ.get(FOLDER, "") + "nccl-runbook", "run", *map(Redactor(os.environ).text, arguments(values, notebooks))])
+    return shlex.join(
+        [
+            os.environ.get(FOLDER, "") + "nccl-runbook",
+            "run",
+            *map(Redactor(os.environ).text, arguments(values, notebooks)),
+        ]
+    )
 
 
 def show(namespace: MutableMapping[str, Any], told: Case) -> Any:

@@ -4,6 +4,7 @@ Everything that changes is a widget: JupyterLab restores widgets from the kernel
 no longer true. Buttons may call back in either of the kernel's threads (ipykernel 7) and a run in its own, so
 shared state is under a lock.
 """
+
 import dataclasses
 import os
 import re
@@ -98,37 +99,95 @@ class Cockpit:
         given = [*namespace["log"].split(":"), rest if known else namespace["symptom"]]
         look = {"layout": w.Layout(width="98%"), "style": {"description_width": "9.5rem"}}
         self.fields = {
-            "given": w.Textarea("\n".join(filter(None, given)), description="What do you have?", rows=3, **look, placeholder=(
-                "Paste a path (log, folder of dumps, launch script), the text of a log, or one error line")),
-            "symptom": w.Dropdown(description="Symptom", value=known, **look, options=[
-                ("choose, if you have no text", ""), *((s.words, s.id) for s in symptoms().values())]),
-            "python": w.Text(namespace["python"], description="Interpreter", continuous_update=False, **look,
-                             placeholder="found automatically; or a path, or docker exec -i NAME python3"),
+            "given": w.Textarea(
+                "\n".join(filter(None, given)),
+                description="What do you have?",
+                rows=3,
+                **look,
+                placeholder=(
+                    "Paste a path (log, folder of dumps, launch script), the text of a log, or one error line"
+                ),
+            ),
+            "symptom": w.Dropdown(
+                description="Symptom",
+                value=known,
+                **look,
+                options=[
+                    ("choose, if you have no text", ""),
+                    *((s.words, s.id) for s in symptoms().values()),
+                ],
+            ),
+            "python": w.Text(
+                namespace["python"],
+                description="Interpreter",
+                continuous_update=False,
+                **look,
+                placeholder="found automatically; or a path, or docker exec -i NAME python3",
+            ),
             "gpus": w.Text(namespace["gpus"], description="GPUs", placeholder="all; or 0,1 or 0-3", **look),
-            "budget_s": w.BoundedIntText(namespace["budget_s"], min=10, max=86400, description="Budget, seconds", **look),
-            "allow_busy": w.Checkbox(namespace["allow_busy"], **look,
-                                     description="Also test GPUs that others use (disturbs their jobs)")}
-        self.boxes = {name: w.Checkbox(not wanted or name in wanted, indent=False, layout=look["layout"],
-                                       description=f"{name} ({step_texts()[name].about_s} s): {step_texts()[name].answers}")
-                      for name in TESTS if (self.notebooks / f"{name}.ipynb").is_file()}
+            "budget_s": w.BoundedIntText(
+                namespace["budget_s"], min=10, max=86400, description="Budget, seconds", **look
+            ),
+            "allow_busy": w.Checkbox(
+                namespace["allow_busy"],
+                **look,
+                description="Also test GPUs that others use (disturbs their jobs)",
+            ),
+        }
+        self.boxes = {
+            name: w.Checkbox(
+                not wanted or name in wanted,
+                indent=False,
+                layout=look["layout"],
+                description=f"{name} ({step_texts()[name].about_s} s): {step_texts()[name].answers}",
+            )
+            for name in TESTS
+            if (self.notebooks / f"{name}.ipynb").is_file()
+        }
         # no icons: their glyph would become part of the accessible name
         self.buttons = {
-            "run": w.Button(description="Run tests", button_style="primary", tooltip="Run the steps. Starts ranks on the GPUs."),
+            "run": w.Button(
+                description="Run tests",
+                button_style="primary",
+                tooltip="Run the steps. Starts ranks on the GPUs.",
+            ),
             "cancel": w.Button(description="Cancel", tooltip="Stop the run and its ranks"),
-            "try": w.Button(description="Try it beside a control", layout=w.Layout(width="auto"),
-                            tooltip="Run an all_reduce with and without the setting, in turn")}
-        self.setting = w.Text(description="Setting to try", placeholder="NAME=VALUE", layout=w.Layout(width="60%"),
-                              style=look["style"])
+            "try": w.Button(
+                description="Try it beside a control",
+                layout=w.Layout(width="auto"),
+                tooltip="Run an all_reduce with and without the setting, in turn",
+            ),
+        }
+        self.setting = w.Text(
+            description="Setting to try",
+            placeholder="NAME=VALUE",
+            layout=w.Layout(width="60%"),
+            style=look["style"],
+        )
         self.texts = {name: w.HTML() for name in ("refused", "price", "status", "line", "said")}
         self.card = w.Output()
         self.fix = w.HBox([self.setting, self.buttons["try"]], layout=w.Layout(display="none"))
         self.plan = w.VBox(list(self.boxes.values()))
-        options = w.Accordion([w.VBox([self.fields[name] for name in OPTIONS])],
-                              titles=["Options: interpreter, GPUs, time"])
+        options = w.Accordion(
+            [w.VBox([self.fields[name] for name in OPTIONS])], titles=["Options: interpreter, GPUs, time"]
+        )
         run = w.HBox([self.buttons["run"], self.buttons["cancel"], self.texts["status"]])
-        self.box = w.VBox([self.fields["given"], self.fields["symptom"], self.texts["refused"], self.card, self.fix,
-                           self.texts["price"], run, self.plan, options, self.texts["line"],
-                           self.texts["said"]], layout=w.Layout(max_width="64rem"))
+        self.box = w.VBox(
+            [
+                self.fields["given"],
+                self.fields["symptom"],
+                self.texts["refused"],
+                self.card,
+                self.fix,
+                self.texts["price"],
+                run,
+                self.plan,
+                options,
+                self.texts["line"],
+                self.texts["said"],
+            ],
+            layout=w.Layout(max_width="64rem"),
+        )
         for field in (*self.fields.values(), *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
         for name, action in (("run", self.run), ("cancel", self.cancel), ("try", self.try_setting)):
@@ -141,8 +200,10 @@ class Cockpit:
     def changed(self) -> None:
         """Write every field into its plain variable, and have what was given read."""
         ticked = self._ticked()
-        self.namespace.update({name: self.fields[name].value for name in OPTIONS},
-                              steps=[] if len(ticked) == len(self.boxes) else ticked)
+        self.namespace.update(
+            {name: self.fields[name].value for name in OPTIONS},
+            steps=[] if len(ticked) == len(self.boxes) else ticked,
+        )
         asked = self._symptom(), self.fields["given"].value.strip()
         if asked != self.asked:
             self.asked = asked
@@ -166,12 +227,17 @@ class Cockpit:
             brought, found, wrong = Brought(), Gathered([]), ""
             try:
                 folder = Path(os.environ.get(RUN_DIR_VARIABLE) or outputs_root())
-                brought, found = read([*filter(None, asked[:1]), *items(asked[1], outputs_root().parent, folder / "pasted.log")])
+                brought, found = read(
+                    [*filter(None, asked[:1]), *items(asked[1], outputs_root().parent, folder / "pasted.log")]
+                )
             except (ValueError, OSError) as error:
                 wrong = str(error)
         with _lock:
             if asked == self.asked:
-                words = [self.fields["symptom"].value, *(word for word in brought.words if word != self._symptom())]
+                words = [
+                    self.fields["symptom"].value,
+                    *(word for word in brought.words if word != self._symptom()),
+                ]
                 self.namespace.update(log=":".join(brought.logs), symptom="\n".join(filter(None, words)))
                 self.brought, self.found, self.wrong = brought, found, wrong
                 if not wrong:
@@ -181,7 +247,11 @@ class Cockpit:
     def case(self, run: RunProcess | None) -> Case | None:
         """The answer to what was given, and to what a run tested that is over."""
         known = {r.step for r in self.found.records}
-        tested = [r for r in run.records if r.step in TESTS and r.step not in known] if run and not run.interrupted else []
+        tested = (
+            [r for r in run.records if r.step in TESTS and r.step not in known]
+            if run and not run.interrupted
+            else []
+        )
         found = dataclasses.replace(self.found, records=[*self.found.records, *tested])
         return add_up(found, "00-start", "", "unknown") if found.records and not self.wrong else None
 
@@ -191,7 +261,9 @@ class Cockpit:
         test = answer.test if answer else None
         asked = test.steps if test else []
         lead = answer.lead if answer else None
-        self.plan.children = [self.boxes[step.name] for step, _ in plan(test, self.found.steps) if step.name in self.boxes]
+        self.plan.children = [
+            self.boxes[step.name] for step, _ in plan(test, self.found.steps) if step.name in self.boxes
+        ]
         for name, box in self.boxes.items():
             box.value = name in asked if asked else lead is None
         lines = [line for remedy in (lead.remedy if lead else ()) for line in remedy.lines]
@@ -219,14 +291,22 @@ class Cockpit:
         with _lock:
             refused = self._refused()
             at_work = _latest is not None and _latest.at_work
-            run = _latest if at_work or _latest is None or _latest.about == self.asked else None  # no answer to another question
+            run = (
+                _latest if at_work or _latest is None or _latest.about == self.asked else None
+            )  # no answer to another question
             self.buttons["try"].disabled = bool(refused) or at_work
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
             line = "" if refused or not self._ticked() else command_line(self.values(), self.notebooks)
             seconds = sum(step_texts()[name].about_s for name in self._ticked())
-            state = {"refused": refused, "line": line, "seconds": seconds, "run": run or _latest, "other": run is not _latest,
-                     "expected": seconds if run and run.about == self.asked else 0}  # what is ticked now is not what runs
+            state = {
+                "refused": refused,
+                "line": line,
+                "seconds": seconds,
+                "run": run or _latest,
+                "other": run is not _latest,
+                "expected": seconds if run and run.about == self.asked else 0,
+            }  # what is ticked now is not what runs
             cells = macros("cells.html.j2")
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))

@@ -2,6 +2,7 @@
 
 No notebook and no widget is needed for it. The process holds a pipe from its starter: if that dies, the run ends by itself.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -35,8 +36,13 @@ class RunProcess:
     while at work; ``compared``: what `ab` answered; ``about``: what its starter had been given.
     """
 
-    def __init__(self, arguments: Sequence[str], outputs: Path, on_change: Callable[[RunProcess], None],
-                 command: Sequence[str] = RUN) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        outputs: Path,
+        on_change: Callable[[RunProcess], None],
+        command: Sequence[str] = RUN,
+    ) -> None:
         self.outputs, self.command, self.on_change = outputs, command, on_change
         self.lines: tuple[str, ...] = ()  # replaced for each line: whoever reads it has a whole one
         self.done = self.total = 0
@@ -49,9 +55,15 @@ class RunProcess:
         self.started_at = time.monotonic()
         self._said = tempfile.TemporaryFile()
         # a session of its own: a kernel that is restarted takes its group with it, and the page could not say "interrupted"
-        self.process = subprocess.Popen([sys.executable, "-m", "nccl_runbook", *command, *arguments],
-                                        stdin=subprocess.PIPE, stdout=self._said, stderr=subprocess.PIPE,
-                                        text=True, errors="replace", start_new_session=command == RUN)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "nccl_runbook", *command, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=self._said,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=command == RUN,
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         threading.Thread(target=self._watch, name="nccl-runbook run", daemon=True).start()
@@ -73,7 +85,11 @@ class RunProcess:
     @property
     def records(self) -> list[Record]:
         """What its steps recorded, once its verdict is known."""
-        names = [s.record for s in self.document.steps if s.record and s.notebook != START_STEP] if self.document else []
+        names = (
+            [s.record for s in self.document.steps if s.record and s.notebook != START_STEP]
+            if self.document
+            else []
+        )
         return [load(self.outputs / self.document.run.id / name) for name in names]
 
     @property
@@ -85,7 +101,9 @@ class RunProcess:
 
     @property
     def interrupted(self) -> bool:
-        return self.cancelled_at is not None or (self.exit_code is not None and self.exit_code in (-signal.SIGTERM, 130, 143))
+        return self.cancelled_at is not None or (
+            self.exit_code is not None and self.exit_code in (-signal.SIGTERM, 130, 143)
+        )
 
     def cancel(self) -> None:
         """Ask it to stop, as SIGTERM does; killed if that does not help."""
@@ -97,7 +115,7 @@ class RunProcess:
         for line in self.process.stderr:
             if found := _STEP_DONE.match(line):
                 self.done, self.total = int(found[1]), int(found[2])
-            self.lines = (*self.lines[1 - LINES_KEPT:], line.rstrip("\n")[:LINE_CHARACTERS])
+            self.lines = (*self.lines[1 - LINES_KEPT :], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:
         while self.exit_code is None:
@@ -123,7 +141,10 @@ class RunProcess:
             return "Stopping the run" if self.cancelled_at else "At work"
         if self.document is not None:
             left_out = self.document.run.not_run
-            names = ", ".join(s.notebook for s in self.document.steps if s.record and s.notebook not in left_out) or "no step"
+            names = (
+                ", ".join(s.notebook for s in self.document.steps if s.record and s.notebook not in left_out)
+                or "no step"
+            )
             return f"Cancelled. Kept: {names}." if self.interrupted else f"{names}, {self.wall_s:.0f} s."
         if self.compared is not None:
             return f"{self.command[2]}: {self.compared['findings'][0]['text']} ({self.compared['what']})"

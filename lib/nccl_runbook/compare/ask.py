@@ -1,4 +1,5 @@
 """Runs of A and B, interleaved A B B A so that a drift of the machine falls on both: a collective, a weight sync, or the user's command."""
+
 import dataclasses
 import json
 import math
@@ -19,7 +20,7 @@ Devices = list[int | None]
 Ask = Callable[[Collection[str]], Sample | None]
 WORLD_DEADLINE_S = 60.0
 REPEATS = 5  # timed samples in one world; their median is its figure
-SYNCS = 4    # the first is left out
+SYNCS = 4  # the first is left out
 GPU_BYTES, CPU_BYTES = 256 << 20, 1 << 20
 
 
@@ -35,9 +36,18 @@ class Subject:
     in_ranks: bool = True
 
 
-def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: list[str], figure: str = "", more_is_better: bool = False,
-            op: str = "all_reduce", size_bytes: int = 0, spec: dict[str, Any] | None = None, method: str = "",
-            stopped: Callable[[], str] = never) -> Subject:
+def subject(
+    engine: Callable[[], Engine],
+    devices: Callable[[], Devices],
+    argv: list[str],
+    figure: str = "",
+    more_is_better: bool = False,
+    op: str = "all_reduce",
+    size_bytes: int = 0,
+    spec: dict[str, Any] | None = None,
+    method: str = "",
+    stopped: Callable[[], str] = never,
+) -> Subject:
     """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective. Raises ValueError for what
     is not known."""
     if argv:
@@ -50,14 +60,20 @@ def subject(engine: Callable[[], Engine], devices: Callable[[], Devices], argv: 
     return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
 
 
-def of_command(argv: list[str], figure: str, more_is_better: bool = False, stopped: Callable[[], str] = never) -> Subject:
+def of_command(
+    argv: list[str], figure: str, more_is_better: bool = False, stopped: Callable[[], str] = never
+) -> Subject:
     """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes: it becomes ``env NAME=VALUE ...``.
     Raises ValueError for an expression that cannot be used, and as it runs for a command that cannot be started."""
     pattern = command.compiled(figure)
     roles = [word[1:-1] for word in argv if word[:1] == "{" and word[-1:] == "}"]
 
     def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
-        words = [w for word in argv for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])]
+        words = [
+            w
+            for word in argv
+            for w in (_env_words(env.get(word[1:-1], {})) if word[1:-1] in roles else [word])
+        ]
         try:
             return command.run(arm, words, only_set({**os.environ, **env[""]}), pattern, deadline_s, stopped)
         except ValueError as error:
@@ -65,11 +81,17 @@ def of_command(argv: list[str], figure: str, more_is_better: bool = False, stopp
                 raise
             return Sample(arm, {}, str(error), 0.0)  # what B sets, as its PATH
 
-    return Subject(f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False)
+    return Subject(
+        f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False
+    )
 
 
 def _env_words(delta: Env) -> list[str]:
-    return ["env", *(w for n, v in delta.items() if v is None for w in ("-u", n)), *(f"{n}={v}" for n, v in delta.items() if v is not None)]
+    return [
+        "env",
+        *(w for n, v in delta.items() if v is None for w in ("-u", n)),
+        *(f"{n}={v}" for n, v in delta.items() if v is not None),
+    ]
 
 
 def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) -> Subject:
@@ -80,42 +102,98 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
     backend = "gloo" if devices[0] is None else "nccl"
     args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", backend]
     asked = WorldRequest(op, "check.py", list(devices), args, deadline_s=WORLD_DEADLINE_S)
-    return _of_world(engine, asked, f"{op} of {size_bytes} bytes, {len(devices)} ranks, {backend}",
-                     [f"rank{r}" for r in range(len(devices))], op, ("op", "median_s"))
+    return _of_world(
+        engine,
+        asked,
+        f"{op} of {size_bytes} bytes, {len(devices)} ranks, {backend}",
+        [f"rank{r}" for r in range(len(devices))],
+        op,
+        ("op", "median_s"),
+    )
 
 
 def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str) -> Subject:
     """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first. Roles:
     the trainer (rank 0) and the engine (all others)."""
-    fit = [m for m in METHODS if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))]
+    fit = [
+        m
+        for m in METHODS
+        if m != "nccl-one-gpu" and m.startswith("gloo" if devices[0] is None else ("nccl", "gloo"))
+    ]
     if method not in fit:
-        raise ValueError(f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and there is none")
-    args = ["--method", method, "--spec", json.dumps(spec, separators=(",", ":")), "--repeats", str(SYNCS),
-            *["--cpu"] * (devices[0] is None)]
+        raise ValueError(
+            f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and there is none"
+        )
+    args = [
+        "--method",
+        method,
+        "--spec",
+        json.dumps(spec, separators=(",", ":")),
+        "--repeats",
+        str(SYNCS),
+        *["--cpu"] * (devices[0] is None),
+    ]
     asked = WorldRequest("weight sync", "weight_sync.py", list(devices), args, deadline_s=math.inf)
     what = f"weight sync of {spec['name']}, {spec['layers']} of {spec['layers_of']} layers, {method}, {len(devices)} ranks"
-    return _of_world(engine, asked, what, ["trainer", *["engine"] * max(1, len(devices) - 1)], "sync", ("sync", "seconds"), warm_up=1)
+    return _of_world(
+        engine,
+        asked,
+        what,
+        ["trainer", *["engine"] * max(1, len(devices) - 1)],
+        "sync",
+        ("sync", "seconds"),
+        warm_up=1,
+    )
 
 
-def _of_world(engine: Engine, asked: WorldRequest, what: str, roles: list[str], figure: str, seconds: tuple[str, str],
-              warm_up: int = 0) -> Subject:
+def _of_world(
+    engine: Engine,
+    asked: WorldRequest,
+    what: str,
+    roles: list[str],
+    figure: str,
+    seconds: tuple[str, str],
+    warm_up: int = 0,
+) -> Subject:
     """A world of ranks that is started once in each arm. ``roles``: by rank; ``seconds``: the event of every rank that holds its time, and
     under which name: the slowest rank's counts, after the first ``warm_up`` of them."""
+
     def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
         own = {rank: env[role] for rank, role in enumerate(roles) if role in env}
-        world = engine.run(dataclasses.replace(asked, name=f"{asked.name}, {arm}", env=env[""], of_ranks=own,
-                                               deadline_s=min(asked.deadline_s, deadline_s)))
-        slowest = [max(e[seconds[1]] for e in together) for together in zip(*(r.named(seconds[0]) for r in world.ranks))]
-        figures, last = ({figure: slowest[warm_up:]}, []) if world.passed else ({}, world.log.splitlines()[-8:])
+        world = engine.run(
+            dataclasses.replace(
+                asked,
+                name=f"{asked.name}, {arm}",
+                env=env[""],
+                of_ranks=own,
+                deadline_s=min(asked.deadline_s, deadline_s),
+            )
+        )
+        slowest = [
+            max(e[seconds[1]] for e in together)
+            for together in zip(*(r.named(seconds[0]) for r in world.ranks))
+        ]
+        figures, last = (
+            ({figure: slowest[warm_up:]}, []) if world.passed else ({}, world.log.splitlines()[-8:])
+        )
         via, taken = world.transports, world.set_by_environment
-        said = [*([] if isinstance(via, Gap) else [f"via {name}" for name in sorted(via)]), *([] if isinstance(taken, Gap) else taken)]
+        said = [
+            *([] if isinstance(via, Gap) else [f"via {name}" for name in sorted(via)]),
+            *([] if isinstance(taken, Gap) else taken),
+        ]
         return Sample(arm, figures, world.ended, world.wall_s, last, said)
 
     return Subject(what, "s", run, list(dict.fromkeys(roles)))
 
 
-def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Callable[[Comparison, Ask], Walk | Gap],
-            rounds: int = 3, stopped: Callable[[], str] = never) -> Comparison | Gap:
+def collect(
+    arms: Any,
+    budget_s: float,
+    subject: Callable[[], Subject],
+    walk: Callable[[Comparison, Ask], Walk | Gap],
+    rounds: int = 3,
+    stopped: Callable[[], str] = never,
+) -> Comparison | Gap:
     """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: compare.read.Arms; ``walk``: judges which
     set of differences is tried next. Raises ValueError for a role that the subject does not know."""
     if not arms.named:
@@ -123,7 +201,11 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
-        where = f"roles: {', '.join(made.roles)}" if made.in_ranks else f"write {{{unknown[0]}}} into your command, in front of the process"
+        where = (
+            f"roles: {', '.join(made.roles)}"
+            if made.in_ranks
+            else f"write {{{unknown[0]}}} into your command, in front of the process"
+        )
         raise ValueError(f"role {unknown[0]!r} does not exist here: {where}")
     until, longest_s = time.monotonic() + budget_s, 1.0
 
@@ -141,9 +223,25 @@ def collect(arms: Any, budget_s: float, subject: Callable[[], Subject], walk: Ca
 
     envs = {"A": arms.env([]), "B": arms.env(arms.keys)} if arms.keys else {}
     logged = [(arm, {**env, "": {**env[""], **LOGGED}}) for arm, env in envs.items()]
-    planned = logged if made.in_ranks else list(envs.items())[:1], [(arm, envs[arm]) for arm in "ABBA" * rounds if envs]
+    planned = (
+        logged if made.in_ranks else list(envs.items())[:1],
+        [(arm, envs[arm]) for arm in "ABBA" * rounds if envs],
+    )
     ran = [[s for s in (run(arm, env) for arm, env in runs) if s is not None] for runs in planned]
-    seen = Comparison(arms.secrets.text(made.what), made.unit, made.more_is_better, list(arms.names), arms.differences, arms.left_out,
-                      4 * rounds, *ran, Gap("not-run", "no difference to test"))
-    walked = Gap("not-run", stopped()) if stopped() else walk(seen, lambda keys: run(f"{len(keys)} as in B", arms.env(keys)))
+    seen = Comparison(
+        arms.secrets.text(made.what),
+        made.unit,
+        made.more_is_better,
+        list(arms.names),
+        arms.differences,
+        arms.left_out,
+        4 * rounds,
+        *ran,
+        Gap("not-run", "no difference to test"),
+    )
+    walked = (
+        Gap("not-run", stopped())
+        if stopped()
+        else walk(seen, lambda keys: run(f"{len(keys)} as in B", arms.env(keys)))
+    )
     return dataclasses.replace(seen, walk=walked, stopped=stopped())

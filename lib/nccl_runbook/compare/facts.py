@@ -1,4 +1,5 @@
 """Facts of a comparison: two set-ups, what they differ in, and what each run of them gave."""
+
 import dataclasses
 
 from nccl_runbook.core.facts import Gap, Sample

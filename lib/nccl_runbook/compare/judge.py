@@ -1,4 +1,5 @@
 """A against B: how large the difference is and how sure, and which setting carries it."""
+
 import dataclasses
 import math
 import shlex
@@ -13,10 +14,23 @@ from nccl_runbook.environment.facts import Environment
 from nccl_runbook.search.halving import halve
 
 # two-sided 95 % and 99 % points of Student's t by degrees of freedom (any statistics table); between two of them the smaller one counts
-_T = {1: (12.706, 63.657), 2: (4.303, 9.925), 3: (3.182, 5.841), 4: (2.776, 4.604), 5: (2.571, 4.032), 6: (2.447, 3.707), 7: (2.365, 3.499),
-      8: (2.306, 3.355), 9: (2.262, 3.25), 11: (2.201, 3.106), 15: (2.131, 2.947), 23: (2.069, 2.807), 60: (2.0, 2.66)}
-LEAST_EFFECT = 1.05   # a smaller difference is told, but is no fault and is not walked
-TELLING = 1.25        # an interval that reaches further does not show that there is no difference
+_T = {
+    1: (12.706, 63.657),
+    2: (4.303, 9.925),
+    3: (3.182, 5.841),
+    4: (2.776, 4.604),
+    5: (2.571, 4.032),
+    6: (2.447, 3.707),
+    7: (2.365, 3.499),
+    8: (2.306, 3.355),
+    9: (2.262, 3.25),
+    11: (2.201, 3.106),
+    15: (2.131, 2.947),
+    23: (2.069, 2.807),
+    60: (2.0, 2.66),
+}
+LEAST_EFFECT = 1.05  # a smaller difference is told, but is no fault and is not walked
+TELLING = 1.25  # an interval that reaches further does not show that there is no difference
 UNCLEAR = (0.3, 0.7)  # shares of the effect that are measured again
 MOST_REPEATS = 3
 
@@ -57,7 +71,7 @@ def of_arm(c: Comparison, arm: str) -> list[Sample]:
 def ratio(c: Comparison, name: str) -> Ratio | None:
     """None with fewer than two pairs of neighbouring runs."""
     values = [(s.arm, figure(s, name)) for s in c.samples]
-    pairs = [dict(values[i:i + 2]) for i in range(0, len(values) - 1, 2)]
+    pairs = [dict(values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
     logs = [math.log(p["B"] / p["A"]) for p in pairs if p["A"] and p["B"]]
     if len(logs) < 2:
         return None
@@ -77,7 +91,11 @@ def carried(c: Comparison) -> str | None:
     """The figure in which A and B differ by more than LEAST_EFFECT, "" where one of them fails, None where no difference was seen."""
     if one_fails(c):
         return ""
-    seen = {n: r for n in names(c) if (r := ratio(c, n)) and r.is_sure and max(r.value, 1 / r.value) >= LEAST_EFFECT}
+    seen = {
+        n: r
+        for n in names(c)
+        if (r := ratio(c, n)) and r.is_sure and max(r.value, 1 / r.value) >= LEAST_EFFECT
+    }
     return next(iter(seen), None)
 
 
@@ -104,7 +122,9 @@ def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk
     def shows(subset: Sequence[str]) -> bool | None:
         runs: list[Sample] = []
         told: float | Gap = Gap("not-run", "budget spent")
-        while len(runs) < MOST_REPEATS and (not runs or (not isinstance(told, Gap) and UNCLEAR[0] < told < UNCLEAR[1])):
+        while len(runs) < MOST_REPEATS and (
+            not runs or (not isinstance(told, Gap) and UNCLEAR[0] < told < UNCLEAR[1])
+        ):
             sample = ask(subset)
             if sample is None:
                 break
@@ -117,22 +137,46 @@ def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk
         return Walk(keys, "", [])
     done = halve(keys, shows)
     last = tried[-1].share if tried else 0.0
-    return Walk(list(done.guilty), last.detail if done.why_not == "unclear" and isinstance(last, Gap) else done.why_not, tried)
+    return Walk(
+        list(done.guilty),
+        last.detail if done.why_not == "unclear" and isinstance(last, Gap) else done.why_not,
+        tried,
+    )
 
 
 def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
     """Findings about one comparison; one at least, unless none was asked for (absent). ``ranks``: a fresh rank of each arm."""
     if isinstance(c, Gap):
-        return [] if c.reason == "absent" else [Finding("not-compared", Severity.UNKNOWN, f"A and B were not compared: {c.detail}")]
-    ended = [Finding("interrupted", Severity.UNKNOWN, f"{c.stopped} after {len(c.samples)} of {c.wanted} runs")] if c.stopped else []
-    left = [Finding("left-as-it-is", Severity.NOTE, f"not compared: {', '.join(c.left_out)}",
-                    tuple(Evidence(why, name) for name, why in c.left_out.items()))] if c.left_out else []
+        return (
+            []
+            if c.reason == "absent"
+            else [Finding("not-compared", Severity.UNKNOWN, f"A and B were not compared: {c.detail}")]
+        )
+    ended = (
+        [Finding("interrupted", Severity.UNKNOWN, f"{c.stopped} after {len(c.samples)} of {c.wanted} runs")]
+        if c.stopped
+        else []
+    )
+    left = (
+        [
+            Finding(
+                "left-as-it-is",
+                Severity.NOTE,
+                f"not compared: {', '.join(c.left_out)}",
+                tuple(Evidence(why, name) for name, why in c.left_out.items()),
+            )
+        ]
+        if c.left_out
+        else []
+    )
     return [*_settled(c), *ended, *left, *([] if isinstance(ranks, Gap) else _libraries(ranks))]
 
 
 def _libraries(ranks: Environment) -> list[Finding]:
     """What is wrong with libnccl within an arm. That A and B have different ones may be what is compared: a note."""
-    arms = [dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"]
+    arms = [
+        dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"
+    ]
     found = [f for f in environment.of_libraries(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN)]
     meant = () if any(map(environment.roles_differ, arms)) else (environment.roles_differ(ranks),)
     return [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) if f in meant else f for f in found]
@@ -140,19 +184,36 @@ def _libraries(ranks: Environment) -> list[Finding]:
 
 def _settled(c: Comparison) -> list[Finding]:
     if not c.differences:
-        return [Finding("nothing-differs", Severity.UNKNOWN, "A and B have the same settings, so nothing was run")]
+        return [
+            Finding("nothing-differs", Severity.UNKNOWN, "A and B have the same settings, so nothing was run")
+        ]
     failing = one_fails(c)
     if not failing and not all(s.passed for s in c.samples):
         return [_inconclusive(c)]
-    told = [_of_figure(c, name, r) for name in names(c) if (r := ratio(c, name))] if not failing else [_failing(c, failing)]
-    if not told and (flat := [n for n in names(c) if any(v <= 0 for s in c.samples for v in s.figures.get(n, ()))]):
-        return [Finding("no-ratio", Severity.UNKNOWN,
-                        f"{', '.join(flat)}: some figures are 0 or less, so there is no "
-                        "ratio: name a figure above 0")]
+    told = (
+        [_of_figure(c, name, r) for name in names(c) if (r := ratio(c, name))]
+        if not failing
+        else [_failing(c, failing)]
+    )
+    if not told and (
+        flat := [n for n in names(c) if any(v <= 0 for s in c.samples for v in s.figures.get(n, ()))]
+    ):
+        return [
+            Finding(
+                "no-ratio",
+                Severity.UNKNOWN,
+                f"{', '.join(flat)}: some figures are 0 or less, so there is no ratio: name a figure above 0",
+            )
+        ]
     if not told:
-        return [Finding("too-few-runs", Severity.UNKNOWN,
-                        f"{len(c.samples)} of {c.wanted} runs "
-                        f"{'were done' if c.stopped else 'fitted into the budget'}: too few to compare")]
+        return [
+            Finding(
+                "too-few-runs",
+                Severity.UNKNOWN,
+                f"{len(c.samples)} of {c.wanted} runs "
+                f"{'were done' if c.stopped else 'fitted into the budget'}: too few to compare",
+            )
+        ]
     return [*_walked(c, worst_first(told)[0].severity), *told]
 
 
@@ -160,33 +221,52 @@ def _inconclusive(c: Comparison) -> Finding:
     failed = [s for s in c.samples if not s.passed]
     counts = ", ".join(f"{arm} {sum(s.arm == arm for s in failed)} of {len(of_arm(c, arm))}" for arm in "AB")
     return Finding(
-        "comparison-inconclusive", Severity.UNKNOWN, f"inconclusive: runs failed in {counts}",
-        tuple(Evidence(line, f"{failed[0].arm}: {failed[0].ended}") for line in failed[0].last_lines[-4:]))
+        "comparison-inconclusive",
+        Severity.UNKNOWN,
+        f"inconclusive: runs failed in {counts}",
+        tuple(Evidence(line, f"{failed[0].arm}: {failed[0].ended}") for line in failed[0].last_lines[-4:]),
+    )
 
 
 def _failing(c: Comparison, arm: str) -> Finding:
     other, sample = "B" if arm == "A" else "A", of_arm(c, arm)[0]
     return Finding(
-        "arm-fails", Severity.WARN,
+        "arm-fails",
+        Severity.WARN,
         f"{arm} fails ({sample.ended}) in all of {len(of_arm(c, arm))} runs, {other} passes in all of "
         f"{len(of_arm(c, other))}",
-        tuple(Evidence(line, f"{arm}: {sample.ended}") for line in sample.last_lines[-4:]), (_use(other),))
+        tuple(Evidence(line, f"{arm}: {sample.ended}") for line in sample.last_lines[-4:]),
+        (_use(other),),
+    )
 
 
 def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
     medians = " against ".join(f"{_median(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
     says = f"{name}: B is {r} times A ({medians})"
     if r.holds_one and max(r.high, 1 / r.low) > TELLING:
-        return Finding("no-difference", Severity.UNKNOWN,
-                       f"no difference seen, but a factor of {max(r.high, 1 / r.low):.2g} could hide: {says}")
+        return Finding(
+            "no-difference",
+            Severity.UNKNOWN,
+            f"no difference seen, but a factor of {max(r.high, 1 / r.low):.2g} could hide: {says}",
+        )
     if r.holds_one:
         return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
     if not r.is_sure:
-        return Finding("no-difference", Severity.UNKNOWN, f"perhaps a difference, perhaps chance; use more rounds: {says}")
+        return Finding(
+            "no-difference",
+            Severity.UNKNOWN,
+            f"perhaps a difference, perhaps chance; use more rounds: {says}",
+        )
     worse = (r.value < 1) is c.more_is_better
     if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
         return Finding("arms-differ", Severity.NOTE, f"{says}: {'worse, by little' if worse else 'better'}")
-    return Finding("arms-differ", Severity.WARN, f"{says}: worse", _said(c) or (Evidence(c.what, "comparison.samples"),), (_use("A"),))
+    return Finding(
+        "arms-differ",
+        Severity.WARN,
+        f"{says}: worse",
+        _said(c) or (Evidence(c.what, "comparison.samples"),),
+        (_use("A"),),
+    )
 
 
 def _said(c: Comparison) -> tuple[Evidence, ...]:
@@ -202,21 +282,52 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
     if isinstance(c.walk, Gap):
         return []
     rows = [d for d in c.differences if d.setting in c.walk.named]
-    shares = [str(t.share) if isinstance(t.share, Gap) else f"{t.share:.0%} of the effect" for t in c.walk.tried]
-    seen = tuple(Evidence(f"{', '.join(t.keys)} as in B: {s}", "comparison.walk") for t, s in zip(c.walk.tried, shares))
+    shares = [
+        str(t.share) if isinstance(t.share, Gap) else f"{t.share:.0%} of the effect" for t in c.walk.tried
+    ]
+    seen = tuple(
+        Evidence(f"{', '.join(t.keys)} as in B: {s}", "comparison.walk") for t, s in zip(c.walk.tried, shares)
+    )
     if c.walk.why_not:
-        return [Finding("effect-not-named", Severity.UNKNOWN,
-                        f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after "
-                        f"{len(c.walk.tried)} of their sets were tried", seen)]
+        return [
+            Finding(
+                "effect-not-named",
+                Severity.UNKNOWN,
+                f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after "
+                f"{len(c.walk.tried)} of their sets were tried",
+                seen,
+            )
+        ]
     says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
-    also = f"; {len(c.differences) - len(rows)} other differences have no effect here" if len(c.differences) > len(rows) else ""
+    also = (
+        f"; {len(c.differences) - len(rows)} other differences have no effect here"
+        if len(c.differences) > len(rows)
+        else ""
+    )
     carry = "carries" if len(rows) == 1 else "together carry"
-    how = f"{carry} the difference, after {len(c.walk.tried)} halvings" if c.walk.tried else "is the only difference"
-    return [Finding("effect-named", severity, f"{says} {how}{also}", seen,
-                    (Remedy("your launcher", "As in A:", tuple(map(_as_in_a, rows))),))]
+    how = (
+        f"{carry} the difference, after {len(c.walk.tried)} halvings"
+        if c.walk.tried
+        else "is the only difference"
+    )
+    return [
+        Finding(
+            "effect-named",
+            severity,
+            f"{says} {how}{also}",
+            seen,
+            (Remedy("your launcher", "As in A:", tuple(map(_as_in_a, rows))),),
+        )
+    ]
 
 
 def _as_in_a(d: Difference) -> str:
     role, _, name = d.setting.rpartition(":")
-    line = f"unset {name}" if d.a == NOT_SET else f"# {name}: its value in A" if d.a == HIDDEN else f"export {name}={shlex.quote(d.a)}"
+    line = (
+        f"unset {name}"
+        if d.a == NOT_SET
+        else f"# {name}: its value in A"
+        if d.a == HIDDEN
+        else f"export {name}={shlex.quote(d.a)}"
+    )
     return f"{line}  # {role} only" if role else line

@@ -3,6 +3,7 @@
 Nothing of a file is executed; only ``module:`` starts a child, the user's own login shell with its module command. Values are raw here
 and go nowhere but into the environment of what is run: ``Arms.differences`` is what may be shown.
 """
+
 import dataclasses
 import functools
 import math
@@ -21,18 +22,24 @@ from nccl_runbook.core.redact import Redactor, sounds_secret
 from nccl_runbook.environment.read_file import MOST_BYTES, assigned, is_dump
 from nccl_runbook.logs.file import text_of
 
-GRAMMAR = ("a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; several with blanks "
-           "between; after @trainer for that role only")
+GRAMMAR = (
+    "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; several with blanks "
+    "between; after @trainer for that role only"
+)
 # of one process or session, not of a set-up: left as they are around the runbook
-_SESSION = re.compile(r"_|(OLD)?PWD|SHLVL|HOME|USER|LOGNAME|HOST(NAME)?|TERM\w*|SSH_\w+|XDG_\w+|DISPLAY|LS_COLORS|PS\d|"
-                      r"MAIL|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|SLURM_\w+|PMIX?_\w+|OMPI_\w+|PBS_\w+|"
-                      r"BASH_FUNC_.*|NCCL_RUNBOOK_\w+|LOADEDMODULES|_LMFILES_|_*MODULES_\w+|_*LMOD_\w+|_ModuleTable\w*|INVOCATION_ID")
+_SESSION = re.compile(
+    r"_|(OLD)?PWD|SHLVL|HOME|USER|LOGNAME|HOST(NAME)?|TERM\w*|SSH_\w+|XDG_\w+|DISPLAY|LS_COLORS|PS\d|"
+    r"MAIL|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|SLURM_\w+|PMIX?_\w+|OMPI_\w+|PBS_\w+|"
+    r"BASH_FUNC_.*|NCCL_RUNBOOK_\w+|LOADEDMODULES|_LMFILES_|_*MODULES_\w+|_*LMOD_\w+|_ModuleTable\w*|INVOCATION_ID"
+)
 _WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
 _KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _MODULE = re.compile(r"[A-Za-z0-9][\w./+-]{0,120}")
 _MODULE_LINE = re.compile(r"^[^\S\n]*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
-_TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M)  # NCCL 2.28.9 and 2.30.7, misc/param.cc
+_TAKEN = re.compile(
+    r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M
+)  # NCCL 2.28.9 and 2.30.7, misc/param.cc
 _LOAD = 'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0'
 MODULE_TIMEOUT_S = 60
 MOST_LOG_BYTES = 256 << 20
@@ -75,14 +82,27 @@ class Arms:
         for key in self.a:
             found[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
         # None for a role is "as all others", where there is something for all
-        return {role: {n: v for n, v in env.items() if not role or v is not None or n not in found[""]} for role, env in found.items()}
+        return {
+            role: {n: v for n, v in env.items() if not role or v is not None or n not in found[""]}
+            for role, env in found.items()
+        }
 
     @property
     def differences(self) -> list[Difference]:
         def shown(key: Key, value: str | None) -> str:
-            return NOT_SET if value is None else self.secrets.text(value) if may_be_shown(key[1], value) else HIDDEN
+            return (
+                NOT_SET
+                if value is None
+                else self.secrets.text(value)
+                if may_be_shown(key[1], value)
+                else HIDDEN
+            )
 
-        return [Difference(_text(k), shown(k, self.a[k]), shown(k, self.b[k])) for k in self.a if self.a[k] != self.b[k]]
+        return [
+            Difference(_text(k), shown(k, self.a[k]), shown(k, self.b[k]))
+            for k in self.a
+            if self.a[k] != self.b[k]
+        ]
 
 
 def _text(key: Key) -> str:
@@ -113,11 +133,16 @@ def _words(text: str) -> list[str]:
 
 def _name(text: str) -> str:
     """As the user named it, without a value that is not to be shown."""
-    hidden = [m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w for w in _words(text)]
+    hidden = [
+        m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w
+        for w in _words(text)
+    ]
     return " ".join(hidden) or "."
 
 
-def _fits(name: str, values: tuple[str | None, str | None], left_out: dict[str, str], secrets: Redactor) -> bool:
+def _fits(
+    name: str, values: tuple[str | None, str | None], left_out: dict[str, str], secrets: Redactor
+) -> bool:
     if _SESSION.fullmatch(name):
         return False
     texts = [v for v in values if v is not None]
@@ -128,7 +153,9 @@ def _fits(name: str, values: tuple[str | None, str | None], left_out: dict[str, 
     return name not in left_out
 
 
-def _effective(text: str, surroundings: Mapping[str, str], left_out: dict[str, str], until: float) -> dict[Key, str | None]:
+def _effective(
+    text: str, surroundings: Mapping[str, str], left_out: dict[str, str], until: float
+) -> dict[Key, str | None]:
     """What one arm sets, by role and name."""
     found: dict[Key, str | None] = {}
     role = ""
@@ -146,7 +173,9 @@ def _part(word: str, known: Mapping[str, str], left_out: dict[str, str], until: 
         return {}
     if kind := _KIND.fullmatch(word):
         of_module = functools.partial(_of_module, until=until)
-        return {"pid": _of_process, "log": _of_log, "module": of_module, "preload": _preload}[kind[1]](kind[2], known)
+        return {"pid": _of_process, "log": _of_log, "module": of_module, "preload": _preload}[kind[1]](
+            kind[2], known
+        )
     setting = _WORD.fullmatch(word)
     if os.path.exists(os.path.expanduser(word)) or not setting:
         return _of_file(word, known, left_out, until)
@@ -171,7 +200,9 @@ def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str], unti
         return {**dict.fromkeys(known), **_pairs(text, "\0" if "\0" in text else "\n")}
     found: dict[str, str] = {}
     for name, (value, _) in assigned(text).items():
-        seen = only_set({**known, **loaded, **found}).get  # $NAME and ${NAME}; nothing else of the shell is worked out
+        seen = only_set(
+            {**known, **loaded, **found}
+        ).get  # $NAME and ${NAME}; nothing else of the shell is worked out
         found[name] = _REFERENCE.sub(lambda m, seen=seen: str(seen(m[1] or m[2], m[0])), value)
     return {**loaded, **found}
 
@@ -199,8 +230,10 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
         raise ValueError(text.detail)
     found: Env = dict(_TAKEN.findall(text))
     if not found:
-        raise ValueError(f"{path}: no line shows the settings that NCCL read (\"NCCL_... set by environment to ...\", from "
-                         "NCCL_DEBUG=INFO)")
+        raise ValueError(
+            f'{path}: no line shows the settings that NCCL read ("NCCL_... set by environment to ...", from '
+            "NCCL_DEBUG=INFO)"
+        )
     return found
 
 
@@ -210,8 +243,15 @@ def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
     if not all(_MODULE.fullmatch(w) for w in words):
         raise ValueError(f"{names!r} is not the name of a module")
     try:
-        done = subprocess.run(["bash", "-lc", _LOAD, "ab", *words], capture_output=True, env=dict(known), stdin=subprocess.DEVNULL,
-                              text=True, errors="replace", timeout=max(0.0, min(MODULE_TIMEOUT_S, until - time.monotonic())))
+        done = subprocess.run(
+            ["bash", "-lc", _LOAD, "ab", *words],
+            capture_output=True,
+            env=dict(known),
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=max(0.0, min(MODULE_TIMEOUT_S, until - time.monotonic())),
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"module load {names}: {type(error).__name__}") from None
     if done.returncode:

@@ -1,4 +1,5 @@
 """Which smaller forms of a job to run, in which order, so that the smallest one that fails is found. Pure."""
+
 import difflib
 import itertools
 import re
@@ -14,12 +15,23 @@ def axes_of(texts: Iterable[str]) -> dict[str, list[str]]:
     for text in texts:
         name, _, values = text.partition("=")
         listed = [v for v in values.split(",") if v]
-        if not re.fullmatch(r"[A-Za-z_]\w{0,63}", name) or not listed or len(set(listed)) < len(listed) or name in axes:
-            raise ValueError(f"--axis {text}: write NAME=VALUE,VALUE with each name and value once, such as nodes=1,2,4")
+        if (
+            not re.fullmatch(r"[A-Za-z_]\w{0,63}", name)
+            or not listed
+            or len(set(listed)) < len(listed)
+            or name in axes
+        ):
+            raise ValueError(
+                f"--axis {text}: write NAME=VALUE,VALUE with each name and value once, such as nodes=1,2,4"
+            )
         axes[name] = listed
     count = len(list(itertools.islice(itertools.product(*axes.values()), MOST + 1)))
     if not axes or count > MOST:
-        raise ValueError(f"more than {MOST} combinations: take fewer values" if axes else "name at least one --axis, such as nodes=1,2,4")
+        raise ValueError(
+            f"more than {MOST} combinations: take fewer values"
+            if axes
+            else "name at least one --axis, such as nodes=1,2,4"
+        )
     return axes
 
 
@@ -27,12 +39,20 @@ def smallest_first(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """Every combination; before it come all that are smaller or equal in each axis. A run that passes ends by itself, and only one that
     fails may cost the whole deadline: upwards only the last run does."""
     places = itertools.product(*(range(len(values)) for values in axes.values()))
-    return [{name: axes[name][at] for name, at in zip(axes, place, strict=True)} for place in sorted(places, key=lambda p: (sum(p), p))]
+    return [
+        {name: axes[name][at] for name, at in zip(axes, place, strict=True)}
+        for place in sorted(places, key=lambda p: (sum(p), p))
+    ]
 
 
 def check_placeholders(command: Iterable[str], axes: Iterable[str]) -> None:
     """Raises ValueError for a {name} that is nearly an axis; braces of programs are their own."""
-    for name in (n for word in command for n in _PLACE.findall(word) if n not in axes and difflib.get_close_matches(n, axes, 1, 0.75)):
+    for name in (
+        n
+        for word in command
+        for n in _PLACE.findall(word)
+        if n not in axes and difflib.get_close_matches(n, axes, 1, 0.75)
+    ):
         raise ValueError(f"{{{name}}} in the command is not an axis; the axes are {', '.join(axes)}")
 
 

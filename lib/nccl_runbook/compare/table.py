@@ -1,4 +1,5 @@
 """Tables of a comparison: every run of A and B, and what they differ in."""
+
 import statistics
 
 from nccl_runbook.compare.facts import Comparison, Sample
@@ -8,20 +9,40 @@ from nccl_runbook.report.tables import Cell, Table, titled
 
 def tables(c: Comparison | Gap) -> list[Table]:
     """Both; none where no comparison was asked for (absent)."""
-    return [runs_table(c), differences_table(c)] if not isinstance(c, Gap) else [] if c.reason == "absent" else [runs_table(c)]
+    return (
+        [runs_table(c), differences_table(c)]
+        if not isinstance(c, Gap)
+        else []
+        if c.reason == "absent"
+        else [runs_table(c)]
+    )
 
 
 @titled("A against B")
 def runs_table(c: Comparison) -> Table:
     """One row a figure and arm: n, median, smallest and largest of the runs that passed."""
-    rows = [[f"{arm}: {c.arms['AB'.index(arm)]}", name, *_spread([s for s in c.samples if s.arm == arm and s.passed], name)]
-            for name in dict.fromkeys(n for s in c.samples for n in s.figures) for arm in "AB"]
-    failed = [[f"{s.arm}: run {i}", "", Cell(s.ended, "broken"), "", "", ""] for i, s in enumerate(c.samples, 1) if not s.passed]
+    rows = [
+        [
+            f"{arm}: {c.arms['AB'.index(arm)]}",
+            name,
+            *_spread([s for s in c.samples if s.arm == arm and s.passed], name),
+        ]
+        for name in dict.fromkeys(n for s in c.samples for n in s.figures)
+        for arm in "AB"
+    ]
+    failed = [
+        [f"{s.arm}: run {i}", "", Cell(s.ended, "broken"), "", "", ""]
+        for i, s in enumerate(c.samples, 1)
+        if not s.passed
+    ]
     return Table(
-        "", ["set-up", "figure", "runs", "median", "least", "most"],
+        "",
+        ["set-up", "figure", "runs", "median", "least", "most"],
         [*rows, *failed] or [["nothing was run", *[""] * 5]],
         f"{c.what}; {len(c.samples)} of {c.wanted} runs, interleaved A B B A. The figure of a run is "
-        "the median of its values.", drawn="spread")
+        "the median of its values.",
+        drawn="spread",
+    )
 
 
 def _spread(samples: list[Sample], name: str) -> list[str]:
@@ -32,7 +53,15 @@ def _spread(samples: list[Sample], name: str) -> list[str]:
 def differences_table(c: Comparison) -> Table:
     """Differences between A and B, what carries the effect first."""
     named = [] if isinstance(c.walk, Gap) or c.walk.why_not else c.walk.named
-    rows = [*([d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""] for d in c.differences),
-            *([name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items())]
-    return Table("Differences between A and B", ["setting", "A", "B", ""],
-                 sorted(rows, key=lambda r: r[0] not in named) or [["nothing", "", "", ""]])
+    rows = [
+        *(
+            [d.setting, d.a, d.b, Cell("carries it", "warn") if d.setting in named else ""]
+            for d in c.differences
+        ),
+        *([name, "", "", Cell(f"not compared: {why}", "muted")] for name, why in c.left_out.items()),
+    ]
+    return Table(
+        "Differences between A and B",
+        ["setting", "A", "B", ""],
+        sorted(rows, key=lambda r: r[0] not in named) or [["nothing", "", "", ""]],
+    )

@@ -10,6 +10,7 @@ Glossary, one word per concept:
     nvml_index    what NVML counts, before it            uuid          ``GPU-...`` or ``MIG-...``, the identity of a device
     pci_bus_id    domain:bus:device.function             host          one kernel instance (host name + boot id)
 """
+
 import dataclasses
 import re
 import time
@@ -73,7 +74,13 @@ def gaps_in(fact: Any, path: str = "") -> Iterator[tuple[str, Gap]]:
         for index, value in enumerate(fact):
             yield from gaps_in(value, f"{path}[{index}]")
     else:
-        named = fact.items() if isinstance(fact, dict) else vars(fact).items() if dataclasses.is_dataclass(fact) else ()
+        named = (
+            fact.items()
+            if isinstance(fact, dict)
+            else vars(fact).items()
+            if dataclasses.is_dataclass(fact)
+            else ()
+        )
         for key, value in named:
             yield from gaps_in(value, f"{path}.{key}" if path else str(key))
 
@@ -98,8 +105,11 @@ def counted(number: int, noun: str) -> str:
 
 def rank_names(ranks: Sequence[object]) -> str:
     """ "rank 3", "ranks 1, 2"; of many the number, and the first eight."""
-    return (f"{len(ranks)} ranks ({', '.join(map(str, ranks[:8]))}, ...)" if len(ranks) > 8 else
-            f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks))}")
+    return (
+        f"{len(ranks)} ranks ({', '.join(map(str, ranks[:8]))}, ...)"
+        if len(ranks) > 8
+        else f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(map(str, ranks))}"
+    )
 
 
 WRONG_VALUES = 6  # exit code of ranks/check.py
@@ -165,8 +175,10 @@ class RankResult:
     def why_silent(self) -> Gap:
         """Why it reported nothing."""
         stopped = f", state {self.state}" if self.state.startswith("T") else ""
-        return Gap("timed-out" if self.outcome in ("timed-out", "late") else "failed",
-                   f"the rank {self.outcome} ({self.code}){stopped} {' | '.join(self.last_lines[-3:])}".strip())
+        return Gap(
+            "timed-out" if self.outcome in ("timed-out", "late") else "failed",
+            f"the rank {self.outcome} ({self.code}){stopped} {' | '.join(self.last_lines[-3:])}".strip(),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,9 +203,11 @@ class World:
 
     def __repr__(self) -> str:
         """What a notebook shows of a trial: how it ended, how fast, and of a failure the last lines; the fields hold the rest."""
-        rates = "".join(f", {op} {self.busbw_gb_per_s(op):.3g} GB/s"
-                        for op in dict.fromkeys(e["op"] for r in self.ranks for e in r.named("op"))
-                        if self.busbw_gb_per_s(op))
+        rates = "".join(
+            f", {op} {self.busbw_gb_per_s(op):.3g} GB/s"
+            for op in dict.fromkeys(e["op"] for r in self.ranks for e in r.named("op"))
+            if self.busbw_gb_per_s(op)
+        )
         head = f"{self.request.name}: {self.ended} in {self.wall_s:.1f} s, ranks: {len(self.ranks)}{rates}; see .log, .shell_line, .ranks"
         return head if self.passed else f"{head}\n{self.log}"
 
@@ -209,7 +223,11 @@ class World:
     @property
     def died(self) -> List[RankResult]:
         """Ranks that ended by themselves, and not well."""
-        return [r for r in self.ranks if (r.outcome == "exited" and r.code not in (0, WRONG_VALUES)) or r.outcome == "signalled"]
+        return [
+            r
+            for r in self.ranks
+            if (r.outcome == "exited" and r.code not in (0, WRONG_VALUES)) or r.outcome == "signalled"
+        ]
 
     @property
     def ended(self) -> str:
@@ -232,13 +250,19 @@ class World:
 
     def _timed(self, op: str) -> Dict[int, Dict[str, Any]]:
         """The event of the slowest rank by size in bytes; nothing for one rank, which uses no bus."""
-        timed = [e for r in self.ranks for e in r.named("op") if e["op"] == op and e["size_bytes"]
-                 and e.get("median_s") and self.request.world_size > 1]
+        timed = [
+            e
+            for r in self.ranks
+            for e in r.named("op")
+            if e["op"] == op and e["size_bytes"] and e.get("median_s") and self.request.world_size > 1
+        ]
         return {e["size_bytes"]: e for e in sorted(timed, key=lambda e: e["median_s"])}
 
     def busbw_by_size(self, op: str) -> Dict[int, float]:
         """Bus bandwidth (nccl-tests' definition) of ``op`` by size in bytes, by its slowest rank, in 1e9 bytes a second."""
-        return {size: e["bus_factor"] * size / e["median_s"] / 1e9 for size, e in sorted(self._timed(op).items())}
+        return {
+            size: e["bus_factor"] * size / e["median_s"] / 1e9 for size, e in sorted(self._timed(op).items())
+        }
 
     def busbw_gb_per_s(self, op: str) -> Optional[float]:
         """The bus bandwidth at the largest size of ``op``."""
@@ -293,18 +317,30 @@ def clashes(seen: Sequence[Identity]) -> list[Clash]:
     """Every set of ranks that is not on different GPUs, the surest first."""
     shared = [Clash("shared", tuple(i.rank for i in same), same[0].uuid) for same in _alike(seen, "uuid")]
     different = {i.uuid: i for i in reversed(seen) if i.uuid}
-    return shared + [Clash("slices" if all(i.uuid.upper().startswith("MIG-") for i in same) else "bus-id-collision",
-                           tuple(sorted(i.rank for i in same)), same[0].bus_id) for same in _alike(list(different.values()), "bus_id")]
+    return shared + [
+        Clash(
+            "slices" if all(i.uuid.upper().startswith("MIG-") for i in same) else "bus-id-collision",
+            tuple(sorted(i.rank for i in same)),
+            same[0].bus_id,
+        )
+        for same in _alike(list(different.values()), "bus_id")
+    ]
 
 
 def _alike(seen: Sequence[Identity], field: str) -> list[list[Identity]]:
-    by_value = grouped((normal_bus(one.bus_id) if field == "bus_id" else getattr(one, field), one) for one in seen)
+    by_value = grouped(
+        (normal_bus(one.bus_id) if field == "bus_id" else getattr(one, field), one) for one in seen
+    )
     return [same for value, same in by_value.items() if value and len(same) > 1]
 
 
 def normal_bus(text: str) -> str:
     """A PCI bus id as the kernel writes it, "0000:0a:00.0"; the text itself where it is none (NVML writes an eight-digit domain)."""
-    if not (found := re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.I)):
+    if not (
+        found := re.fullmatch(
+            r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.I
+        )
+    ):
         return text.strip().lower()
     domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"

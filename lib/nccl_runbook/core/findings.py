@@ -1,4 +1,5 @@
 """What a judgement looks like: findings, how they add up to a step, and how steps add up to a verdict. Pure, no thresholds."""
+
 import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,9 @@ class Remedy:
 
 MOST_QUOTED = 160  # characters of a line in the first sentence
 UNDECIDED = "log-undecided"  # the finding that names several possible causes: theirs are the fixes
-NOTHING_KNOWN = Remedy("you", "No known cause matches. Save the record, and include the lines above when you ask for help.")
+NOTHING_KNOWN = Remedy(
+    "you", "No known cause matches. Save the record, and include the lines above when you ask for help."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +69,9 @@ class Finding:
         if self.severity in (Severity.WARN, Severity.BROKEN) and not self.remedy:
             raise ValueError(f"finding {self.id}: {self.severity.value} needs a remedy")
         if self.cause is not None and self.status not in STATUSES:
-            raise ValueError(f"finding {self.id}: cause {self.cause} needs a status, one of {', '.join(STATUSES)}")
+            raise ValueError(
+                f"finding {self.id}: cause {self.cause} needs a status, one of {', '.join(STATUSES)}"
+            )
 
 
 def quoted(line: str) -> str:

@@ -1,4 +1,5 @@
 """A notebook's parameters: read from its parameters cell as text, checked by name and type before anything runs."""
+
 import ast
 import contextlib
 import dataclasses
@@ -47,7 +48,9 @@ def check_range(name: str, value: Any) -> Any:
     try:
         shlex.split(value if name in _SHELL_WORDS and not os.path.isfile(value) else "")
     except ValueError as error:
-        raise ParameterError(f"parameter {name}: {value} cannot be read as words of a shell ({error})") from error
+        raise ParameterError(
+            f"parameter {name}: {value} cannot be read as words of a shell ({error})"
+        ) from error
     least = _LEAST.get(name, 0)
     if type(value) in (int, float) and not value >= least:
         raise ParameterError(f"parameter {name}: {value} is less than {least}")
@@ -75,22 +78,41 @@ def read_cell(notebook: Path) -> dict[str, Parameter]:
     Raises ParameterError for a file that is no notebook or whose cell is not made of annotated literals.
     """
     try:
-        return dict(_read_line(node) for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-                    if TAG in cell["metadata"].get("tags", []) for node in ast.parse("".join(cell["source"])).body)
+        return dict(
+            _read_line(node)
+            for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+            if TAG in cell["metadata"].get("tags", [])
+            for node in ast.parse("".join(cell["source"])).body
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
         raise ParameterError(f"{notebook.name}: its parameters cannot be read ({error})") from error
 
 
 def _read_line(node: ast.stmt) -> tuple[str, Parameter]:
-    if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(node.annotation, ast.Name) and node.value):
+    if not (
+        isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.annotation, ast.Name)
+        and node.value
+    ):
         raise ValueError(f"line {node.lineno} is not of the form name: type = literal")
     if node.annotation.id not in _TYPES:
-        raise ValueError(f"line {node.lineno} is annotated {node.annotation.id}, not one of {', '.join(_TYPES)}")
+        raise ValueError(
+            f"line {node.lineno} is annotated {node.annotation.id}, not one of {', '.join(_TYPES)}"
+        )
     return node.target.id, Parameter(_TYPES[node.annotation.id], ast.literal_eval(node.value))
 
 
-def check_given(given: Sequence[tuple[str, str]], declared: Mapping[str, Mapping[str, Parameter]]) -> dict[str, dict[str, Any]]:
+def check_given(
+    given: Sequence[tuple[str, str]], declared: Mapping[str, Mapping[str, Parameter]]
+) -> dict[str, dict[str, Any]]:
     """For every notebook the values among ``given`` that it declares, typed; ParameterError for a name that none of them has."""
     check_names((name for name, _ in given), dict.fromkeys(n for known in declared.values() for n in known))
-    return {notebook: {name: check_range(name, coerce(name, value, known[name].wanted)) for name, value in given if name in known}
-            for notebook, known in declared.items()}
+    return {
+        notebook: {
+            name: check_range(name, coerce(name, value, known[name].wanted))
+            for name, value in given
+            if name in known
+        }
+        for notebook, known in declared.items()
+    }

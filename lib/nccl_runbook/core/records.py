@@ -2,6 +2,7 @@
 
 A file holds one record, or an array of several, as nccl-look.pyz writes it.
 """
+
 import contextlib
 import dataclasses
 import functools
@@ -101,7 +102,11 @@ def read(wanted: Any, data: Any) -> Any:
     from pydantic import ValidationError
 
     try:
-        return _reader(wanted).validate_json(data) if isinstance(data, bytes) else _reader(wanted).validate_python(data)
+        return (
+            _reader(wanted).validate_json(data)
+            if isinstance(data, bytes)
+            else _reader(wanted).validate_python(data)
+        )
     except ValidationError as error:
         first = error.errors()[0]
         raise RecordError(f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
@@ -137,14 +142,28 @@ def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     write_texts({path: text}, mode)
 
 
-def of_findings(step: str, findings: Iterable[Finding], tables: Iterable[object] = (), judged: Judged | None = None,
-                not_seen: Iterable[str] = ()) -> Record:
+def of_findings(
+    step: str,
+    findings: Iterable[Finding],
+    tables: Iterable[object] = (),
+    judged: Judged | None = None,
+    not_seen: Iterable[str] = (),
+) -> Record:
     """The record of a step that was judged without a run, without secrets."""
     found = worst_first(findings)
     status, reason = step_status(found)
-    return Redactor(os.environ).json(Record(
-        step=step, status=status.value, reason=reason, started=utc_now(), findings=found, tables=to_json(list(tables)),
-        judged=judged or Judged(), not_looked_at=list(not_seen)))
+    return Redactor(os.environ).json(
+        Record(
+            step=step,
+            status=status.value,
+            reason=reason,
+            started=utc_now(),
+            findings=found,
+            tables=to_json(list(tables)),
+            judged=judged or Judged(),
+            not_looked_at=list(not_seen),
+        )
+    )
 
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:
@@ -157,7 +176,9 @@ def load(path: Path, step: str = "") -> Record:
     found = load_all(path)
     fit = [r for r in found if step in ("", r.step)]
     if not fit:
-        raise RecordError(f"{path} is a record of {' and '.join(r.step for r in found) or 'nothing'}, not of {step or 'a step'}")
+        raise RecordError(
+            f"{path} is a record of {' and '.join(r.step for r in found) or 'nothing'}, not of {step or 'a step'}"
+        )
     return fit[0]
 
 
@@ -167,7 +188,9 @@ def load_all(path: Path) -> list[Record]:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
             raise RecordError(f"not a regular file of at most {RECORD_BYTES >> 20} MiB")
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a file of the kernel may wait for its next line
+        with open(
+            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
+        ) as file:  # a file of the kernel may wait for its next line
             data = file.read() or b""
         if max(map(len, data.split(b'"'))) > TEXT_BYTES:
             raise RecordError(f"it holds a text of more than {TEXT_BYTES >> 20} MiB")

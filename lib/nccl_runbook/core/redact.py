@@ -22,15 +22,24 @@ from nccl_runbook.core.share import compiled, learn, shared
 
 LONGEST = 4096  # characters of a secret or a name
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
-KINDS = {"variable": "value of a secret variable", "named": "value behind a telling name", "token": "token of a known form",
-         "url": "password in a URL", "argument": "secret argument of a command", "key": "private key", "own": "match of your own patterns"}
+KINDS = {
+    "variable": "value of a secret variable",
+    "named": "value behind a telling name",
+    "token": "token of a known form",
+    "url": "password in a URL",
+    "argument": "secret argument of a command",
+    "key": "private key",
+    "own": "match of your own patterns",
+}
 OWN_PATTERNS = "NCCL_RUNBOOK_REDACT"  # names the file of --redact, for notebooks and ranks, too
 _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
 
 
 def _tables() -> Dict[str, Dict[str, str]]:
     """The sections of secrets.toml; each row is one line."""
-    parts = re.split(r"(?m)^\[(\w+)\]$", (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode())
+    parts = re.split(
+        r"(?m)^\[(\w+)\]$", (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode()
+    )
     row = re.compile(r"(?m)^\"?([^\"#\n]+?)\"? = '([^'\n]*)'")
     return {name: dict(row.findall(rows)) for name, rows in zip(parts[1::2], parts[2::2])}
 
@@ -50,12 +59,23 @@ _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, or behind an escape
 _CUT = r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026)"  # as a program shows the beginning of a token
-_TOKENS = {word: f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|{_CUT})" for word, rest in _TABLES["token"].items()}
-_BEFORE_VALUE = [(word, _START + lead) for words, lead in _TABLES["argument"].items() for word in words.split("|")]
-_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)")
-_PEM_LINE = re.compile(r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$")
+_TOKENS = {
+    word: f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|{_CUT})"
+    for word, rest in _TABLES["token"].items()
+}
+_BEFORE_VALUE = [
+    (word, _START + lead) for words, lead in _TABLES["argument"].items() for word in words.split("|")
+]
+_PEM = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)"
+)
+_PEM_LINE = re.compile(
+    r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$"
+)
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
-_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@")
+_URL = re.compile(
+    r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@"
+)
 # a quote, as JSON, HTML or a URL writes it inside of a text, too
 _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 # a name and what stands between it and its value: a sign, a blank behind an option, or the other half of a {name, value} pair; "PASS: x"
@@ -65,26 +85,40 @@ _NAME = re.compile(
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]))?(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|SecretStr)\]?(?=\s{{0,4}}=))?"
     r"\s{0,8}(?:=>|:=|->|[+?]?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|!{1,2})[\w-]{1,20}\s{1,4}(?=\S))?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
     r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|key)>\s{0,12}<\w{1,20}>|"
-    r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|[\"']\s{1,8}(?=[\"']))|(?!)))")
+    r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|[\"']\s{1,8}(?=[\"']))|(?!)))"
+)
 # a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
-_GAP = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}[|\u2502\u2503]\s{0,60}`?|\t{1,8}|\s{2,60}"
-                  r"| ?\.{3,99} |</t[dh]>\s{0,12}<td>|\s{1,4}==\s{1,4})|[ ,;])(?=[^\s|])")
+_GAP = re.compile(
+    r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}[|\u2502\u2503]\s{0,60}`?|\t{1,8}|\s{2,60}"
+    r"| ?\.{3,99} |</t[dh]>\s{0,12}<td>|\s{1,4}==\s{1,4})|[ ,;])(?=[^\s|])"
+)
 _NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
 # more than a word and its number, such as node12
-_SHUFFLED = re.compile(r"[^\s|]{0,99}?(?=[A-Za-z0-9]{10})(?:[A-Za-z]{1,99}\d{1,99}[A-Za-z]|\d{1,99}[A-Za-z]{1,99}\d)")
+_SHUFFLED = re.compile(
+    r"[^\s|]{0,99}?(?=[A-Za-z0-9]{10})(?:[A-Za-z]{1,99}\d{1,99}[A-Za-z]|\d{1,99}[A-Za-z]{1,99}\d)"
+)
 _OPENS = r"(?:\w{1,40}\()?[bruf]{0,2}"  # SecretStr(b'
 _VALUE = re.compile(
     r"(?:[\[({]\s{0,12}){1,3}(?!redacted:)(?P<listed>[^\[\](){}]{1,4000})|(?:<!\[CDATA\[)?(?:"
-    + _OPENS + r"(?P<quote>\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|%2[27])(?P<quoted>(?:(?!(?P=quote))[\s\S]){0,4000})|"
-    + _OPENS + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|" + _OPENS + r"'(?P<single>(?:[^'\\]|\\[\s\S])*)|"
+    + _OPENS
+    + r"(?P<quote>\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|%2[27])(?P<quoted>(?:(?!(?P=quote))[\s\S]){0,4000})|"
+    + _OPENS
+    + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|"
+    + _OPENS
+    + r"'(?P<single>(?:[^'\\]|\\[\s\S])*)|"
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"'])))+"
-    r"(?<![)\]}.])))")  # brackets close around it
+    r"(?<![)\]}.])))"
+)  # brackets close around it
 # each line, and as a group with the next ones, where its value may stand
 _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
-COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")  # and what else a terminal obeys
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+COLOURS = re.compile(
+    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])"
+)  # and what else a terminal obeys
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def plain(text: str) -> str:
@@ -104,7 +138,16 @@ class Terminal(io.TextIOWrapper):
         """Stand in for standard output and error, whoever writes to them; a locale that is not UTF-8 lacks our signs."""
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
             if stream:
-                setattr(sys, name, cls(stream.buffer, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering))
+                setattr(
+                    sys,
+                    name,
+                    cls(
+                        stream.buffer,
+                        stream.encoding,
+                        "backslashreplace",
+                        line_buffering=stream.line_buffering,
+                    ),
+                )
 
 
 def escaped(text: str) -> str:
@@ -121,14 +164,22 @@ def sounds_secret(name: str) -> bool:
 def is_secret(name: str, value: str) -> bool:
     """Whether this value under that name is a secret: not a number, a word of a program, or what stands for a value."""
     # behind a mask: the rest of a header that was cut short by it
-    is_value = re.match(r"\[redacted:\w+\][;,]?\s{0,4}[\w.-]{1,64}=", value) if value.startswith(MASK) else not _HARMLESS.fullmatch(value)
-    return bool(is_value) and sounds_secret(name) and bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+    is_value = (
+        re.match(r"\[redacted:\w+\][;,]?\s{0,4}[\w.-]{1,64}=", value)
+        if value.startswith(MASK)
+        else not _HARMLESS.fullmatch(value)
+    )
+    return (
+        bool(is_value) and sounds_secret(name) and bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+    )
 
 
 def masked(text: str) -> str:
     """What was masked in a text, by kind and count; "" for nothing."""
-    return ", ".join(f"{number} x {KINDS[kind]}"
-                     for kind, number in collections.Counter(_MASKED.findall(text)).most_common())
+    return ", ".join(
+        f"{number} x {KINDS[kind]}"
+        for kind, number in collections.Counter(_MASKED.findall(text)).most_common()
+    )
 
 
 def _mask(kind: str) -> str:
@@ -139,8 +190,14 @@ def _written(character: str) -> str:
     """An expression for the ways in which a character is written: as itself, or as JSON, Python, a shell, a URL or HTML has it."""
     if character.isascii() and character.isalnum():
         return character
-    plain = {character, "\\" + character, json.dumps(character)[1:-1], character.encode("unicode_escape").decode(),
-             quote(character, safe="", errors="replace"), "'\"'\"'" if character == "'" else character}
+    plain = {
+        character,
+        "\\" + character,
+        json.dumps(character)[1:-1],
+        character.encode("unicode_escape").decode(),
+        quote(character, safe="", errors="replace"),
+        "'\"'\"'" if character == "'" else character,
+    }
     marked = plain | {html.escape(p, quotes) for p in plain for quotes in (True, False)}
     marked |= {m.replace("&#x27;", "&#39;").replace("&quot;", "&#34;") for m in marked}
     return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
@@ -158,13 +215,25 @@ def _looks_random(lead: Match[str]) -> bool:
 def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
     leads = []
-    for line in _LINES.finditer(text.encode("latin-1", "replace").lower().decode("latin-1")):  # as long as the text
+    for line in _LINES.finditer(
+        text.encode("latin-1", "replace").lower().decode("latin-1")
+    ):  # as long as the text
         here, span = line[0], line.span(1)
-        leads += [(found.end(), "argument", found) for word, lead in _BEFORE_VALUE if word in here
-                  for found in compiled(lead).finditer(text, *span)]
+        leads += [
+            (found.end(), "argument", found)
+            for word, lead in _BEFORE_VALUE
+            if word in here
+            for found in compiled(lead).finditer(text, *span)
+        ]
         if any(map(here.__contains__, _HINTS)):
-            leads += [(found.end(), "named", found) for found in _NAME.finditer(text, *span) if _SECRET_NAME.search(found["name"][-80:])]
-            leads += [(found.end(), "named", found) for found in _GAP.finditer(text, *span) if _looks_random(found)]
+            leads += [
+                (found.end(), "named", found)
+                for found in _NAME.finditer(text, *span)
+                if _SECRET_NAME.search(found["name"][-80:])
+            ]
+            leads += [
+                (found.end(), "named", found) for found in _GAP.finditer(text, *span) if _looks_random(found)
+            ]
     parts: List[str] = []
     done = 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
@@ -175,7 +244,10 @@ def _values(text: str) -> str:
         if kind == "named" and value["bare"] and _HEADER_NAME.search(lead["name"]):
             end = _HEADER.match(text, begin).end()
         words = re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
-        if any(is_secret(lead["name"][-80:], word) if kind == "named" else not _HARMLESS.fullmatch(word) for word in words):
+        if any(
+            is_secret(lead["name"][-80:], word) if kind == "named" else not _HARMLESS.fullmatch(word)
+            for word in words
+        ):
             parts += [text[done:begin], _mask(kind)]
             done = end
     return "".join([*parts, text[done:]])
@@ -189,7 +261,9 @@ def own_patterns(path: str) -> List[Pattern[str]]:
             try:
                 found += [re.compile(line.rstrip("\n"))] if line.strip() else []
             except re.error as error:
-                raise ValueError(f"{path}, line {number}: {line.strip()} is no expression ({error})") from None
+                raise ValueError(
+                    f"{path}, line {number}: {line.strip()} is no expression ({error})"
+                ) from None
     return found
 
 
@@ -203,11 +277,15 @@ class Redactor:
 
     def __init__(self, env: Mapping[str, str]) -> None:
         values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}
-        values |= {line for v in values for line in v.splitlines() if len(line) >= 16}  # a key of many lines, in a log that goes by lines
+        values |= {
+            line for v in values for line in v.splitlines() if len(line) >= 16
+        }  # a key of many lines, in a log that goes by lines
         longest_first = sorted(values, key=len, reverse=True)
         self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first) or "(?!)")
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
-        self._hidden = functools.lru_cache(maxsize=8192)(self._without_secrets)  # ranks and files say the same again and again
+        self._hidden = functools.lru_cache(maxsize=8192)(
+            self._without_secrets
+        )  # ranks and files say the same again and again
 
     def text(self, text: str) -> str:
         """The text without secrets, and ``shared``."""
@@ -234,5 +312,8 @@ class Redactor:
         if isinstance(value, str) and not isinstance(value, enum.Enum):
             return _mask("named") if name and is_secret(name, value) else self.text(value)
         if isinstance(value, dict):
-            return {self.text(k) if isinstance(k, str) and not _FIELD.fullmatch(k) else k: self._json(v, str(k)) for k, v in value.items()}
+            return {
+                self.text(k) if isinstance(k, str) and not _FIELD.fullmatch(k) else k: self._json(v, str(k))
+                for k, v in value.items()
+            }
         return type(value)(self._json(v, name) for v in value) if isinstance(value, (list, tuple)) else value

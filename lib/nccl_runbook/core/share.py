@@ -3,6 +3,7 @@
 Programs write names in forms of their own, such as NCCL's ``host:pid:tid [0]``. A form shows a name; from then on the name is replaced
 wherever it stands as a word. The key of a run stands in its variable, so all processes of the run use the same other names.
 """
+
 import collections
 import functools
 import hashlib
@@ -14,29 +15,46 @@ import socket
 from typing import Any, Dict, Match, Set
 
 SHARE = "NCCL_RUNBOOK_SHARE"  # holds the key; set by --share, for notebooks and ranks, too
-KINDS = {"host": "host name", "user": "user or team name", "ip": "IP address", "mac": "MAC address or GUID", "GPU": "GPU UUID",
-         "MIG": "MIG UUID", "node": "Ray node ID", "bucket": "bucket name", "path": "folder"}
+KINDS = {
+    "host": "host name",
+    "user": "user or team name",
+    "ip": "IP address",
+    "mac": "MAC address or GUID",
+    "GPU": "GPU UUID",
+    "MIG": "MIG UUID",
+    "node": "Ray node ID",
+    "bucket": "bucket name",
+    "path": "folder",
+}
 _OURS = re.compile(r"(%s)-x[0-9a-f]{6}(?:-\d+)?" % "|".join(KINDS))
 _NOBODYS = re.compile(
     r"root|git|localhost|auto|main|master|latest|.|\d+(?:\.\d+){0,2}|0\.0\.0\.0|(?:127|22\d|255)\.[\d.]+|"
-    + _OURS.pattern + r"(?:\..*|-\[.*)?|"
+    + _OURS.pattern
+    + r"(?:\..*|-\[.*)?|"
     r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|pytorch\.org|github(?:usercontent)?\.com|huggingface\.co|readthedocs\.io|python\.org|kernel\.org|"
     r"schedmd\.com|ray\.io|vllm\.ai|wandb\.ai|w3\.org|docker\.io|pypi\.org|gitlab\.com|npmjs\.org|"
-    r"kubernetes\.io|k8s\.io|vpc\.amazonaws\.com)", re.DOTALL)
+    r"kubernetes\.io|k8s\.io|vpc\.amazonaws\.com)",
+    re.DOTALL,
+)
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,120}[A-Za-z0-9])?(?![\w(-]|\.\w|://)"
 _HOSTS = r"[A-Za-z0-9](?:[A-Za-z0-9.,\[\]-]{0,2000}[A-Za-z0-9\]])?(?![\w(-]|\.\w|://)"  # also Slurm's n[01-04,7],login1
 _USER = r"[A-Za-z_](?:[\w.-]{0,30}\w)?"
 _START = r"(?:(?<![\w.@+/\\-])|(?<=\\[nrt]))"  # of a word, also behind an escaped line end
 _AT = "(?<!:)" + _START + r"%s@(?!v?\d|sha\d)%s(?!:\w+/)"
-_TOP = ("com|org|net|edu|gov|mil|io|ai|internal|lan|corp|intranet|hpc|svc|arpa|example|invalid|"
-        "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|sg|tr|tw|ua|uk|us|za")
+_TOP = (
+    "com|org|net|edu|gov|mil|io|ai|internal|lan|corp|intranet|hpc|svc|arpa|example|invalid|"
+    "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|sg|tr|tw|ua|uk|us|za"
+)
 # in an absolute path, the folders between the first one and the file's own name, or a package's; where systems and builds lie, none
 _SYSTEM = "usr|lib\\w*|opt|dev|proc|sys|etc|s?bin|run|var|boot|nix|pytorch|workspace|builds?|__w"
 _FOLDER = r"(?!lib/python3|(?:site|dist)-packages/)[\w.@+=-]{1,255}"
 _FORMS = (
     # a version of four numbers has no group, and stays
-    ("ip", r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
-           r"(?<![A-Za-z0-9.+-])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d|-\d{1,2}\b(?!\.))"),
+    (
+        "ip",
+        r"(?:(?i:version|driver|cu\w{0,8})\W{1,12}|[=<>~!]=)\d+(?:\.\d+){3}|"
+        r"(?<![A-Za-z0-9.+-])(\d{1,3}(?:\.\d{1,3}){3})(?!\w|\.\d|-\d{1,2}\b(?!\.))",
+    ),
     ("ip", r"(?<![\w:.])((?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4})(?![\w:])"),
     ("ip", r"(?i)(?<![\w:.])(?=[\da-f:]{0,40}::)((?:[23f][\da-f]{3}:|::ffff:)[\da-f:]{1,40})(?![\w:])"),
     ("mac", r"(?<![\w:-])((?:[0-9A-Fa-f]{2}[:-]){5,19}[0-9A-Fa-f]{2})(?![\w:-])"),
@@ -53,35 +71,65 @@ _FORMS = (
     ("user", rf"logged in as:? ({_USER})"),
     ("user", rf"git@[\w.-]{{1,99}}:({_USER})"),
     ("user", rf"--(?:account|uid)[= ]({_USER})"),
-    ("path", rf"(?<![\w/\\.:*$}}~-])/(?!(?:{_SYSTEM})/)[\w.-]{{1,64}}/(?:user-x\w{{6}}/)?(?!user-x|path-x)"
-             rf"((?:{_FOLDER}/){{0,39}}{_FOLDER})(?=/[\w.@+=-])"),
+    (
+        "path",
+        rf"(?<![\w/\\.:*$}}~-])/(?!(?:{_SYSTEM})/)[\w.-]{{1,64}}/(?:user-x\w{{6}}/)?(?!user-x|path-x)"
+        rf"((?:{_FOLDER}/){{0,39}}{_FOLDER})(?=/[\w.@+=-])",
+    ),
     ("host", rf"{_START}(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
-    ("host", r"(?:mpirun|mpiexec|horovodrun)\b[^\n]{0,200}? --?(?:H|hosts?)[= ]([A-Za-z0-9][A-Za-z0-9.,:\[\]-]{0,2000})"),
+    (
+        "host",
+        r"(?:mpirun|mpiexec|horovodrun)\b[^\n]{0,200}? --?(?:H|hosts?)[= ]([A-Za-z0-9][A-Za-z0-9.,:\[\]-]{0,2000})",
+    ),
     ("host", rf"\b(?:srun|salloc|sbatch)\b[^\n]{{0,200}}? -[wx][= ]?({_HOSTS})"),
-    ("host", rf"(?m)(?:^|[$;&|] ?)ssh (?:-\S{{1,40}} (?:\d{{1,5}} |\S{{1,99}}=\S{{1,99}} )?){{0,9}}"
-             rf"(?=[^\s.\d-]{{0,60}}[.\d-])({_HOST})(?= |$)"),
+    (
+        "host",
+        rf"(?m)(?:^|[$;&|] ?)ssh (?:-\S{{1,40}} (?:\d{{1,5}} |\S{{1,99}}=\S{{1,99}} )?){{0,9}}"
+        rf"(?=[^\s.\d-]{{0,60}}[.\d-])({_HOST})(?= |$)",
+    ),
     ("host", _AT % (_USER, f"({_HOST})")),
     ("host", rf"\"host\":\s?\"({_HOST})\""),  # in a document of ours
-    ("host", r"(?:NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT)"
-             rf"[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?({_HOSTS})"),
+    (
+        "host",
+        r"(?:NODELIST|NODENAME|HOSTNAME|SUBMIT_HOST|MASTER_ADDR|POD_NAME|RAY_ADDRESS|RDZV_ENDPOINT)"
+        rf"[\"']?\s{{0,4}}[=:]\s{{0,4}}[\"']?({_HOSTS})",
+    ),
     ("host", rf"--(?:hosts?|nodelist|exclude|master[_-]addr|rdzv[_-]endpoint)[= ]({_HOSTS})"),
     ("host", rf"://(?:[^\s/@]{{1,64}}@)?({_HOST})"),
-    ("host", rf"(?:connect to host |resolve hostname |Permanently added '|connect to \[?(?=[\w.-]+\]?:\d))({_HOST})"),
+    (
+        "host",
+        rf"(?:connect to host |resolve hostname |Permanently added '|connect to \[?(?=[\w.-]+\]?:\d))({_HOST})",
+    ),
     ("host", rf"(?:srun|slurmstepd): error: ({_HOST}): "),
     ("host", rf" ON ({_HOST}) CANCELLED"),
-    ("host", rf"(?m)(?:^|\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?:Z|[+-]\d\d:?\d\d)? )({_HOST}) "
-             r"(?:kernel|systemd|slurmd|sshd|nvidia-persistenced|nv-hostengine)(?:\[\d{1,9}\])?: "),
+    (
+        "host",
+        rf"(?m)(?:^|\d\d:\d\d:\d\d(?:[.,]\d{{1,9}})?(?:Z|[+-]\d\d:?\d\d)? )({_HOST}) "
+        r"(?:kernel|systemd|slurmd|sshd|nvidia-persistenced|nv-hostengine)(?:\[\d{1,9}\])?: ",
+    ),
     ("host", rf"\n {{0,4}}host +: ({_HOST})"),  # torchrun's table of failures
     ("host", rf"(?m)^\[({_HOST}):\d{{3,8}}\] "),  # Open MPI
     ("host", rf"[Pp]ods?(?:/| \")({_HOST})"),
     ("host", rf"{_START}(ip(?:-\d{{1,3}}){{4}})(?![\w-])"),
-    ("host", rf"{_START}((?:[A-Za-z][\w-]{{0,62}}\.){{1,7}}cluster\.local|(?:[A-Za-z][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))"
-             r"(?![\w(\[-]|\.\w)"))
-compiled = functools.lru_cache(maxsize=None)(re.compile)  # at its first use: together they take 50 ms, and most texts need few
+    (
+        "host",
+        rf"{_START}((?:[A-Za-z][\w-]{{0,62}}\.){{1,7}}cluster\.local|(?:[A-Za-z][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))"
+        r"(?![\w(\[-]|\.\w)",
+    ),
+)
+compiled = functools.lru_cache(maxsize=None)(
+    re.compile
+)  # at its first use: together they take 50 ms, and most texts need few
 _WORD = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(%s)(?![A-Za-z0-9])"
-_PARTS = {"host": r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?",  # its own name, its number, its domain
-          "GPU": "(.{12})()().*", "MIG": "(.{12})()().*"}  # tables cut a UUID there
-_known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}  # expressions for the names that this process has seen
+_PARTS = {
+    "host": r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?",  # its own name, its number, its domain
+    "GPU": "(.{12})()().*",
+    "MIG": "(.{12})()().*",
+}  # tables cut a UUID there
+_known: Dict[str, Set[str]] = {
+    "host": {r"(?!)"},
+    "user": {r"(?!)"},
+}  # expressions for the names that this process has seen
 
 
 @functools.lru_cache(maxsize=None)
@@ -100,7 +148,10 @@ def _other(kind: str, name: str) -> str:
     if kind in _known and not _is_word(name):
         short = re.escape(first) + (r"(?:\[[\d,-]+\]|\d{1,6})" if "[" in number else number)
         _known[kind] |= {re.escape(name), short if number else re.escape(name)}
-    digests = [hashlib.blake2s(part.encode(), key=os.environ[SHARE].encode()[:32], digest_size=3).hexdigest() for part in (first, domain)]
+    digests = [
+        hashlib.blake2s(part.encode(), key=os.environ[SHARE].encode()[:32], digest_size=3).hexdigest()
+        for part in (first, domain)
+    ]
     return f"{kind}-x{digests[0]}" + (number and f"-{number}") + (domain and f".x{digests[1]}")
 
 
@@ -108,17 +159,31 @@ def _in_form(kind: str, found: Match[str]) -> str:
     """The form with other names, name by name in a list of hosts."""
     if not found[1]:
         return found[0]
-    names = re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", found[1]) if kind == "host" else [found[1]]  # n1:8,n2:8 of mpirun
+    names = (
+        re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", found[1]) if kind == "host" else [found[1]]
+    )  # n1:8,n2:8 of mpirun
     others = [name if not name or at % 2 else _other(kind, name) for at, name in enumerate(names)]
-    return found.string[found.start() : found.start(1)] + "".join(others) + found.string[found.end(1) : found.end()]
+    return (
+        found.string[found.start() : found.start(1)]
+        + "".join(others)
+        + found.string[found.end(1) : found.end()]
+    )
 
 
 def learn(value: Any) -> None:
     """Know the names that a text or a fact shows, for whatever is written from now on; nothing without --share."""
     if not os.environ.get(SHARE):
         return
-    text = value if isinstance(value, str) else json.dumps(
-        value, ensure_ascii=False, skipkeys=True, default=lambda fact: getattr(fact, "__dict__", str(fact)))
+    text = (
+        value
+        if isinstance(value, str)
+        else json.dumps(
+            value,
+            ensure_ascii=False,
+            skipkeys=True,
+            default=lambda fact: getattr(fact, "__dict__", str(fact)),
+        )
+    )
     for kind, form in _FORMS:
         if kind in _known:
             compiled(form).sub(functools.partial(_in_form, kind), text)
@@ -126,7 +191,11 @@ def learn(value: Any) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _know_this_machine() -> None:
-    learn("\n".join([f"HOSTNAME={socket.gethostname()}", os.path.expanduser("~"), *map("=".join, os.environ.items())]))
+    learn(
+        "\n".join(
+            [f"HOSTNAME={socket.gethostname()}", os.path.expanduser("~"), *map("=".join, os.environ.items())]
+        )
+    )
 
 
 def shared(text: str) -> str:
@@ -137,7 +206,9 @@ def shared(text: str) -> str:
     for kind, form in _FORMS:
         text = compiled(form).sub(functools.partial(_in_form, kind), text)
     for kind, names in _known.items():
-        text = re.sub(_WORD % "|".join(sorted(names, key=len, reverse=True)), functools.partial(_in_form, kind), text)
+        text = re.sub(
+            _WORD % "|".join(sorted(names, key=len, reverse=True)), functools.partial(_in_form, kind), text
+        )
     return text
 
 
@@ -146,5 +217,7 @@ def replaced(text: str) -> str:
     if not os.environ.get(SHARE):
         return "It contains host names, user names, addresses and paths: --share replaces them."
     names = {found[0]: KINDS[found[1]] for found in _OURS.finditer(text)}
-    counts = ", ".join(f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common())
+    counts = ", ".join(
+        f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common()
+    )
     return f"Replaced by --share: {counts or 'nothing'}. Names in other forms are still in it: read it before you pass it on."

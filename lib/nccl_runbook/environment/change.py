@@ -1,4 +1,5 @@
 """The fix of a finding as a diff of the script that it was found in. Nothing is executed, and nothing is written."""
+
 import difflib
 import re
 from collections.abc import Iterable
@@ -22,20 +23,43 @@ def variable_of(finding: Finding | None) -> str:
 def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
     """As ``diff -u`` prints it, for the first file that holds the setting; "" where the remedy does not remove the variable of this finding
     or give it another value, or where that cannot be done by changing lines of the shell."""
-    name, lines = variable_of(finding), [line for remedy in finding.remedy for line in remedy.lines] if finding else []
-    told = next(filter(None, (re.fullmatch(rf"unset {name}|(?:export )?{name}=([\w.:/,^-]+)", line) for line in lines if name)), None)
+    name, lines = (
+        variable_of(finding),
+        [line for remedy in finding.remedy for line in remedy.lines] if finding else [],
+    )
+    told = next(
+        filter(
+            None,
+            (re.fullmatch(rf"unset {name}|(?:export )?{name}=([\w.:/,^-]+)", line) for line in lines if name),
+        ),
+        None,
+    )
     for path in paths if told else ():
         text = text_of(path, MOST_BYTES, "a script")
         after = "" if isinstance(text, Gap) else changed(text, name, told[1])
         if after and assigned(after).get(name, (None,))[0] == told[1]:
-            hide = Redactor({n: value for n, (value, _) in assigned(text).items()}).text  # whole, as a secret may have several lines
-            return "\n".join(difflib.unified_diff(hide(text).splitlines(), hide(after).splitlines(), path, path, n=2, lineterm=""))
+            hide = Redactor(
+                {n: value for n, (value, _) in assigned(text).items()}
+            ).text  # whole, as a secret may have several lines
+            return "\n".join(
+                difflib.unified_diff(
+                    hide(text).splitlines(), hide(after).splitlines(), path, path, n=2, lineterm=""
+                )
+            )
     return ""
 
 
 def changed(text: str, name: str, value: str | None) -> str:
     """A script with another value of a variable, or with None without it: ``unset`` in the place of an export, as no block may be empty."""
     if value is not None:
-        return re.sub(rf"(?m)^((?![ \t]*(?:echo|printf)\b)[^#\n]*?)(?<![\w./$-]){name}={_VALUE}", lambda m: f"{m[1]}{name}={value}", text)
-    text = re.sub(rf"(?m)(?<!\\\n)^([ \t]*)export[ \t]+{name}={_VALUE}(?=[ \t\r]*$|[ \t]+#)", rf"\1unset {name}", text)
-    return re.sub(rf"(?m)(?<!\\\n)^([ \t]*(?:export[ \t]+)?){name}={_VALUE}[ \t]+(?=[A-Za-z_./])", r"\1", text)
+        return re.sub(
+            rf"(?m)^((?![ \t]*(?:echo|printf)\b)[^#\n]*?)(?<![\w./$-]){name}={_VALUE}",
+            lambda m: f"{m[1]}{name}={value}",
+            text,
+        )
+    text = re.sub(
+        rf"(?m)(?<!\\\n)^([ \t]*)export[ \t]+{name}={_VALUE}(?=[ \t\r]*$|[ \t]+#)", rf"\1unset {name}", text
+    )
+    return re.sub(
+        rf"(?m)(?<!\\\n)^([ \t]*(?:export[ \t]+)?){name}={_VALUE}[ \t]+(?=[A-Za-z_./])", r"\1", text
+    )

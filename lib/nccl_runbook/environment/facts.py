@@ -1,4 +1,5 @@
 """Facts about the environment of ranks: what is set, on which host, and which libnccl each process has mapped."""
+
 import dataclasses
 
 from nccl_runbook.core.facts import Gap

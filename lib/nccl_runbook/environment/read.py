@@ -1,4 +1,5 @@
 """The environment of ranks and processes: asks ranks/environment.py and turns its raw answer into facts."""
+
 import base64
 import dataclasses
 import email
@@ -21,18 +22,42 @@ from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment.facts import Environment, Host, Library, Role
 
 _LOOK = Path(__file__).resolve().parents[1] / "ranks" / "environment.py"
-_MAPPED = r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"
+_MAPPED = (
+    r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"
+)
 _SITE = "site-packages/nvidia/nccl/lib/libnccl.so.2*"
 _COPIES = (
-    "/usr/lib/*/libnccl.so.2*", "/usr/lib64/libnccl.so.2*", "/usr/local/lib/libnccl.so.2*", "/usr/local/cuda*/lib64/libnccl.so.2*",
-    f"~/.local/lib/python3*/{_SITE}", f"/usr/local/lib/python3*/{_SITE}", "/usr/local/lib/python3*/dist-packages/nvidia/nccl/lib/lib*.so.2",
-    "~/*conda*/lib/libnccl.so.2*", f"~/*conda*/envs/*/lib/python3*/{_SITE}", "/opt/*/lib/libnccl.so.2*", "/opt/*/*/lib/libnccl.so.2*",
-    "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*")
+    "/usr/lib/*/libnccl.so.2*",
+    "/usr/lib64/libnccl.so.2*",
+    "/usr/local/lib/libnccl.so.2*",
+    "/usr/local/cuda*/lib64/libnccl.so.2*",
+    f"~/.local/lib/python3*/{_SITE}",
+    f"/usr/local/lib/python3*/{_SITE}",
+    "/usr/local/lib/python3*/dist-packages/nvidia/nccl/lib/lib*.so.2",
+    "~/*conda*/lib/libnccl.so.2*",
+    f"~/*conda*/envs/*/lib/python3*/{_SITE}",
+    "/opt/*/lib/libnccl.so.2*",
+    "/opt/*/*/lib/libnccl.so.2*",
+    "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*",
+)
 _CONF = ("{conf}", "/etc/nccl.conf")
-_PROCESS_FILES = dict.fromkeys(("/proc/{pid}/limits", "/proc/{pid}/ns/ipc", "/proc/{pid}/net/dev", "/proc/{pid}/net/route"), "")
+_PROCESS_FILES = dict.fromkeys(
+    ("/proc/{pid}/limits", "/proc/{pid}/ns/ipc", "/proc/{pid}/net/dev", "/proc/{pid}/net/route"), ""
+)
 _CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
-_HOST_FILES = {**dict.fromkeys(("/sys/class/net/*", "/sys/class/infiniband/*", "/sys/class/cxi/*", "/sys/class/iommu/*",
-                                *_CONTAINER), ""), "/proc/cmdline": "iommu"}
+_HOST_FILES = {
+    **dict.fromkeys(
+        (
+            "/sys/class/net/*",
+            "/sys/class/infiniband/*",
+            "/sys/class/cxi/*",
+            "/sys/class/iommu/*",
+            *_CONTAINER,
+        ),
+        "",
+    ),
+    "/proc/cmdline": "iommu",
+}
 _SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
 LOOK_TIMEOUT_S = 20
 RANK_DEADLINE_S = 60.0
@@ -50,9 +75,20 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
     """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name;
     ``prefix``: a virtual or conda environment whose torch counts where none is mapped."""
     files = {**dict.fromkeys(_CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
-    return json.dumps({"names": _names(), "hidden": SECRET_NAME, "pid": pid, "files": files, "mapped": _MAPPED,
-                       "copies": _COPIES if whole else [], "import_torch": torch, "resolve": whole,
-                       "sites": [f"{glob.escape(prefix)}/lib/python3*/site-packages"] if prefix else [], "packages": _frameworks()})
+    return json.dumps(
+        {
+            "names": _names(),
+            "hidden": SECRET_NAME,
+            "pid": pid,
+            "files": files,
+            "mapped": _MAPPED,
+            "copies": _COPIES if whole else [],
+            "import_torch": torch,
+            "resolve": whole,
+            "sites": [f"{glob.escape(prefix)}/lib/python3*/site-packages"] if prefix else [],
+            "packages": _frameworks(),
+        }
+    )
 
 
 def _frameworks() -> list[str]:
@@ -68,14 +104,18 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
         return said
     role = role_of("a rank", said)
     given = environment_file.read(script) if script else None
-    shared = {name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")}
+    shared = {
+        name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")
+    }
     beside = [dataclasses.replace(given, **shared)] if isinstance(given, Role) else []
     return Environment([role, *beside], host_of(said), {"script": given} if isinstance(given, Gap) else {})
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
     asked = [request(whole=True, torch=True)]
-    world = engine.run(WorldRequest("the environment of a rank", "environment.py", [None], asked, dict(env), RANK_DEADLINE_S))
+    world = engine.run(
+        WorldRequest("the environment of a rank", "environment.py", [None], asked, dict(env), RANK_DEADLINE_S)
+    )
     rank = world.ranks[0]
     return rank.first("environment") or rank.why_silent()
 
@@ -85,9 +125,17 @@ def of_arms(engine: Any, arms: Any) -> Environment | Gap:
     if not arms.named:
         return Gap("absent", "no two set-ups were named")
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
-    seen = {f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]}) for arm, env in both for role in env}
-    return _joined([said if isinstance(said, Gap) else (role_of(name, said), host_of(said))
-                    for name, said in seen.items()])
+    seen = {
+        f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]})
+        for arm, env in both
+        for role in env
+    }
+    return _joined(
+        [
+            said if isinstance(said, Gap) else (role_of(name, said), host_of(said))
+            for name, said in seen.items()
+        ]
+    )
 
 
 def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
@@ -98,9 +146,19 @@ def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
         if isinstance(one, Gap):
             return one
         role, host = one
-        other = {lib.path: f"{role.name}: {lib.path}" for lib in host.libraries if libraries.get(lib.path, lib).sha256 != lib.sha256}
-        libraries |= {path: dataclasses.replace(lib, path=path) for lib in host.libraries for path in [other.get(lib.path, lib.path)]}
-        mapped, preloaded = (p if isinstance(p, Gap) else [other.get(x, x) for x in p] for p in (role.mapped, role.preloaded))
+        other = {
+            lib.path: f"{role.name}: {lib.path}"
+            for lib in host.libraries
+            if libraries.get(lib.path, lib).sha256 != lib.sha256
+        }
+        libraries |= {
+            path: dataclasses.replace(lib, path=path)
+            for lib in host.libraries
+            for path in [other.get(lib.path, lib.path)]
+        }
+        mapped, preloaded = (
+            p if isinstance(p, Gap) else [other.get(x, x) for x in p] for p in (role.mapped, role.preloaded)
+        )
         roles.append(dataclasses.replace(role, mapped=mapped, preloaded=preloaded))
     return Environment(roles, dataclasses.replace(seen[0][1], libraries=list(libraries.values())))
 
@@ -110,20 +168,33 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     prefix = (os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or "") if pid == "self" else ""
     command = [sys.executable, "-S", "-E", str(_LOOK), request(pid, prefix=prefix)]
     try:
-        said = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=LOOK_TIMEOUT_S,
-                                         stdin=subprocess.DEVNULL).stdout)
+        said = json.loads(
+            subprocess.run(
+                command, capture_output=True, text=True, timeout=LOOK_TIMEOUT_S, stdin=subprocess.DEVNULL
+            ).stdout
+        )
     except subprocess.TimeoutExpired:
         return Gap("timed-out", f"no answer within {LOOK_TIMEOUT_S} s")
     except (OSError, ValueError):
         return Gap("failed", "the process that reads the environment gave no answer")
     if said["event"] != "environment":
-        return Gap(said["reason"], f"there is no process {pid}" if said["reason"] == "absent" else
-                   f"process {pid} cannot be inspected: {said['detail']}")
+        return Gap(
+            said["reason"],
+            f"there is no process {pid}"
+            if said["reason"] == "absent"
+            else f"process {pid} cannot be inspected: {said['detail']}",
+        )
     role = role_of(name, said)
     if pid == "self" and isinstance(role.reported, Gap):  # nothing is loaded here yet: what a job would load
         nothing = Gap("absent", f"no torch in {prefix or 'an active environment'}")
-        nccl = [package.rpartition(" ")[2] for package in role.requires if package.startswith("nvidia-nccl-cu")]
-        role = dataclasses.replace(role, torch=nothing if isinstance(role.torch, Gap) else role.torch, reported=next(iter(nccl), nothing))
+        nccl = [
+            package.rpartition(" ")[2] for package in role.requires if package.startswith("nvidia-nccl-cu")
+        ]
+        role = dataclasses.replace(
+            role,
+            torch=nothing if isinstance(role.torch, Gap) else role.torch,
+            reported=next(iter(nccl), nothing),
+        )
     return role, host_of(said)
 
 
@@ -137,7 +208,11 @@ def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
 def _with_gaps(said: Any) -> Any:
     """The raw answer, with a Gap in place of each reason and detail, and of what was not asked."""
     if isinstance(said, dict):
-        return Gap(said["reason"], said["detail"]) if {*said} == {"reason", "detail"} else {n: _with_gaps(v) for n, v in said.items()}
+        return (
+            Gap(said["reason"], said["detail"])
+            if {*said} == {"reason", "detail"}
+            else {n: _with_gaps(v) for n, v in said.items()}
+        )
     return Gap("not-run", "not asked here") if said is None else said
 
 
@@ -146,19 +221,40 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
     said, redactor = _with_gaps(raw), Redactor({})
     kept = {n: redactor.text(v) for n, v in said["variables"].items() if is_kept(n)}
     files = said["files"]
-    conf = {path: {n: redactor.text(v) for n, v in conf_lines(text).items() if is_kept(n)} for path, text in files.items()
-            if path.endswith("nccl.conf") or path == kept.get("NCCL_CONF_FILE") if isinstance(text, str)}
+    conf = {
+        path: {n: redactor.text(v) for n, v in conf_lines(text).items() if is_kept(n)}
+        for path, text in files.items()
+        if path.endswith("nccl.conf") or path == kept.get("NCCL_CONF_FILE")
+        if isinstance(text, str)
+    }
     release = next((t for t in said["torch"].values() if isinstance(t, str)), "")
     shm, devices = said["shm"], _of(files, "/net/dev")
     # of the process's own network namespace; without /proc of whoever asked
-    interfaces = said["interfaces"] if isinstance(devices, Gap) else [d.partition(":")[0].strip() for d in devices.splitlines() if ":" in d]
-    return Role(name, kept, {}, said["names"] - len(kept), conf, _python_string(release, "__version__"), _python_string(release, "cuda"),
-                said["mapped"], version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
-                *limits_of(_of(files, "/limits")), requires_of(said.get("packages", [])), said.get("preloaded", []),
-                shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
-                [path for path in _CONTAINER if isinstance(files[path], str)], _of(files, "/ns/ipc"),
-                interfaces, _routes(_of(files, "/net/route")),
-                _markers(said["torch"], said))
+    interfaces = (
+        said["interfaces"]
+        if isinstance(devices, Gap)
+        else [d.partition(":")[0].strip() for d in devices.splitlines() if ":" in d]
+    )
+    return Role(
+        name,
+        kept,
+        {},
+        said["names"] - len(kept),
+        conf,
+        _python_string(release, "__version__"),
+        _python_string(release, "cuda"),
+        said["mapped"],
+        version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
+        *limits_of(_of(files, "/limits")),
+        requires_of(said.get("packages", [])),
+        said.get("preloaded", []),
+        shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
+        [path for path in _CONTAINER if isinstance(files[path], str)],
+        _of(files, "/ns/ipc"),
+        interfaces,
+        _routes(_of(files, "/net/route")),
+        _markers(said["torch"], said),
+    )
 
 
 def _of(files: Mapping[str, Any], end: str) -> Any:
@@ -169,9 +265,13 @@ def _of(files: Mapping[str, Any], end: str) -> Any:
 def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
     """Name and version of each distribution -> its requirements, out of the lines of its METADATA."""
     heads = [email.message_from_string(text) for text in texts if isinstance(text, str)]
-    return {f"{head['Name'].lower().replace('_', '-')} {head['Version']}":
-            [line[:200] for line in head.get_all("Requires-Dist", [])][:400]
-            for head in heads if head["Name"] and head["Version"]}
+    return {
+        f"{head['Name'].lower().replace('_', '-')} {head['Version']}": [
+            line[:200] for line in head.get_all("Requires-Dist", [])
+        ][:400]
+        for head in heads
+        if head["Name"] and head["Version"]
+    }
 
 
 def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
@@ -214,24 +314,39 @@ def host_of(raw: Mapping[str, Any]) -> Host:
     said = _with_gaps(raw)
     files, addresses = said["files"], said["addresses"]
     kernel = files.get("/dev/kmsg", Gap("not-run", "not read here"))
-    bridges = {path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"])) for path, what in files.items()
-               if path.endswith("/config") and isinstance(what, dict)}
+    bridges = {
+        path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"]))
+        for path, what in files.items()
+        if path.endswith("/config") and isinstance(what, dict)
+    }
     return Host(
-        said["host"], sorted({*addresses}) if isinstance(addresses, list) else addresses,
+        said["host"],
+        sorted({*addresses}) if isinstance(addresses, list) else addresses,
         _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _iommu(files), environment_file.acs_redirects(bridges), kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
-        [library_of(path, what) for path, what in said["libraries"].items()])
+        _iommu(files),
+        environment_file.acs_redirects(bridges),
+        kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
+        [library_of(path, what) for path, what in said["libraries"].items()],
+    )
 
 
 def _routes(text: Any) -> list[str] | Gap:
     rows = [line.split() for line in text.splitlines()[1:]] if isinstance(text, str) else []
-    return text if isinstance(text, Gap) else sorted({row[0] for row in rows if len(row) > 1 and row[1] == "00000000"})
+    return (
+        text
+        if isinstance(text, Gap)
+        else sorted({row[0] for row in rows if len(row) > 1 and row[1] == "00000000"})
+    )
 
 
 def _below(files: Mapping[str, Any], *folders: str) -> list[str] | Gap:
     """Names in folders of /sys; none of them where its network folder shows that /sys is there."""
-    names = [p[len(folder):] for folder in folders for p in files if p.startswith(folder) and "*" not in p]
-    return names if names or any(p.startswith("/sys/class/net/") and "*" not in p for p in files) else Gap("absent", folders[0])
+    names = [p[len(folder) :] for folder in folders for p in files if p.startswith(folder) and "*" not in p]
+    return (
+        names
+        if names or any(p.startswith("/sys/class/net/") and "*" not in p for p in files)
+        else Gap("absent", folders[0])
+    )
 
 
 def _iommu(files: Mapping[str, Any]) -> str | Gap:

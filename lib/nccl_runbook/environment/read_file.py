@@ -5,6 +5,7 @@ Nothing is executed, and of the shell's language only arithmetic is worked out: 
 Only names that the table of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one
 in the same file.
 """
+
 import re
 import tomllib
 from collections.abc import Mapping
@@ -26,8 +27,10 @@ _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 _ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
 _SETENV = re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})")  # csh, Dockerfile
 # NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
-_MAPPED = re.compile(rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)"
-                     rf"(?=[^\s{{\[])(?:{_VALUE})")
+_MAPPED = re.compile(
+    rf"(?<![\w.$-])(?P<quote>[\"'])?(?P<name>{_NAME})(?(quote)(?P=quote)(?:\s*:|\]\s*=(?!=))\s*|\s*:\s+)"
+    rf"(?=[^\s{{\[])(?:{_VALUE})"
+)
 _CALLED = re.compile(rf"\b(?:setdefault|putenv|setenv)\(\s*[\"'](?P<name>{_NAME})[\"']\s*,\s*(?:{_VALUE})")
 # a Kubernetes pair, whose value follows, and keywords of Python: name: X, value: Y and name="X", value="Y"
 _KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*+"
@@ -37,7 +40,9 @@ _VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\
 _NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write that a name is not set
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 # what only shows a text, unless it goes to a file or a pipe
-_SHOWN = re.compile(r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|\|(?!\|))|^\s*print\(.*")
+_SHOWN = re.compile(
+    r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|\|(?!\|))|^\s*print\(.*"
+)
 _EXPRESSION = re.compile(r"[A-Za-z_][\w.]*[(\[]")  # no shell has such a word: a call or an item of Python
 _ENV_LIST = re.compile(r"--env[= ]\S+")
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
@@ -48,11 +53,20 @@ _TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
 _MOST_TOML = 1 << 15  # characters: for one key of many parts tomllib takes the square of its length
 _MOST_DOTS = 1 << 11  # and memory, too: 16,000 parts take 1 GB (CPython 3.11)
 # what a job printed: a log advises settings, and sets none
-_PRINTED = re.compile(r"(?m)^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):|^[\w.-]+:\d+:\d+ \[\d+\] NCCL (?:INFO|WARN) ")
+_PRINTED = re.compile(
+    r"(?m)^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):|^[\w.-]+:\d+:\d+ \[\d+\] NCCL (?:INFO|WARN) "
+)
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
-_MEETING = ("rdzv_endpoint", "master_addr")  # torchrun's: they outrank MASTER_ADDR, which it sets for its ranks itself
+_MEETING = (
+    "rdzv_endpoint",
+    "master_addr",
+)  # torchrun's: they outrank MASTER_ADDR, which it sets for its ranks itself
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
-_BRIDGE, _EXTENDED, _ACS = 0x0604, 0x100, 0x000D  # class of PCI bridges; where extended capabilities begin; id of that one
+_BRIDGE, _EXTENDED, _ACS = (
+    0x0604,
+    0x100,
+    0x000D,
+)  # class of PCI bridges; where extended capabilities begin; id of that one
 _REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base specification, 7.7.8)
 
 
@@ -76,19 +90,32 @@ def parse(text: str, name: str = "text") -> Role:
     found = assigned(text) if _is_text(text) else {}
     script = read_script(text if _is_text(text) else "")
     redactor = Redactor({n: v for n, (v, _) in found.items()})
-    names = set(sorted(filter(is_kept, found), key=lambda n: n not in variables())[:MOST_NAMES])  # the known ones first
+    names = set(
+        sorted(filter(is_kept, found), key=lambda n: n not in variables())[:MOST_NAMES]
+    )  # the known ones first
     kept = {n: redactor.text(found[n][0]) for n in found if n in names}
     return Role(
-        name, kept, {n: found[n][1] for n in kept},
-        len(found) - len(kept) if kept or is_dump(text) else 0, {},
-        *[Gap("not-run", "only a file was read")] * 6, nodes=script.spread, sourced=list(script.sourced), crowded=list(script.crowded),
-        meeting=next((value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""))
+        name,
+        kept,
+        {n: found[n][1] for n in kept},
+        len(found) - len(kept) if kept or is_dump(text) else 0,
+        {},
+        *[Gap("not-run", "only a file was read")] * 6,
+        nodes=script.spread,
+        sourced=list(script.sourced),
+        crowded=list(script.crowded),
+        meeting=next(
+            (value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""
+        ),
+    )
 
 
 def is_dump(text: str) -> bool:
     """Whether this is the output of `env`: a whole environment, in which a name that is missing is not set."""
     rows = [row for row in text.split("\0" if "\0" in text else "\n") if row]
-    return {"PATH", "HOME"} <= {r.partition("=")[0] for r in rows} and sum(map(bool, map(_ENTRY.match, rows))) > 0.8 * len(rows)
+    return {"PATH", "HOME"} <= {r.partition("=")[0] for r in rows} and sum(
+        map(bool, map(_ENTRY.match, rows))
+    ) > 0.8 * len(rows)
 
 
 def _is_toml(text: str) -> bool:
@@ -109,7 +136,9 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
             waiting = None
             continue
         # lines for the scheduler look like comments of the shell
-        line = row if "\0" in text or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
+        line = (
+            row if "\0" in text or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
+        )
         if "$((" in line:
             line = worked_out(line, {n: v for n, (v, _) in found.items()})
         if toml:
@@ -127,25 +156,52 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
 def _pairs(line: str) -> list[tuple[str, str]]:
     exported = _EXPORT_LIST.search(line)
     # a comma ends a value
-    slurm = [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part] if exported else []
-    rest = _ENV_LIST.sub(lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))  # apptainer: A=1,B=2
-    matches = [m for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR) for m in pattern.finditer(rest)
-               if not _is_code(m, pattern not in (_ASSIGNED, _SETENV))]
-    return [*((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start())),
-            *((name, value) for name, value in slurm if re.fullmatch(_NAME, name))]
+    slurm = (
+        [part.partition("=")[::2] for part in exported[1].strip("\"'").split(",") if "=" in part]
+        if exported
+        else []
+    )
+    rest = _ENV_LIST.sub(
+        lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line)
+    )  # apptainer: A=1,B=2
+    matches = [
+        m
+        for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR)
+        for m in pattern.finditer(rest)
+        if not _is_code(m, pattern not in (_ASSIGNED, _SETENV))
+    ]
+    return [
+        *((m["name"], _value(m)) for m in sorted(matches, key=lambda m: m.start())),
+        *((name, value) for name, value in slurm if re.fullmatch(_NAME, name)),
+    ]
 
 
 def _is_code(match: re.Match[str], in_program: bool) -> bool:
     """Whether the value is nothing, or an expression of Python, where only numbers and what stands in quotes are values."""
     bare = (match["b"] or "").rstrip(",})")
-    before = match.string[match.start():match.start("b")].rstrip()
-    named = before.endswith(("=", ",")) or bool(match["b"]) and match["b"] != bare and before.endswith(("\":", "':"))
-    return bool(_EXPRESSION.match(bare)) or in_program and (
-        bare in _NOTHING or named and bare.replace(".", "").isidentifier() and bare.lower() not in ("true", "false"))
+    before = match.string[match.start() : match.start("b")].rstrip()
+    named = (
+        before.endswith(("=", ","))
+        or bool(match["b"])
+        and match["b"] != bare
+        and before.endswith(('":', "':"))
+    )
+    return (
+        bool(_EXPRESSION.match(bare))
+        or in_program
+        and (
+            bare in _NOTHING
+            or named
+            and bare.replace(".", "").isidentifier()
+            and bare.lower() not in ("true", "false")
+        )
+    )
 
 
 def _value(match: re.Match[str]) -> str:
-    value = match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
+    value = (
+        match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
+    )
     if match["b"] is not None:  # what closes a list or a call around it is not the value's
         value = value.rstrip(",\\")
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
@@ -158,7 +214,11 @@ def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
 
     Without root the kernel shows 64 bytes only, which hold no answer.
     """
-    bridges = {bus: data for bus, data in configs.items() if len(data) >= 12 and int.from_bytes(data[10:12], "little") == _BRIDGE}
+    bridges = {
+        bus: data
+        for bus, data in configs.items()
+        if len(data) >= 12 and int.from_bytes(data[10:12], "little") == _BRIDGE
+    }
     if not bridges:
         return Gap("absent", "no PCI bridge was read") if configs else Gap("not-run", "not read here")
     if all(len(data) <= _EXTENDED for data in bridges.values()):
@@ -170,8 +230,8 @@ def _control(data: bytes) -> int:
     """ACS control register; 0 where the bridge has none."""
     at = _EXTENDED
     for _ in range(64):  # a list of capabilities that leads back to itself ends, too
-        head = int.from_bytes(data[at:at + 4], "little") if _EXTENDED <= at <= len(data) - 8 else 0
+        head = int.from_bytes(data[at : at + 4], "little") if _EXTENDED <= at <= len(data) - 8 else 0
         if head & 0xFFFF == _ACS:
-            return int.from_bytes(data[at + 6:at + 8], "little")
+            return int.from_bytes(data[at + 6 : at + 8], "little")
         at = head >> 20
     return 0

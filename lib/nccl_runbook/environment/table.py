@@ -1,4 +1,5 @@
 """Tables of an environment: what is set and who reads it, and which libnccl each process has."""
+
 from nccl_runbook.causes.causes import unread, variables
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.environment.facts import Environment
@@ -11,13 +12,19 @@ LONG = 120
 def variables_table(env: Environment) -> Table:
     """Every variable that is set, one row each, with its reader and meaning."""
     roles = env.roles
-    names = sorted({n for r in roles for n in r.variables} | {n for r in roles for lines in r.conf.values() for n in lines})
+    names = sorted(
+        {n for r in roles for n in r.variables}
+        | {n for r in roles for lines in r.conf.values() for n in lines}
+    )
     rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name)] for name in names]
     columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
     return Table(
-        "", columns, rows or [["none", *["" for _ in columns[1:]]]],
+        "",
+        columns,
+        rows or [["none", *["" for _ in columns[1:]]]],
         f"Not looked at: {counted(sum(r.others for r in roles), 'further variable')}. A plugin may still read a name "
-        "that is not known to us.")
+        "that is not known to us.",
+    )
 
 
 def _value(role, name: str) -> str:
@@ -31,32 +38,69 @@ def _about(name: str) -> tuple[Cell, str]:
     """Who reads it, and what it does."""
     if name in variables():
         return Cell(variables()[name].reader.name), variables()[name].means
-    return (Cell("nobody", "warn"), unread()[name][0]) if name in unread() else (Cell("not known to us", "muted"), "")
+    return (
+        (Cell("nobody", "warn"), unread()[name][0])
+        if name in unread()
+        else (Cell("not known to us", "muted"), "")
+    )
 
 
 @titled("Which libnccl", "host", "libraries")
 def libraries_table(env: Environment) -> Table:
     """Every libnccl and plugin: who has it mapped, what it is, and what the wheels say."""
-    users = {lib.path: ", ".join(r.name for r in env.roles if not isinstance(r.mapped, Gap) and lib.path in r.mapped)
-             for lib in env.host.libraries}
-    rows = [[lib.path, Cell(users[lib.path], "ok") if users[lib.path] else Cell("nobody", "muted"), str(lib.version), str(lib.cuda),
-             str(lib.sha256)[:16], "; ".join(f"{name} (hash {same})" for name, same in lib.wheels.items()) or "no wheel"]
-            for lib in env.host.libraries]
+    users = {
+        lib.path: ", ".join(
+            r.name for r in env.roles if not isinstance(r.mapped, Gap) and lib.path in r.mapped
+        )
+        for lib in env.host.libraries
+    }
+    rows = [
+        [
+            lib.path,
+            Cell(users[lib.path], "ok") if users[lib.path] else Cell("nobody", "muted"),
+            str(lib.version),
+            str(lib.cuda),
+            str(lib.sha256)[:16],
+            "; ".join(f"{name} (hash {same})" for name, same in lib.wheels.items()) or "no wheel",
+        ]
+        for lib in env.host.libraries
+    ]
     return Table(
-        "", ["library", "mapped by", "version", "built for CUDA", "sha256", "installed as"],
-        rows or [[Cell("none found", "muted"), "", "", "", "", ""]])
+        "",
+        ["library", "mapped by", "version", "built for CUDA", "sha256", "installed as"],
+        rows or [[Cell("none found", "muted"), "", "", "", "", ""]],
+    )
 
 
 @titled("The host", "host")
 def host_table(env: Environment) -> Table:
     """The machine around the ranks."""
     host = env.host
-    own = [(f"{words}, {r.name}", v) for r in env.roles for words, v in (
-        ("container", r.container), ("IPC namespace", r.ipc_namespace), ("interfaces", r.interfaces), ("default route", r.routes),
-        ("open files", r.nofile), ("locked memory (bytes)", r.memlock),
-        ("/dev/shm", r.shm if isinstance(r.shm, Gap) else f"{r.shm[1] >> 20} MiB free of {r.shm[0] >> 20} MiB"))]
-    seen = [("name", host.name), ("addresses of its name", host.addresses), ("RDMA adapters", host.hcas), ("IOMMU", host.iommu),
-            ("bridges that redirect peer traffic (ACS)", host.acs), ("GPU errors in the kernel log", host.xids), *own]
+    own = [
+        (f"{words}, {r.name}", v)
+        for r in env.roles
+        for words, v in (
+            ("container", r.container),
+            ("IPC namespace", r.ipc_namespace),
+            ("interfaces", r.interfaces),
+            ("default route", r.routes),
+            ("open files", r.nofile),
+            ("locked memory (bytes)", r.memlock),
+            (
+                "/dev/shm",
+                r.shm if isinstance(r.shm, Gap) else f"{r.shm[1] >> 20} MiB free of {r.shm[0] >> 20} MiB",
+            ),
+        )
+    ]
+    seen = [
+        ("name", host.name),
+        ("addresses of its name", host.addresses),
+        ("RDMA adapters", host.hcas),
+        ("IOMMU", host.iommu),
+        ("bridges that redirect peer traffic (ACS)", host.acs),
+        ("GPU errors in the kernel log", host.xids),
+        *own,
+    ]
     return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
 
 

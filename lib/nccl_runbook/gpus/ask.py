@@ -1,4 +1,5 @@
 """What is there: GPUs as NVML, the device files and CUDA in a fresh rank each see them."""
+
 import json
 import subprocess
 import sys
@@ -19,20 +20,31 @@ def collect(engine: Optional[Any], within_s: float = RANK_DEADLINE_S) -> Machine
     until = time.monotonic() + within_s
     request = WorldRequest("what CUDA sees", "view.py", [None], deadline_s=min(RANK_DEADLINE_S, within_s))
     rank = engine.run(request).ranks[0] if engine else _alone(request)
-    return Machine(nvml.view(until - time.monotonic()), fact_of(rank, "surroundings", Surroundings), fact_of(rank, "cuda", CudaView))
+    return Machine(
+        nvml.view(until - time.monotonic()),
+        fact_of(rank, "surroundings", Surroundings),
+        fact_of(rank, "cuda", CudaView),
+    )
 
 
 def _alone(request: WorldRequest) -> RankResult:
     """The same file under this interpreter, over standard input."""
     try:
-        done = subprocess.run([sys.executable, "-"], input=source_of(f"nccl_runbook/ranks/{request.entry}"),
-                              capture_output=True, timeout=request.deadline_s)
+        done = subprocess.run(
+            [sys.executable, "-"],
+            input=source_of(f"nccl_runbook/ranks/{request.entry}"),
+            capture_output=True,
+            timeout=request.deadline_s,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return RankResult(0, "lost" if isinstance(error, OSError) else "timed-out", last_lines=[str(error)])
     return RankResult(
-        0, "exited", done.returncode,
+        0,
+        "exited",
+        done.returncode,
         events=[json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")],
-        last_lines=done.stderr.decode("utf-8", "replace").splitlines())
+        last_lines=done.stderr.decode("utf-8", "replace").splitlines(),
+    )
 
 
 def fact_of(rank: RankResult, event: str, kind: Any) -> Any:

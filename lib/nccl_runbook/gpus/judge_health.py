@@ -1,4 +1,5 @@
 """What NVML's health fields say of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and cards without P2P are healthy."""
+
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,7 +24,11 @@ def with_mig(nvml: NvmlView) -> list[NvmlGpu]:
 
 def indices_by_cuda(machine: Machine) -> list[int | None]:
     """nvml_index of each GPU in CUDA's order, None where the UUID is not among NVML's."""
-    indices = {g.uuid.lower().removeprefix("gpu-"): g.nvml_index for g in _gpus(machine) if not isinstance(g.uuid, Gap)}
+    indices = {
+        g.uuid.lower().removeprefix("gpu-"): g.nvml_index
+        for g in _gpus(machine)
+        if not isinstance(g.uuid, Gap)
+    }
     return [] if isinstance(machine.cuda, Gap) else [indices.get(g.uuid.lower()) for g in machine.cuda.gpus]
 
 
@@ -54,11 +59,15 @@ _HAS: dict[str, Callable[[NvmlGpu, Machine], bool]] = {
     "fabric-beside-cuda": lambda g, m: _waits(g) and not isinstance(m.cuda, Gap) and bool(m.cuda.gpus),
     "clocks": lambda g, _: not SLOWED_BY_FAULT.isdisjoint(known(g.clock_reasons)),
     "mode": lambda g, _: g.compute_mode in EXCLUSIVE,
-    "mode-taken": lambda g, _: g.compute_mode == "prohibited" or g.compute_mode in EXCLUSIVE and any(
-        o.kind != "graphics" and not o.is_ours for o in known(g.owners)),
+    "mode-taken": lambda g, _: (
+        g.compute_mode == "prohibited"
+        or g.compute_mode in EXCLUSIVE
+        and any(o.kind != "graphics" and not o.is_ours for o in known(g.owners))
+    ),
     "mig": lambda g, _: isinstance(g.mig, Mig) and g.mig.is_enabled,
     "mig-empty": lambda g, _: isinstance(g.mig, Mig) and g.mig.is_enabled and not g.mig.instances,
-    "vgpu": lambda g, _: g.virtualisation == "vgpu"}
+    "vgpu": lambda g, _: g.virtualisation == "vgpu",
+}
 # what a field of such a GPU shows
 _SHOWS: dict[str, Callable[[NvmlGpu], str]] = {
     "ecc": lambda g: f"{g.ecc.volatile_uncorrected} uncorrected",
@@ -66,25 +75,39 @@ _SHOWS: dict[str, Callable[[NvmlGpu], str]] = {
     "nvlinks": lambda g: f"down: link {', '.join(str(i) for i, up in enumerate(g.nvlinks.active) if not up)}",
     "fabric": lambda g: f"state {g.fabric.state}, status {g.fabric.status}",
     "clock_reasons": lambda g: f"{', '.join(g.clock_reasons)} at {g.temperature_c} C",
-    "compute_mode": lambda g: f"compute mode {g.compute_mode}" + (
-        f", held by pid {', '.join(str(o.pid) for o in g.owners)}" if known(g.owners) else ""),
+    "compute_mode": lambda g: (
+        f"compute mode {g.compute_mode}"
+        + (f", held by pid {', '.join(str(o.pid) for o in g.owners)}" if known(g.owners) else "")
+    ),
     "mig": lambda g: f"MIG on, {len(g.mig.instances)} instances",
-    "virtualisation": lambda g: str(g.virtualisation)}
+    "virtualisation": lambda g: str(g.virtualisation),
+}
 
 
 def faults(machine: Machine) -> Iterator[Finding]:
     """What single GPUs have, one finding for each id of faults.toml."""
     found: dict[str, Finding] = {}
     for row in table("gpus/faults")["fault"]:
-        bad, shown = ([g for g in _gpus(machine) if _HAS[name](g, machine)]
-                      for name in (row["has"], row.get("shown", row["has"])))
+        bad, shown = (
+            [g for g in _gpus(machine) if _HAS[name](g, machine)]
+            for name in (row["has"], row.get("shown", row["has"]))
+        )
         if bad and row["id"] not in found:
             found[row["id"]] = Finding(
-                row["id"], Severity(row["severity"]),
+                row["id"],
+                Severity(row["severity"]),
                 f"GPU {', '.join(str(g.nvml_index) for g in bad)}: {row['says']}",
-                tuple(Evidence(f"GPU {g.nvml_index}: {_SHOWS[row['field']](g)}",
-                               f"gpus.nvml.gpus[{g.nvml_index}].{row['field']}") for g in shown),
-                remedies(row, [g.nvml_index for g in shown]), row.get("cause"), row.get("status"))
+                tuple(
+                    Evidence(
+                        f"GPU {g.nvml_index}: {_SHOWS[row['field']](g)}",
+                        f"gpus.nvml.gpus[{g.nvml_index}].{row['field']}",
+                    )
+                    for g in shown
+                ),
+                remedies(row, [g.nvml_index for g in shown]),
+                row.get("cause"),
+                row.get("status"),
+            )
     yield from found.values()
 
 
@@ -95,9 +118,14 @@ def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, 
 
 
 def _filled(remedy: Remedy, gpus: Sequence[int]) -> Remedy:
-    return dataclasses.replace(remedy, lines=tuple(
-        line.format(gpu=gpu, gpus=",".join(map(str, gpus))) for line in remedy.lines
-        for gpu in (gpus if "{gpu}" in line else [""])))
+    return dataclasses.replace(
+        remedy,
+        lines=tuple(
+            line.format(gpu=gpu, gpus=",".join(map(str, gpus)))
+            for line in remedy.lines
+            for gpu in (gpus if "{gpu}" in line else [""])
+        ),
+    )
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
@@ -110,20 +138,33 @@ def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
         told_apart = isinstance(nccl, str) and version(nccl) >= UUIDS_SINCE_NCCL
         wheel = f"nvidia-nccl-cu{cuda.partition('.')[0] or '12'}>=2.30.7"  # nvidia-nccl-cu12, -cu13
         yield Finding(
-            "bus-ids-collide", Severity.NOTE if told_apart else Severity.BROKEN,
+            "bus-ids-collide",
+            Severity.NOTE if told_apart else Severity.BROKEN,
             "different GPUs report the same PCI bus id",
             tuple(Evidence(f"{bus}: {', '.join(who)}", "gpus.nvml") for bus, who in sorted(clash.items())),
-            (Remedy("you", "Use NCCL 2.30.7 or later, which compares UUIDs.",
-                    (f'python3 -m pip install -U "{wheel}"',)),
-             Remedy("the administrator",
-                    "Different GPUs report the same bus id: an enumeration fault of this host or driver.", (
-                 "nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",))),
-            "bus-id-collision", "possible" if told_apart else "established")
+            (
+                Remedy(
+                    "you",
+                    "Use NCCL 2.30.7 or later, which compares UUIDs.",
+                    (f'python3 -m pip install -U "{wheel}"',),
+                ),
+                Remedy(
+                    "the administrator",
+                    "Different GPUs report the same bus id: an enumeration fault of this host or driver.",
+                    ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",),
+                ),
+            ),
+            "bus-id-collision",
+            "possible" if told_apart else "established",
+        )
 
 
 def _shared_bus_ids(gpus: list[tuple[str, str | Gap, str | Gap]]) -> dict[str, list[str]]:
-    rows = grouped((bus.lower(), (uuid, f"{who} {uuid}")) for who, uuid, bus in gpus
-                   if isinstance(uuid, str) and isinstance(bus, str) and uuid and bus)
+    rows = grouped(
+        (bus.lower(), (uuid, f"{who} {uuid}"))
+        for who, uuid, bus in gpus
+        if isinstance(uuid, str) and isinstance(bus, str) and uuid and bus
+    )
     return {bus: list(dict(named).values()) for bus, named in rows.items() if len(dict(named)) > 1}
 
 
@@ -131,20 +172,40 @@ def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:
     """NVML sees NVLink between GPUs, and CUDA refuses peer access. Cards without NVLink may have none (GeForce)."""
     if isinstance(machine.nvml, Gap) or isinstance(machine.cuda, Gap) or with_mig(machine.nvml):
         return
-    by_cuda = {index: g.cuda_index for g, index in zip(machine.cuda.gpus, indices_by_cuda(machine), strict=True)}
-    bad = [pair for pair in known(machine.nvml.pairs)
-           if str(pair.level).startswith("NV") and pair.a in by_cuda and pair.b in by_cuda
-           and not machine.cuda.peer_access[by_cuda[pair.a]][by_cuda[pair.b]]]
+    by_cuda = {
+        index: g.cuda_index for g, index in zip(machine.cuda.gpus, indices_by_cuda(machine), strict=True)
+    }
+    bad = [
+        pair
+        for pair in known(machine.nvml.pairs)
+        if str(pair.level).startswith("NV")
+        and pair.a in by_cuda
+        and pair.b in by_cuda
+        and not machine.cuda.peer_access[by_cuda[pair.a]][by_cuda[pair.b]]
+    ]
     if bad:
         yield Finding(
-            "nvlink-without-peer-access", Severity.WARN,
+            "nvlink-without-peer-access",
+            Severity.WARN,
             f"{len(bad)} pairs of GPUs have NVLink but no peer access",
-            tuple(Evidence(f"GPU {p.a} and {p.b}: {p.level}, P2P read {p.p2p_read}", "gpus.cuda.peer_access")
-                  for p in bad[:8]),
-            (Remedy("the administrator",
+            tuple(
+                Evidence(f"GPU {p.a} and {p.b}: {p.level}, P2P read {p.p2p_read}", "gpus.cuda.peer_access")
+                for p in bad[:8]
+            ),
+            (
+                Remedy(
+                    "the administrator",
                     "NVLink exists, but CUDA refuses peer access. Check fabric, driver and confidential mode.",
-                    ("nvidia-smi topo -p2p r", "nvidia-smi topo -m")),), "gpu-or-link-fault", "possible")
+                    ("nvidia-smi topo -p2p r", "nvidia-smi topo -m"),
+                ),
+            ),
+            "gpu-or-link-fault",
+            "possible",
+        )
 
 
 RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
-    faults, bus_ids_collide, nvlink_without_peer_access)
+    faults,
+    bus_ids_collide,
+    nvlink_without_peer_access,
+)

@@ -23,11 +23,16 @@ def _health(gpu: NvmlGpu) -> str:
     mode = "default" if isinstance(gpu.compute_mode, Gap) else gpu.compute_mode
     words = [
         "ECC uncorrected " + " now, ".join(map(_text, ecc)) + " ever" if any(c != 0 for c in ecc) else "",
-        f"{rows.uncorrectable} rows remapped{', reset pending' * rows.is_pending}" if rows and rows.uncorrectable else "",
+        f"{rows.uncorrectable} rows remapped{', reset pending' * rows.is_pending}"
+        if rows and rows.uncorrectable
+        else "",
         *([] if isinstance(gpu.clock_reasons, Gap) else [r for r in gpu.clock_reasons if r != "idle"]),
-        f"MIG, {len(gpu.mig.instances)} instances" if not isinstance(gpu.mig, Gap) and gpu.mig.is_enabled else "",
+        f"MIG, {len(gpu.mig.instances)} instances"
+        if not isinstance(gpu.mig, Gap) and gpu.mig.is_enabled
+        else "",
         f"fabric {state}" if state not in ("", "completed", "not-supported") else "",
-        f"compute mode {mode}" if mode != "default" else ""]
+        f"compute mode {mode}" if mode != "default" else "",
+    ]
     return "; ".join(filter(None, words)) or "nothing stands out"
 
 
@@ -41,46 +46,98 @@ def gpus_table(machine: Machine) -> Table:
     nvml = machine.nvml
     return Table(
         "",
-        ["GPU", "name", "UUID", "PCI bus id", "MiB used", "NVLink", "PCIe now (most)", "busy %", "temp C",
-         "health"], [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)],
+        [
+            "GPU",
+            "name",
+            "UUID",
+            "PCI bus id",
+            "MiB used",
+            "NVLink",
+            "PCIe now (most)",
+            "busy %",
+            "temp C",
+            "health",
+        ],
+        [[str(i), *_gpu_row(gpu)] for i, gpu in enumerate(nvml.gpus)],
         f"driver {_text(nvml.driver)}, CUDA up to {_text(nvml.cuda_driver)}. A PCIe link at rest uses a "
-        "lower generation.")
+        "lower generation.",
+    )
 
 
 def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
     if isinstance(gpu, Gap):
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
-    return [_show(gpu.name), _show(gpu.uuid, lambda u: u[:12]),  # enough to tell GPUs apart; the record holds all of it
-            _show(gpu.pci_bus_id),
-            _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}"),
-            _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"),
-            _show(gpu.pcie, lambda p: f"gen {_text(p.generation)} x{_text(p.width)} "
-                                      f"({_text(p.max_generation)} x{_text(p.max_width)})"),
-            _show(gpu.utilisation_percent), _show(gpu.temperature_c), _health(gpu)]
+    return [
+        _show(gpu.name),
+        _show(gpu.uuid, lambda u: u[:12]),  # enough to tell GPUs apart; the record holds all of it
+        _show(gpu.pci_bus_id),
+        _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}"),
+        _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"),
+        _show(
+            gpu.pcie,
+            lambda p: (
+                f"gen {_text(p.generation)} x{_text(p.width)} "
+                f"({_text(p.max_generation)} x{_text(p.max_width)})"
+            ),
+        ),
+        _show(gpu.utilisation_percent),
+        _show(gpu.temperature_c),
+        _health(gpu),
+    ]
 
 
 @titled("Three views of the same GPUs")
 def views_table(machine: Machine) -> Table:
     """What NVML, the device files, CUDA and the variables each say."""
-    return Table("", ["view", "GPUs", "what it says"], [
-        row for name, view, rows in (
-            ("NVML", machine.nvml, lambda name, nvml: [
-                [name, str(len(nvml.gpus)), f"driver {_text(nvml.driver)}, NVML {_text(nvml.nvml)}"]]),
-            ("device files", machine.surroundings, _files_rows), ("CUDA in a rank", machine.cuda, _cuda_rows))
-        for row in ([[name, Cell(view.reason, "muted"), view.detail]] if isinstance(view, Gap) else rows(name, view))])
+    return Table(
+        "",
+        ["view", "GPUs", "what it says"],
+        [
+            row
+            for name, view, rows in (
+                (
+                    "NVML",
+                    machine.nvml,
+                    lambda name, nvml: [
+                        [name, str(len(nvml.gpus)), f"driver {_text(nvml.driver)}, NVML {_text(nvml.nvml)}"]
+                    ],
+                ),
+                ("device files", machine.surroundings, _files_rows),
+                ("CUDA in a rank", machine.cuda, _cuda_rows),
+            )
+            for row in (
+                [[name, Cell(view.reason, "muted"), view.detail]]
+                if isinstance(view, Gap)
+                else rows(name, view)
+            )
+        ],
+    )
 
 
 def _files_rows(name: str, around: Surroundings) -> list[list[Any]]:
     gpus = [f for f in around.files if f.path.removeprefix("/dev/nvidia").isdigit() or f.path == "/dev/dxg"]
-    files = ", ".join(f.path + (f" ({f.error})" if f.error not in ("", "not tried") else "") for f in around.files if "caps" not in f.path)
+    files = ", ".join(
+        f.path + (f" ({f.error})" if f.error not in ("", "not tried") else "")
+        for f in around.files
+        if "caps" not in f.path
+    )
     chosen = ", ".join(f"{k}={v}" for k, v in around.variables.items() if k != "LD_LIBRARY_PATH")
-    return [[name, str(len(gpus)), files or "none"], ["variables", "", chosen or "none that selects GPUs is set"],
-            ["container", "", ", ".join(around.container) or "no sign of one"]]
+    return [
+        [name, str(len(gpus)), files or "none"],
+        ["variables", "", chosen or "none that selects GPUs is set"],
+        ["container", "", ", ".join(around.container) or "no sign of one"],
+    ]
 
 
 def _cuda_rows(name: str, cuda: CudaView) -> list[list[Any]]:
     versions = f"torch {cuda.torch}, CUDA {cuda.cuda or 'none'}, NCCL {_text(cuda.nccl)}"
-    return [[name, Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"), ". ".join([versions, *filter(None, cuda.error.splitlines())])]]
+    return [
+        [
+            name,
+            Cell(str(len(cuda.gpus)), "" if cuda.gpus else "muted"),
+            ". ".join([versions, *filter(None, cuda.error.splitlines())]),
+        ]
+    ]
 
 
 @titled("Topology and peer access", "nvml", "pairs")
@@ -89,10 +146,12 @@ def topology_table(machine: Machine) -> Table:
     names = [g.nvml_index for g in machine.nvml.reached]
     pairs = {frozenset((p.a, p.b)): p for p in machine.nvml.pairs}
     return Table(
-        "", ["", *(f"GPU {b}" for b in names)],
+        "",
+        ["", *(f"GPU {b}" for b in names)],
         [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names],
         "NV#: number of NVLinks. PIX, PXB, PHB, NODE, SYS: increasing distance over PCIe. P2P: as NVML reports it; "
-        "most GeForce cards have none.")
+        "most GeForce cards have none.",
+    )
 
 
 def _pair_cell(pair: Pair | None) -> Cell:
@@ -106,14 +165,28 @@ def _pair_cell(pair: Pair | None) -> Cell:
 @titled("Who uses the GPUs", "nvml")
 def users_table(users: GpuUsers | Machine) -> Table:
     """Who is on each GPU."""
-    rows = [row for index, gpu in enumerate(users.nvml.gpus if isinstance(users, Machine) else users.gpus)
-            for row in _use_rows(index, gpu)]
-    return Table("", ["GPU", "pid", "process", "user", "MiB", "kind"], rows or [["", "nobody", "", "", "", ""]])
+    rows = [
+        row
+        for index, gpu in enumerate(users.nvml.gpus if isinstance(users, Machine) else users.gpus)
+        for row in _use_rows(index, gpu)
+    ]
+    return Table(
+        "", ["GPU", "pid", "process", "user", "MiB", "kind"], rows or [["", "nobody", "", "", "", ""]]
+    )
 
 
 def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:
     owners = gpu if isinstance(gpu, Gap) else gpu.owners
     if isinstance(owners, Gap):
         return [[str(index), Cell(owners.reason, "muted"), owners.detail, "", "", ""]]
-    return [[str(index), str(o.pid), _show(o.name), Cell("this runbook", "note") if o.is_ours else _show(o.user),
-             _show(o.used_mib), o.kind] for o in owners]
+    return [
+        [
+            str(index),
+            str(o.pid),
+            _show(o.name),
+            Cell("this runbook", "note") if o.is_ours else _show(o.user),
+            _show(o.used_mib),
+            o.kind,
+        ]
+        for o in owners
+    ]

@@ -8,7 +8,16 @@ from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.messages.facts import Logs
 
 # no member completes these before each has issued them; a broadcast's root may
-_NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
+_NEEDS_ALL = (
+    "all_reduce",
+    "allreduce",
+    "all_gather",
+    "allgather",
+    "reduce_scatter",
+    "all_to_all",
+    "alltoall",
+    "barrier",
+)
 
 EARLIER = "of an earlier attempt"  # how the problem of a file begins that is left out for that
 

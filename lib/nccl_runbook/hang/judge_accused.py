@@ -32,7 +32,9 @@ from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ECHO, LAST_WORDS, LOST
 from nccl_runbook.messages.judge import raised_first
 
-_WAITS_INSIDE = re.compile(r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b")
+_WAITS_INSIDE = re.compile(
+    r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b"
+)
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
 RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both outputs to nccl-runbook hang"
 
@@ -54,18 +56,37 @@ class Accused:
 def accuse(hang: Hang, found: Graph) -> list[Accused]:
     """Every rank with something proven against it, each once, by rank."""
     first = [
-        *_ended(hang, found), *_different(hang),
+        *_ended(hang, found),
+        *_different(hang),
         # others are known to wait for them, and they wait for nobody and nothing
-        *(_missing(hang, rank, waits) for rank, waits in sorted({**_elsewhere(hang, found), **found.waited_for()}.items())
-          if not found.waits.get(rank) and rank not in found.unended),
-        *(_by_wait(wait, "gpu-stuck", f"issued {called(hang, wait)}, and its GPU never finished it; "
-                   "all other GPUs finished or started it", f"rank {rank}")
-          for rank, wait in sorted({**not_started(hang, found), **stuck(hang, found)}.items())),
-        *(_strayed(hang, found, rank, waits) for rank, waits in sorted(strays(hang, found).items()))]
+        *(
+            _missing(hang, rank, waits)
+            for rank, waits in sorted({**_elsewhere(hang, found), **found.waited_for()}.items())
+            if not found.waits.get(rank) and rank not in found.unended
+        ),
+        *(
+            _by_wait(
+                wait,
+                "gpu-stuck",
+                f"issued {called(hang, wait)}, and its GPU never finished it; "
+                "all other GPUs finished or started it",
+                f"rank {rank}",
+            )
+            for rank, wait in sorted({**not_started(hang, found), **stuck(hang, found)}.items())
+        ),
+        *(_strayed(hang, found, rank, waits) for rank, waits in sorted(strays(hang, found).items())),
+    ]
     if not (known := {a.rank: a for a in reversed(first)}):
-        circles = [_by_wait(wait, "unmatched" if wait.p2p else "order", f"waits in {called(hang, wait)}, which the others have not come "
-                            "to, while they wait for it elsewhere", source_of(hang, wait))
-                   for wait in (found.waits[rank][0] for rank in against_habit(hang, found))]
+        circles = [
+            _by_wait(
+                wait,
+                "unmatched" if wait.p2p else "order",
+                f"waits in {called(hang, wait)}, which the others have not come "
+                "to, while they wait for it elsewhere",
+                source_of(hang, wait),
+            )
+            for wait in (found.waits[rank][0] for rank in against_habit(hang, found))
+        ]
         known = {a.rank: a for a in [*circles, *(silent(hang, found) if hang.dumps else [])]}
     return [known[rank] for rank in sorted(known)]
 
@@ -73,18 +94,32 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
 def _elsewhere(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
     """Ranks that left nothing but a stack, which is in no collective, and the waits that may be for them."""
     seen = {s.rank: is_elsewhere(frames_of(s)) for s in hang.stacks}
-    return grouped((rank, wait) for wait in found.all() if not wait.p2p for rank in wait.perhaps if seen.get(rank))
+    return grouped(
+        (rank, wait) for wait in found.all() if not wait.p2p for rank in wait.perhaps if seen.get(rank)
+    )
 
 
 def _ended(hang: Hang, found: Graph) -> list[Accused]:
     """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
     waited, first = {r for w in found.all() for r in w.on | w.perhaps}, raised(hang)
     return [
-        *(Accused(line.rank, "dead", f"ended with its own error: {shorten(line.text, 120, placeholder=' ...')}",
-                  frame_of(hang, line.rank), (quoted(line),))
-          for line in first if line.rank is not None and (line.rank in waited if hang.dumps else len(first) == 1)),
-        *(Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
-          for stack in hang.stacks if stack.state[:1] in ("T", "t") and stack.rank in waited)]
+        *(
+            Accused(
+                line.rank,
+                "dead",
+                f"ended with its own error: {shorten(line.text, 120, placeholder=' ...')}",
+                frame_of(hang, line.rank),
+                (quoted(line),),
+            )
+            for line in first
+            if line.rank is not None and (line.rank in waited if hang.dumps else len(first) == 1)
+        ),
+        *(
+            Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
+            for stack in hang.stacks
+            if stack.state[:1] in ("T", "t") and stack.rank in waited
+        ),
+    ]
 
 
 def quoted(line: LogLine) -> Evidence:
@@ -96,66 +131,128 @@ def raised(hang: Hang) -> list[LogLine]:
     others need not have said anything: who left none, and whose log ends with its error, is gone. One that goes on was handled."""
     told = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
     alive = {d.rank for d in hang.dumps}
-    gone = [(r.first_error, r.last) for r in hang.logs.ranks if alive and r.rank not in alive and r.first_error and r.last and not r.warned]
-    return told or [e for e, last in gone if last.file == e.file and (last.line == e.line or LAST_WORDS.search(last.text))
-                    and not ECHO.search(e.text)]
+    gone = [
+        (r.first_error, r.last)
+        for r in hang.logs.ranks
+        if alive and r.rank not in alive and r.first_error and r.last and not r.warned
+    ]
+    return told or [
+        e
+        for e, last in gone
+        if last.file == e.file
+        and (last.line == e.line or LAST_WORDS.search(last.text))
+        and not ECHO.search(e.text)
+    ]
 
 
 def _different(hang: Hang) -> list[Accused]:
     """Ranks that called something else than the other members at the first number where they differ."""
-    return [_by_call(hang, group, usual, rank) for group in hang.groups for difference in group.differences[:1]
-            for usual, ranks in [odd_ones(difference)] for rank in sorted(ranks)]
+    return [
+        _by_call(hang, group, usual, rank)
+        for group in hang.groups
+        for difference in group.differences[:1]
+        for usual, ranks in [odd_ones(difference)]
+        for rank in sorted(ranks)
+    ]
 
 
 def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     difference, *others = group.differences[:2]
     call = next(c for c, who in difference.calls.items() if rank in who)
-    swapped = any(d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call} for d in others)
+    swapped = any(
+        d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call}
+        for d in others
+    )
     track = next(t for t in group.tracks if t.rank == rank)
     op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
     left_out = not swapped and difference.after.get(usual) == call
-    says = (f"called {call} while the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
-            + ": it skipped that call, this is the next" * left_out)
-    return Accused(rank, "order" if swapped else "skipped" if left_out else "mismatch", says,
-                   op.frame if op else frame_of(hang, rank), (Evidence(f"rank {rank} {says}", track.source),), op, group.name)
+    says = (
+        f"called {call} while the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
+        + ": it skipped that call, this is the next" * left_out
+    )
+    return Accused(
+        rank,
+        "order" if swapped else "skipped" if left_out else "mismatch",
+        says,
+        op.frame if op else frame_of(hang, rank),
+        (Evidence(f"rank {rank} {says}", track.source),),
+        op,
+        group.name,
+    )
 
 
 def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     """A rank that never came to what others wait in."""
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
-    alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))  # Gloo records no send and no recv (torch 2.13)
+    alone = stack is not None and any(
+        map(_SENDS.match, stack.frames[:6])
+    )  # Gloo records no send and no recv (torch 2.13)
     wait, *_ = waits = sorted(waits, key=lambda w: w.p2p)
-    kind = next(kind for fits, kind in (
-        (alone or wait.p2p, "unmatched"),
-        (stack is None and _stopped_everywhere(hang, rank, waits), "host-busy"),
-        (stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])), "skipped"),
-        (True, "host-busy")) if fits)
+    kind = next(
+        kind
+        for fits, kind in (
+            (alone or wait.p2p, "unmatched"),
+            (stack is None and _stopped_everywhere(hang, rank, waits), "host-busy"),
+            (stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])), "skipped"),
+            (True, "host-busy"),
+        )
+        if fits
+    )
     last = next((d.last for d in hang.dumps if d.rank == rank), None)
-    where = f"it is in {top_of(stack)}" if stack else f"its last was {last.call} {last.seq}, {last.frame}" if last and last.frame else ""
-    says = ("is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}") + f": {where}" * bool(where)
-    says += ": it completed everything it issued, and issued nothing more in any group" * (kind == "host-busy" and stack is None)
+    where = (
+        f"it is in {top_of(stack)}"
+        if stack
+        else f"its last was {last.call} {last.seq}, {last.frame}"
+        if last and last.frame
+        else ""
+    )
+    says = (
+        "is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}"
+    ) + f": {where}" * bool(where)
+    says += ": it completed everything it issued, and issued nothing more in any group" * (
+        kind == "host-busy" and stack is None
+    )
     seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
-    there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]  # numbers of other groups, and of p2p, count on their own
+    there = [
+        w.op.seq for w in waits if w.group == wait.group and not w.p2p
+    ]  # numbers of other groups, and of p2p, count on their own
     if there and (track := track_of(hang, wait.group, rank)):
-        seen.insert(0, Evidence(f"rank {rank} issued {counted(track.enqueued, 'call')} in this group; "
-                                f"{counted(len(there), 'waiting rank')} issued at least {min(there)}", track.source))
+        seen.insert(
+            0,
+            Evidence(
+                f"rank {rank} issued {counted(track.enqueued, 'call')} in this group; "
+                f"{counted(len(there), 'waiting rank')} issued at least {min(there)}",
+                track.source,
+            ),
+        )
     return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
 
 
 def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
     """Whether ranks of several groups wait for it, and it completed all that it issued. One that left a call out goes on to the next."""
     last = {g.name: t for g in hang.groups for t in g.tracks if t.rank == rank}
-    return len({w.group for w in waits}) > 1 and all(t.known and t.completed >= t.enqueued for t in last.values())
+    return len({w.group for w in waits}) > 1 and all(
+        t.known and t.completed >= t.enqueued for t in last.values()
+    )
 
 
 def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
-    says = (f"{'came late to' if issued else 'has not called'} {called(hang, wait)}, which came at this place in earlier steps: "
-            f"it is in {called(hang, own)}")
-    return Accused(rank, "order" if issued else "skipped", says, own.op.frame,
-                   (Evidence(f"rank {rank} {says}", source_of(hang, own)), *_waiting(hang, waits)), own.op, own.group)
+    says = (
+        f"{'came late to' if issued else 'has not called'} {called(hang, wait)}, which came at this place in earlier steps: "
+        f"it is in {called(hang, own)}"
+    )
+    return Accused(
+        rank,
+        "order" if issued else "skipped",
+        says,
+        own.op.frame,
+        (Evidence(f"rank {rank} {says}", source_of(hang, own)), *_waiting(hang, waits)),
+        own.op,
+        own.group,
+    )
 
 
 def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
@@ -163,31 +260,75 @@ def _waiting(hang: Hang, waits: list[Wait]) -> list[Evidence]:
 
 
 def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
-    return Accused(wait.rank, kind, says, wait.op.frame, (Evidence(f"rank {wait.rank} {says}", source),), wait.op, wait.group)
+    return Accused(
+        wait.rank,
+        kind,
+        says,
+        wait.op.frame,
+        (Evidence(f"rank {wait.rank} {says}", source),),
+        wait.op,
+        wait.group,
+    )
 
 
 def silent(hang: Hang, found: Graph) -> list[Accused]:
     """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
     killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
     candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
-    quiet = {r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)}
-    spoke = [r for r in hang.logs.ranks if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)]
+    quiet = {
+        r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)
+    }
+    spoke = [
+        r
+        for r in hang.logs.ranks
+        if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)
+    ]
     left_no_dump = set(quiet) - {f.rank for f in hang.files if f.what == "dump"}
-    if not candidates or not candidates <= left_no_dump or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
+    if (
+        not candidates
+        or not candidates <= left_no_dump
+        or not spoke
+        or len(candidates) > max(1, len(hang.logs.ranks) // 2)
+    ):
         return []
-    lost = all(r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke)
-    kind, why = ("dead", "it ended, as the others lost their connections") if lost else (
-        "unknown", "killed, stopped or busy; the files do not show which")
-    return [Accused(rank, kind, f"left no dump and fell silent: {why}", frame_of(hang, rank), (
-        Evidence(f"its last line: {last.text[:160]}", f"{last.file} line {last.line}") if last
-        else Evidence("no line at all", f"rank {rank}"),), doubtful=True)
-        for rank, last in sorted(quiet.items()) if rank in candidates]
+    lost = all(
+        r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke
+    )
+    kind, why = (
+        ("dead", "it ended, as the others lost their connections")
+        if lost
+        else ("unknown", "killed, stopped or busy; the files do not show which")
+    )
+    return [
+        Accused(
+            rank,
+            kind,
+            f"left no dump and fell silent: {why}",
+            frame_of(hang, rank),
+            (
+                Evidence(f"its last line: {last.text[:160]}", f"{last.file} line {last.line}")
+                if last
+                else Evidence("no line at all", f"rank {rank}"),
+            ),
+            doubtful=True,
+        )
+        for rank, last in sorted(quiet.items())
+        if rank in candidates
+    ]
 
 
 def slow(hang: Hang) -> list[Accused]:
     """Ranks that wait least, by far: all others mostly wait, for them."""
-    return [Accused(rank, "slow", f"is slow: {told}", frame_of(hang, rank), (Evidence(f"rank {rank} was {told}", "dumps"),))
-            for rank, told in sorted(stragglers(hang).items())]
+    return [
+        Accused(
+            rank,
+            "slow",
+            f"is slow: {told}",
+            frame_of(hang, rank),
+            (Evidence(f"rank {rank} was {told}", "dumps"),),
+        )
+        for rank, told in sorted(stragglers(hang).items())
+    ]
 
 
 # --- what NCCL's RAS printed: which ranks it lost, and which launched another number of collectives than most
@@ -195,12 +336,29 @@ def slow(hang: Hang) -> list[Accused]:
 # A rank's number in a communicator is its number in the job only if the communicator spans the job. One answer shows no standstill,
 # so whatever rests on a single answer is possible at most. An answer without a majority does not show which side is wrong.
 
+
 def by_ras(answers: list[RasAnswer]) -> list[Accused]:
     """Ranks that RAS lost; if it lost none, those that are apart from most in every communicator where ranks differ."""
-    numbers = {_who(c, r): r.rank for a in answers for c in a.communicators if c.size == a.gpus for r in c.ranks if r.rank >= 0}
-    return [Accused(numbers[who], kind, says, "", (Evidence(f"rank {numbers[who]} {says}", f"NCCL RAS, {answers[-1].source}"),),
-                    doubtful=doubtful)
-            for who, (kind, says, doubtful) in (_lost(answers) or _suspects(answers)).items() if who in numbers]
+    numbers = {
+        _who(c, r): r.rank
+        for a in answers
+        for c in a.communicators
+        if c.size == a.gpus
+        for r in c.ranks
+        if r.rank >= 0
+    }
+    return [
+        Accused(
+            numbers[who],
+            kind,
+            says,
+            "",
+            (Evidence(f"rank {numbers[who]} {says}", f"NCCL RAS, {answers[-1].source}"),),
+            doubtful=doubtful,
+        )
+        for who, (kind, says, doubtful) in (_lost(answers) or _suspects(answers)).items()
+        if who in numbers
+    ]
 
 
 def ras_unclear(answers: list[RasAnswer]) -> str:
@@ -208,8 +366,12 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
     suspects = _lost(answers) or _suspects(answers)
     calls = sorted({row.call for c in answers[-1].communicators for row in apart(c.ranks)})
     if suspects:
-        return "; ".join([*(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items()),
-                          "their ranks in the job are unknown."])
+        return "; ".join(
+            [
+                *(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items()),
+                "their ranks in the job are unknown.",
+            ]
+        )
     if calls and not _moved(answers):
         return f"ranks launched different numbers of {', '.join(calls)}: NCCL's RAS cannot show which side is wrong."
     return "NCCL's RAS shows no lost rank, and no rank whose counts differ while nothing moves."
@@ -217,15 +379,27 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
 
 def _who(communicator: RasCommunicator, rank: RasRank) -> tuple:
     """The same for one GPU of one process in all communicators, if RAS named the process."""
-    return ("process", rank.pid, "on", rank.host, "GPU", rank.nvml_index) if rank.pid else (
-        "rank", rank.rank, "of communicator", communicator.id)
+    return (
+        ("process", rank.pid, "on", rank.host, "GPU", rank.nvml_index)
+        if rank.pid
+        else ("rank", rank.rank, "of communicator", communicator.id)
+    )
 
 
 def _lost(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
     """Ranks that are missing where at least as many answer: of two halves of a network each takes the other for lost."""
-    return {_who(c, r): ("dead" if r.missing == "considered dead" else "unknown", f"is missing in communicator {c.id}: {r.missing}", True)
-            for answer in answers[-1:] for c in answer.communicators
-            for lost in [[r for r in c.ranks if r.missing]] if 2 * len(lost) <= c.size for r in lost}
+    return {
+        _who(c, r): (
+            "dead" if r.missing == "considered dead" else "unknown",
+            f"is missing in communicator {c.id}: {r.missing}",
+            True,
+        )
+        for answer in answers[-1:]
+        for c in answer.communicators
+        for lost in [[r for r in c.ranks if r.missing]]
+        if 2 * len(lost) <= c.size
+        for r in lost
+    }
 
 
 def _suspects(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
@@ -233,16 +407,36 @@ def _suspects(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
     seen = grouped((c.id, c) for answer in answers for c in answer.communicators)
     suspects = []
     for c in answers[-1].communicators if answers and not _moved(answers) else []:
-        rows = grouped((_who(c, rank), (row, rank)) for row in apart(c.ranks) if row.usual is not None
-                       for rank in row.ranks if rank.rank >= 0)
+        rows = grouped(
+            (_who(c, rank), (row, rank))
+            for row in apart(c.ranks)
+            if row.usual is not None
+            for rank in row.ranks
+            if rank.rank >= 0
+        )
         if apart(c.ranks):
-            suspects.append({who: ("mismatch" if len({row.is_behind(rank) for row, rank in pairs}) > 1 else "skipped", ", ".join(
-                row.words(rank) for row, rank in pairs), len(seen[c.id]) < 2) for who, pairs in rows.items()})
-    return {who: told for who, told in suspects[0].items() if all(who in others for others in suspects)} if suspects else {}
+            suspects.append(
+                {
+                    who: (
+                        "mismatch" if len({row.is_behind(rank) for row, rank in pairs}) > 1 else "skipped",
+                        ", ".join(row.words(rank) for row, rank in pairs),
+                        len(seen[c.id]) < 2,
+                    )
+                    for who, pairs in rows.items()
+                }
+            )
+    return (
+        {who: told for who, told in suspects[0].items() if all(who in others for others in suspects)}
+        if suspects
+        else {}
+    )
 
 
 def _moved(answers: list[RasAnswer]) -> bool:
     """Whether any count changed between two answers."""
-    counts = grouped((c.id, sorted((r.rank, sorted(r.launched.items())) for r in c.ranks if not r.missing))
-                     for answer in answers for c in answer.communicators)
+    counts = grouped(
+        (c.id, sorted((r.rank, sorted(r.launched.items())) for r in c.ranks if not r.missing))
+        for answer in answers
+        for c in answer.communicators
+    )
     return any(later != rows[0] for rows in counts.values() for later in rows)

@@ -11,77 +11,138 @@ from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.judge_ranks import TONE, Picture, job_name, looked_at, ordered, table
 from nccl_runbook.report.tables import Cell, Table
 
-_LETTERS = {"c": ("done", "ok"), "s": ("started", "note"), "o": ("issued", "warn"), "t": ("timed out", "broken"),
-            "r": ("returned", "note"), ".": ("not issued", "broken"), "?": ("overwritten", "muted")}
+_LETTERS = {
+    "c": ("done", "ok"),
+    "s": ("started", "note"),
+    "o": ("issued", "warn"),
+    "t": ("timed out", "broken"),
+    "r": ("returned", "note"),
+    ".": ("not issued", "broken"),
+    "?": ("overwritten", "muted"),
+}
 MOST_GROUPS = 12
 
 
 def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
     """Every table that has something to show: the groups in which something is open first."""
-    groups = sorted((g for g in hang.groups if any(t.tail for t in g.tracks)), key=lambda g: (
-        not g.differences and all(t.opened is None for t in g.tracks), not set(culprits) & set(g.ranks), g.name))
+    groups = sorted(
+        (g for g in hang.groups if any(t.tail for t in g.tracks)),
+        key=lambda g: (
+            not g.differences and all(t.opened is None for t in g.tracks),
+            not set(culprits) & set(g.ranks),
+            g.name,
+        ),
+    )
     shown = [matrix(g, culprits) for g in groups[:MOST_GROUPS]]
     if len(groups) > MOST_GROUPS:
-        shown[-1] = dataclasses.replace(shown[-1], note=f"{len(groups) - MOST_GROUPS} more groups are not shown.")
-    stacks = Table("Stacks", ["rank", "state", "frames", "from"],
-                   [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks])
-    return [*shown, *[ranks_table(hang, culprits)] * bool(hang.groups), *[stacks] * bool(hang.stacks), files_table(hang)]
+        shown[-1] = dataclasses.replace(
+            shown[-1], note=f"{len(groups) - MOST_GROUPS} more groups are not shown."
+        )
+    stacks = Table(
+        "Stacks",
+        ["rank", "state", "frames", "from"],
+        [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks],
+    )
+    return [
+        *shown,
+        *[ranks_table(hang, culprits)] * bool(hang.groups),
+        *[stacks] * bool(hang.stacks),
+        files_table(hang),
+    ]
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
     """Ranks against sequence numbers; a word says what the colour says. What all have done at the beginning shares a column."""
     # of a rank that left no dump only its log tells how far it came
-    tails = {t.rank: t.tail or "".join(
-        "c" if s <= t.completed else "t" if t.opened and s == t.opened.seq else "o" for s in range(group.tail_from, t.enqueued + 1))
-        for t in group.tracks}
+    tails = {
+        t.rank: t.tail
+        or "".join(
+            "c" if s <= t.completed else "t" if t.opened and s == t.opened.seq else "o"
+            for s in range(group.tail_from, t.enqueued + 1)
+        )
+        for t in group.tracks
+    }
     width = max(map(len, tails.values()))
     common = os.path.commonprefix([*tails.values()])
     start = max(0, len(common) - len(common.lstrip("c")) - 1)
     same = grouped(((rank not in culprits, tail), rank) for rank, tail in tails.items())
-    rows = [[Cell(ranges(ranks), "" if innocent else "broken"),
-             *(Cell(*_LETTERS.get(tail[at : at + 1], ("no entry", "muted"))) for at in range(start, width))]
-            for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))]
+    rows = [
+        [
+            Cell(ranges(ranks), "" if innocent else "broken"),
+            *(Cell(*_LETTERS.get(tail[at : at + 1], ("no entry", "muted"))) for at in range(start, width)),
+        ]
+        for (innocent, tail), ranks in sorted(same.items(), key=lambda row: (row[0][0], row[1]))
+    ]
     absent = sorted(set(group.ranks) - {t.rank for t in group.tracks})
     rows += [[Cell(ranges(absent), "muted"), *[Cell("no dump", "muted")] * (width - start)]] if absent else []
     desc = f" ({group.desc})" if group.desc not in ("", "undefined", group.name) else ""
     numbers = range(group.tail_from, group.tail_from + width)
-    return Table(f"Group {group.name}{desc}: ranks against collectives",
-                 ["ranks", ranges(numbers[: start + 1]), *map(str, numbers[start + 1 :])], rows,
-                 "" if group.certain else "The members were not recorded: these are the ranks that used the group.")
+    return Table(
+        f"Group {group.name}{desc}: ranks against collectives",
+        ["ranks", ranges(numbers[: start + 1]), *map(str, numbers[start + 1 :])],
+        rows,
+        "" if group.certain else "The members were not recorded: these are the ranks that used the group.",
+    )
 
 
 def looked_table(picture: Picture, looks: Sequence[Live]) -> Table:
     """One row a rank of a live look, those that did not come first."""
     head, rows = table(picture, looks)
-    shown = [[*row[:-1], Cell(row[-1], TONE[view.does])] for row, view in zip(rows, ordered(picture), strict=True)]
-    return Table(f"{job_name(picture)}: ranks, late ranks first", head, shown, looked_at(looks), drawn="strip")
+    shown = [
+        [*row[:-1], Cell(row[-1], TONE[view.does])] for row, view in zip(rows, ordered(picture), strict=True)
+    ]
+    return Table(
+        f"{job_name(picture)}: ranks, late ranks first", head, shown, looked_at(looks), drawn="strip"
+    )
 
 
 def ranges(ranks: Sequence[int]) -> str:
     """ "0-3, 7": ascending numbers, runs joined."""
-    runs = [[rank for _, rank in run] for _, run in itertools.groupby(enumerate(ranks), lambda at: at[1] - at[0])]
+    runs = [
+        [rank for _, rank in run] for _, run in itertools.groupby(enumerate(ranks), lambda at: at[1] - at[0])
+    ]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:
     """How far each rank came in each group, culprits first: last issued, last completed, and what it is in."""
-    return Table("How far each rank came", ["rank", "group", "last issued", "last completed", "open", "at", "from"], [
-        _rank_row(group, track, track.rank in culprits) for group, track in sorted(
-            ((group, track) for group in hang.groups for track in group.tracks),
-            key=lambda row: (row[1].rank not in culprits, row[1].rank, row[0].name))])
+    return Table(
+        "How far each rank came",
+        ["rank", "group", "last issued", "last completed", "open", "at", "from"],
+        [
+            _rank_row(group, track, track.rank in culprits)
+            for group, track in sorted(
+                ((group, track) for group in hang.groups for track in group.tracks),
+                key=lambda row: (row[1].rank not in culprits, row[1].rank, row[0].name),
+            )
+        ],
+    )
 
 
 def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
     opened, last = track.opened, track.opened or track.last
     words = f"{opened.call} {opened.seq}, {opened.state}" if opened else ""
-    return [Cell(str(track.rank), "broken" if culprit else ""), f"{group.name} {group.desc}".strip(), str(track.enqueued),
-            str(track.completed), Cell(words[:90], "warn" if words else ""), last.frame if last else "",
-            "/".join(track.source.split("/")[-2:])]
+    return [
+        Cell(str(track.rank), "broken" if culprit else ""),
+        f"{group.name} {group.desc}".strip(),
+        str(track.enqueued),
+        str(track.completed),
+        Cell(words[:90], "warn" if words else ""),
+        last.frame if last else "",
+        "/".join(track.source.split("/")[-2:]),
+    ]
 
 
 def files_table(hang: Hang) -> Table:
     """What was read, and what could not be used."""
     foreign = "read; does not look like the log of a GPU job" * hang.logs.foreign
-    rows = ([f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
-            for f in hang.files for odd in [f.problem or foreign * (f.what == "log")])
-    return Table("Files", ["file", "kind", "rank", "how it went"], sorted(rows, key=lambda row: (row[3].text == "read", row[0])))
+    rows = (
+        [f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
+        for f in hang.files
+        for odd in [f.problem or foreign * (f.what == "log")]
+    )
+    return Table(
+        "Files",
+        ["file", "kind", "rank", "how it went"],
+        sorted(rows, key=lambda row: (row[3].text == "read", row[0])),
+    )

@@ -1,4 +1,5 @@
 """The user's own command, run once with a deadline: its figures are read out of what it prints, and nothing of it outlives this."""
+
 import contextlib
 import json
 import math
@@ -26,7 +27,9 @@ wanted = re.compile(sys.argv[1])
 """
 FOUND, NOT_FOUND = 0, 3  # 1 is a Python that raised
 # the first line of a file that matches; the file may grow until standard input ends
-_FIRST_LINE = _MATCHER + f"""
+_FIRST_LINE = (
+    _MATCHER
+    + f"""
 rest, wait_s = "", 0.0
 with open(sys.argv[2], encoding="utf-8", errors="replace") as log:
     while True:
@@ -41,11 +44,14 @@ with open(sys.argv[2], encoding="utf-8", errors="replace") as log:
             sys.exit({NOT_FOUND})
         rest, wait_s = rest[:65536], 0.0 if text else 0.2
 """
+)
 MATCH_S = 5.0
 LINE_CHARACTERS = 4000
 LAST_LINES = 20
 # reads what a command prints: a JSON object for each match, and at the end the array of the last lines
-_FIGURES = _MATCHER + f"""
+_FIGURES = (
+    _MATCHER
+    + f"""
 sys.stdin.reconfigure(encoding="utf-8", errors="replace")
 last = []
 for line in iter(lambda: sys.stdin.readline({LINE_CHARACTERS}), ""):
@@ -54,6 +60,7 @@ for line in iter(lambda: sys.stdin.readline({LINE_CHARACTERS}), ""):
         print(json.dumps(match.groupdict() or {{"figure": match[1]}}), flush=True)
 print(json.dumps(last))
 """
+)
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*(?:\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
 KILLED_S = 1.0
@@ -65,11 +72,21 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
     """The command, printing to ``out``. At the end every process that came of it is ended, and none else: closed input is the
     supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started: no such program, or too long."""
     if not shutil.which(argv[0], path=env.get("PATH", os.defpath)):
-        why = "it is not executable" if os.path.isfile(argv[0]) and not os.access(argv[0], os.X_OK) else "there is no such program"
+        why = (
+            "it is not executable"
+            if os.path.isfile(argv[0]) and not os.access(argv[0], os.X_OK)
+            else "there is no such program"
+        )
         raise ValueError(f"cannot start {argv[0][:200]}: {why}")
     try:
-        child = subprocess.Popen([sys.executable, "-S", "-E", str(_SUPERVISED), *argv], env=dict(env), stdin=subprocess.PIPE, stdout=out,
-                                 stderr=subprocess.STDOUT, start_new_session=True)
+        child = subprocess.Popen(
+            [sys.executable, "-S", "-E", str(_SUPERVISED), *argv],
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     except OSError as error:
         raise ValueError(f"cannot start {argv[0][:200]}: {error.strerror}") from error
     try:
@@ -78,14 +95,21 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
         child.stdin.close()
         if not ends(child, END_S):
             child.kill()
-            ends(child, KILLED_S)  # False if it is in the kernel for good (state D): nothing a process can do ends it
+            ends(
+                child, KILLED_S
+            )  # False if it is in the kernel for good (state D): nothing a process can do ends it
 
 
 @contextlib.contextmanager
 def _matcher(program: str, *arguments: str, **more: Any) -> Iterator[subprocess.Popen]:
     """A child that matches; killed at the end. In a session of its own: Ctrl-C is for the runner to answer."""
-    with subprocess.Popen([sys.executable, "-S", "-E", "-c", program, *arguments], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          start_new_session=True, **more) as child:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-E", "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        **more,
+    ) as child:
         try:
             yield child
         finally:
@@ -105,13 +129,23 @@ def _found(found: IO[str]) -> Tuple[Dict[str, List[float]], List[str]]:
     """Name -> every number that was caught; and the last lines."""
     found.seek(0)
     rows = [json.loads(row) for row in found if row.endswith("\n")]
-    numbers = ((name, float(text.replace(",", ""))) for row in rows if isinstance(row, dict)
-               for name, text in row.items() if text and _NUMBER.fullmatch(text))
+    numbers = (
+        (name, float(text.replace(",", "")))
+        for row in rows
+        if isinstance(row, dict)
+        for name, text in row.items()
+        if text and _NUMBER.fullmatch(text)
+    )
     figures = grouped((name, number) for name, number in numbers if math.isfinite(number))
     return figures, rows[-1] if rows and isinstance(rows[-1], list) else []
 
 
-def ends(job: subprocess.Popen, seconds: float, stopped: Callable[[], str] = never, search: Optional[subprocess.Popen] = None) -> bool:
+def ends(
+    job: subprocess.Popen,
+    seconds: float,
+    stopped: Callable[[], str] = never,
+    search: Optional[subprocess.Popen] = None,
+) -> bool:
     """Whether the job, or the search of its log if there is one, ends within so many seconds and before ``stopped`` says why not."""
     until = time.monotonic() + seconds
     while not stopped() and time.monotonic() < until:
@@ -123,8 +157,14 @@ def ends(job: subprocess.Popen, seconds: float, stopped: Callable[[], str] = nev
     return False
 
 
-def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, deadline_s: float,
-        stopped: Callable[[], str] = never) -> Sample:
+def run(
+    arm: str,
+    argv: List[str],
+    env: Mapping[str, str],
+    figure: Pattern,
+    deadline_s: float,
+    stopped: Callable[[], str] = never,
+) -> Sample:
     """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any in the pattern the figure is
     the seconds of the whole run."""
     began = time.monotonic()
@@ -140,7 +180,13 @@ def run(arm: str, argv: List[str], env: Mapping[str, str], figure: Pattern, dead
             ended = f"--figure was still searching {MATCH_S:.0f} s after the end"
         figures, last_lines = _found(found)
     figures = figures if figure.groups else {"seconds": [wall_s]}
-    return Sample(arm, figures, ended if figures or ended != "passed" else "no figure found", round(wall_s, 3), last_lines)
+    return Sample(
+        arm,
+        figures,
+        ended if figures or ended != "passed" else "no figure found",
+        round(wall_s, 3),
+        last_lines,
+    )
 
 
 def compiled(figure: str) -> Pattern:
@@ -150,5 +196,7 @@ def compiled(figure: str) -> Pattern:
     except re.error as error:
         raise ValueError(f"--figure {figure!r} is not a regular expression: {error}") from None
     if figure and not (pattern.groups == 1 or pattern.groups and len(pattern.groupindex) == pattern.groups):
-        raise ValueError(f"--figure {figure!r} needs one group around the number, such as 'sync ([0-9.]+) s', or named groups")
+        raise ValueError(
+            f"--figure {figure!r} needs one group around the number, such as 'sync ([0-9.]+) s', or named groups"
+        )
     return pattern

@@ -28,7 +28,12 @@ _FORK_MAY_DIFFER = re.compile(
     r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
 )
 # what a rank file imports
-_BESIDE = {"weight_sync.py": (*(f"nccl_runbook/ranks/{n}.py" for n in ("check", "sync_bytes", "sync_shapes", "sync_ways")), "fast_disk.py")}
+_BESIDE = {
+    "weight_sync.py": (
+        *(f"nccl_runbook/ranks/{n}.py" for n in ("check", "sync_bytes", "sync_shapes", "sync_ways")),
+        "fast_disk.py",
+    )
+}
 LAST_LINES = 40
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 LINE_CHARACTERS = 4000
@@ -42,7 +47,9 @@ HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-l
 # NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter
 # would hide it, so they are left out.
 LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
-_VIA = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)")
+_VIA = re.compile(
+    r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)"
+)
 _DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
 _CHOICE = re.compile(r"NCCL INFO \w+: \d+ Bytes -> Algo (\w+) proto (\w+)")
 _TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
@@ -66,7 +73,11 @@ class Tally:
         for line in (line for line in lines if "NCCL INFO" in line):
             self._info = True
             self._via.update(_DEVICE.sub("", via) for via in _VIA.findall(line)[:1])
-            self.choices.update(f"{what} {word}" for choice in _CHOICE.findall(line)[:1] for what, word in zip(("algo", "proto"), choice))
+            self.choices.update(
+                f"{what} {word}"
+                for choice in _CHOICE.findall(line)[:1]
+                for what, word in zip(("algo", "proto"), choice)
+            )
             self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
 
     def seen(self) -> Union[Tuple[Dict[str, int], List[str]], Tuple[Gap, Gap]]:
@@ -110,8 +121,15 @@ class Engine(contextlib.AbstractContextManager):
     Raises EngineError if the interpreter cannot import torch.
     """
 
-    def __init__(self, prefix: List[str], log_dir: Optional[Path], redactor: Redactor, root: Optional[Path] = None,
-                 stopped: Callable[[], str] = never, until: float = math.inf) -> None:
+    def __init__(
+        self,
+        prefix: List[str],
+        log_dir: Optional[Path],
+        redactor: Redactor,
+        root: Optional[Path] = None,
+        stopped: Callable[[], str] = never,
+        until: float = math.inf,
+    ) -> None:
         self.prefix, self.log_dir, self.redactor, self.root = list(prefix), log_dir, redactor, root
         self.stopped, self.until = stopped, until
         self.history: List[World] = []
@@ -151,7 +169,9 @@ class Engine(contextlib.AbstractContextManager):
         if not event.is_set() and link and link.stopped:
             self._lose(running, "late", ABOVE_STOPPED)
 
-    def run_in_turn(self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False) -> List[World]:
+    def run_in_turn(
+        self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False
+    ) -> List[World]:
         """Run these worlds one after the other, until ``enough`` says so or ``cancel`` is called; only what no result can feel overlaps.
 
         While one runs, the ranks of the next ones are forked, make their CUDA contexts and wait; and nobody waits for processes to exit
@@ -173,8 +193,11 @@ class Engine(contextlib.AbstractContextManager):
                 self._wait(earlier, earlier.done, KILL_ALLOWANCE_S)
             if not world.done.is_set():
                 world.deadline_s = self._left(world.request.deadline_s)
-                self._link(world.request.env).send(do="go" if self._cancels == cancels else "cancel", world=world.number,
-                                                   deadline_s=world.deadline_s)
+                self._link(world.request.env).send(
+                    do="go" if self._cancels == cancels else "cancel",
+                    world=world.number,
+                    deadline_s=world.deadline_s,
+                )
             if not world.request.timed:
                 prepare()
             self._wait(world, world.idle, world.request.deadline_s + KILL_ALLOWANCE_S)
@@ -189,22 +212,37 @@ class Engine(contextlib.AbstractContextManager):
     def software(self) -> Dict[str, Any]:
         """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the devices that CUDA shows a rank."""
         if self._software is None:
-            rank = self.run_all([WorldRequest("software", "view.py", [None], deadline_s=60)], keep=False)[0].ranks[0]
-            self._software = {**(rank.first("cuda") or {"error": rank.why_silent().detail}), **self._link({}).hello}
+            rank = self.run_all([WorldRequest("software", "view.py", [None], deadline_s=60)], keep=False)[
+                0
+            ].ranks[0]
+            self._software = {
+                **(rank.first("cuda") or {"error": rank.why_silent().detail}),
+                **self._link({}).hello,
+            }
         return self._software
 
     def judged(self) -> Dict[str, Any]:
         """The software of the ranks and where they run, as a record names them."""
         said = self.software()
         nccl, names = said.get("nccl", ""), [gpu["name"] for gpu in said.get("gpus", [])]
-        return {"torch": said["torch"], "cuda": said.get("cuda", ""), "nccl": nccl if isinstance(nccl, str) else "",
-                "nccl_path": said["libnccl"], "gpus": names, "host": said["host"]}
+        return {
+            "torch": said["torch"],
+            "cuda": said.get("cuda", ""),
+            "nccl": nccl if isinstance(nccl, str) else "",
+            "nccl_path": said["libnccl"],
+            "gpus": names,
+            "host": said["host"],
+        }
 
     def cuda_count(self) -> Union[int, Gap]:
         """Number of devices CUDA shows a rank; a Gap with CUDA's own words where it cannot say."""
         said = self.software()
         cpu_build = "gpus" in said and not (said["cuda"] or said["hip"])
-        return Gap("failed", said["error"].splitlines()[0]) if said["error"] and not cpu_build else len(said["gpus"])
+        return (
+            Gap("failed", said["error"].splitlines()[0])
+            if said["error"] and not cpu_build
+            else len(said["gpus"])
+        )
 
     def cancel(self) -> None:
         """Kill every rank that runs or waits now; nothing that ``run_in_turn`` has still to start is started."""
@@ -224,25 +262,43 @@ class Engine(contextlib.AbstractContextManager):
         own = self._key(delta)
         link = self._links.get(own)
         if link is None or link.ended.is_set():
-            link = self._links[own] = WarmLink(self.prefix, environment(dict(own)), lambda report: self._on_report(own, report),
-                                               self._left(START_S))
+            link = self._links[own] = WarmLink(
+                self.prefix,
+                environment(dict(own)),
+                lambda report: self._on_report(own, report),
+                self._left(START_S),
+            )
         return link
 
     def _start(self, request: WorldRequest, held: bool = False) -> _Running:
         number, link = next(self._numbers), self._link(request.env)
         name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
-        running = self._running[number] = _Running(number, request, self.log_dir / name if self.log_dir else None)
+        running = self._running[number] = _Running(
+            number, request, self.log_dir / name if self.log_dir else None
+        )
         running.deadline_s = self._left(request.deadline_s)
         if link.stopped:
             self._lose(running, "late", ABOVE_STOPPED)
             return running
-        visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
-        sources = {Path(path).name: source_of(path).decode()
-                   for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ()))}
-        link.send(do="world", world=number, entry=request.entry, sources=sources, held=held,
-                  args=[*request.args, *arguments], env={**request.env, **visible},
-                  ranks=[self._own(request, r) for r in range(request.world_size)],
-                  deadline_s=running.deadline_s, stall_s=request.stall_s)
+        visible, arguments = device_arguments(
+            request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES")
+        )
+        sources = {
+            Path(path).name: source_of(path).decode()
+            for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ()))
+        }
+        link.send(
+            do="world",
+            world=number,
+            entry=request.entry,
+            sources=sources,
+            held=held,
+            args=[*request.args, *arguments],
+            env={**request.env, **visible},
+            ranks=[self._own(request, r) for r in range(request.world_size)],
+            deadline_s=running.deadline_s,
+            stall_s=request.stall_s,
+        )
         if link.ended.is_set():
             self._lose(running, "lost")
         return running
@@ -251,11 +307,18 @@ class Engine(contextlib.AbstractContextManager):
         """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter, not a fork; behind a
         container's prefix nobody here knows what is set already."""
         delta = request.of_ranks.get(rank, {})
-        return {"env": delta, "fresh": any(len(self.prefix) > 1 or {**os.environ, **request.env}.get(k) != v
-                                           for k, v in self._key(delta))}
+        return {
+            "env": delta,
+            "fresh": any(
+                len(self.prefix) > 1 or {**os.environ, **request.env}.get(k) != v for k, v in self._key(delta)
+            ),
+        }
 
     def _lose(self, running: _Running, outcome: str, state: str = "") -> None:
-        running.ranks = [dataclasses.replace(r, outcome=outcome, state=state) if r.outcome == "late" else r for r in running.ranks]
+        running.ranks = [
+            dataclasses.replace(r, outcome=outcome, state=state) if r.outcome == "late" else r
+            for r in running.ranks
+        ]
         running.wall_s = round(time.monotonic() - running.clock, 4)
         for event in (running.ready, running.idle, running.done):
             event.set()
@@ -293,8 +356,14 @@ class Engine(contextlib.AbstractContextManager):
         elif "ended" in report:
             self._on_log(running, rank, "\n" if running.rests[rank.rank] else "")
             running.ranks[rank.rank] = dataclasses.replace(
-                rank, outcome=report["ended"], code=report["code"], pid=report["pid"], state=report["state"],
-                stack=self.redactor.text(report["stack"]), dropped_bytes=report["dropped"])
+                rank,
+                outcome=report["ended"],
+                code=report["code"],
+                pid=report["pid"],
+                state=report["state"],
+                stack=self.redactor.text(report["stack"]),
+                dropped_bytes=report["dropped"],
+            )
             running.note(rank.rank, "finished")
 
     def _on_log(self, running: _Running, rank: RankResult, text: str) -> None:
@@ -326,21 +395,35 @@ class Engine(contextlib.AbstractContextManager):
         request = running.request
         link = self._links.get(self._key(request.env))
         is_cut = running.deadline_s < request.deadline_s - 1 and running.wall_s >= running.deadline_s
-        if is_cut and not any(r.state.startswith("T") for r in running.ranks):  # by the budget: a slow world would look hung
-            running.ranks = [dataclasses.replace(r, outcome="late") if r.outcome == "timed-out" else r for r in running.ranks]
+        if is_cut and not any(
+            r.state.startswith("T") for r in running.ranks
+        ):  # by the budget: a slow world would look hung
+            running.ranks = [
+                dataclasses.replace(r, outcome="late") if r.outcome == "timed-out" else r
+                for r in running.ranks
+            ]
         transports, taken = running.tally.seen()
         return World(
-            request=request, ranks=[self._result(r, running.log(r.rank)) for r in running.ranks],
+            request=request,
+            ranks=[self._result(r, running.log(r.rank)) for r in running.ranks],
             wall_s=running.wall_s or round(time.monotonic() - running.clock, 4),
-            started=running.started, shell_line=shell_line(self.prefix, request), transports=transports, set_by_environment=taken,
+            started=running.started,
+            shell_line=shell_line(self.prefix, request),
+            transports=transports,
+            set_by_environment=taken,
             algorithms=dict(running.tally.choices),
             nccl_path=(link.hello.get("libnccl") if link else "")
-            or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"))
+            or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"),
+        )
 
     def _result(self, rank: RankResult, path: Optional[Path]) -> RankResult:
         log = str(path.relative_to(self.root) if self.root else path) if path and path.exists() else ""
-        return dataclasses.replace(rank, log=log, events=list(rank.events),
-                                   last_lines=rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :])
+        return dataclasses.replace(
+            rank,
+            log=log,
+            events=list(rank.events),
+            last_lines=rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :],
+        )
 
 
 def rank_file(entry: str) -> List[str]:
@@ -356,12 +439,24 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
 
     ``timeout`` stands in for the engine's deadline, as torchrun has none.
     """
-    visible, arguments = device_arguments(request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES"))
+    visible, arguments = device_arguments(
+        request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES")
+    )
     delta = {**request.env, **visible}
     unset = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ]
     env = ["env"] * bool(unset) + unset + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
-    words = [*prefix, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(request.world_size),
-             *_by_rank(prefix, request), *rank_file(request.entry), *request.args, *arguments]
+    words = [
+        *prefix,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(request.world_size),
+        *_by_rank(prefix, request),
+        *rank_file(request.entry),
+        *request.args,
+        *arguments,
+    ]
     return " ".join([*env, "timeout", str(int(request.deadline_s) + 30), *map(shlex.quote, words)])
 
 
@@ -369,7 +464,17 @@ def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
     """What stands before the rank file where ranks have environments of their own: torchrun starts all of them the same way."""
     if not any(request.of_ranks.values()):
         return []
-    own = {rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
-           for rank, env in request.of_ranks.items()}
+    own = {
+        rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
+        for rank, env in request.of_ranks.items()
+    }
     cases = " ".join(f"{rank}) {line};;" for rank, line in own.items() if line)
-    return ["--no-python", "sh", "-c", f'case $RANK in {cases} esac; exec "$@"', "sh", *prefix[python_word(prefix):], "-u"]
+    return [
+        "--no-python",
+        "sh",
+        "-c",
+        f'case $RANK in {cases} esac; exec "$@"',
+        "sh",
+        *prefix[python_word(prefix) :],
+        "-u",
+    ]

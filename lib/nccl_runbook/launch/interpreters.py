@@ -68,7 +68,9 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
     if not answers:
         # if docker, srun or conda start no Python, their last line says why
         last = "".join(filter(str.isprintable, text.strip().rpartition("\n")[2]))
-        raise InterpreterError(": ".join(filter(None, (f"{command} is not a Python that runs here", killed, last))))
+        raise InterpreterError(
+            ": ".join(filter(None, (f"{command} is not a Python that runs here", killed, last)))
+        )
     return answers[0]
 
 
@@ -78,8 +80,14 @@ def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
     Nobody waits for the end of the pipe: a process that the command left behind may hold it open.
     """
     until, output, command = time.monotonic() + within_s, b"", shlex.join(argv[:-2])
-    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
-                          start_new_session=True) as child:
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        start_new_session=True,
+    ) as child:
         os.set_blocking(child.stdout.fileno(), False)
         try:
             while child.poll() is None and len(output) < MOST_BYTES and time.monotonic() < until:
@@ -89,7 +97,10 @@ def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
             if len(output) >= MOST_BYTES:
                 raise InterpreterError(f"{command} printed {MOST_BYTES >> 10} KiB and no answer")
             if child.poll() is None:
-                raise InterpreterError(f"{command} did not answer within {within_s:.0f} s" + f": {STOPPED}" * is_stopped(child.pid))
+                raise InterpreterError(
+                    f"{command} did not answer within {within_s:.0f} s"
+                    + f": {STOPPED}" * is_stopped(child.pid)
+                )
             return output.decode("utf-8", "replace"), killed_by(child.returncode)
         finally:
             if child.poll() is None:
@@ -99,7 +110,11 @@ def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
 def python_word(prefix: List[str]) -> int:
     """Index of the interpreter: it takes what follows the prefix, so only options of its own stand behind it. A container may be named
     like one."""
-    return max(at for at, word in enumerate(prefix) if not word.startswith("-") and prefix[at - 1] not in ("-X", "-W"))
+    return max(
+        at
+        for at, word in enumerate(prefix)
+        if not word.startswith("-") and prefix[at - 1] not in ("-X", "-W")
+    )
 
 
 def is_stopped(pid: int) -> bool:
@@ -117,11 +132,18 @@ def killed_by(code: Optional[int]) -> str:
 
 def _several(prefix: List[str], hosts: List[str], count: int) -> str:
     """A prefix that starts several interpreters: whichever answers first would decide, and hide what the others see."""
-    where = f"from {len(hosts)} hosts ({', '.join(hosts)})" if len(hosts) > 1 else f"{count} times from {hosts[0]}"
+    where = (
+        f"from {len(hosts)} hosts ({', '.join(hosts)})"
+        if len(hosts) > 1
+        else f"{count} times from {hosts[0]}"
+    )
     at = python_word(prefix)
     line = shlex.join([*prefix[:at], "-N1", "-n1", "-w", hosts[0], *prefix[at:]])
-    remedy = f'--python "{line}"' if "srun" in map(os.path.basename, prefix) else \
-        "a prefix that starts one Python on one host (srun: -N1 -n1 -w HOST)"
+    remedy = (
+        f'--python "{line}"'
+        if "srun" in map(os.path.basename, prefix)
+        else "a prefix that starts one Python on one host (srun: -N1 -n1 -w HOST)"
+    )
     return f"{shlex.join(prefix)} answers {where}, but only one host can be tested at a time: use {remedy}"
 
 
@@ -130,8 +152,11 @@ def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
     if said["distributed"]:
         return Choice(prefix, own, how)
     command = shlex.join(prefix)
-    what = f"the torch of {command} has no torch.distributed" if said["torch"] else \
-        f"{command} (Python {said['version']}) has no torch"
+    what = (
+        f"the torch of {command} has no torch.distributed"
+        if said["torch"]
+        else f"{command} (Python {said['version']}) has no torch"
+    )
     raise InterpreterError(f"{what}: name the interpreter of your job with --python")
 
 
@@ -186,7 +211,11 @@ def _split(python: str) -> List[str]:
     if not words:
         raise InterpreterError("--python is empty: omit it, or name an interpreter")
     # `conda run` closes the standard input of what it runs unless it captures nothing (conda 26.7, conda/gateways/subprocess.py)
-    captures = os.path.basename(words[0]) == "conda" and words[1:2] == ["run"] and not {"--no-capture-output", "--live-stream"} & set(words)
+    captures = (
+        os.path.basename(words[0]) == "conda"
+        and words[1:2] == ["run"]
+        and not {"--no-capture-output", "--live-stream"} & set(words)
+    )
     return [*words[:2], "--no-capture-output", *words[2:]] if captures else words
 
 
@@ -203,12 +232,16 @@ def choose(python: str = "", within_s: float = ASK_S) -> Choice:
         return Choice([active[0]], False, "the active environment")
     found = _with_torch(_on_path(), within_s)
     if len(found) > 1:
-        raise InterpreterError(f"several interpreters with torch: {', '.join(found)}; choose one with --python (make report PYTHON=...)")
+        raise InterpreterError(
+            f"several interpreters with torch: {', '.join(found)}; choose one with --python (make report PYTHON=...)"
+        )
     if found:
         return Choice([found[0]], False, "the one on PATH that has torch")
     if _runbooks_own() and ask([sys.executable], within_s)["distributed"]:
         return Choice([sys.executable], True, "the runbook's own torch: no other was found")
-    raise InterpreterError("no Python with torch was found: name the interpreter of your job with --python", exit_code=3)
+    raise InterpreterError(
+        "no Python with torch was found: name the interpreter of your job with --python", exit_code=3
+    )
 
 
 def main() -> int:
@@ -239,7 +272,9 @@ def parse_gpus(text: str, count: int) -> List[int]:
     ranges = gpu_ranges(text) or [(0, count - 1)]
     outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
-        raise ValueError(f"gpus: no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else ""))
+        raise ValueError(
+            f"gpus: no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else "")
+        )
     return [g for first, last in ranges for g in range(first, last + 1)]
 
 
@@ -263,7 +298,9 @@ def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List
     return [*parse_gpus(gpus, cuda_count)][: max_ranks or None]
 
 
-def device_arguments(devices: List[Optional[int]], visible: Optional[str]) -> Tuple[Dict[str, str], List[str]]:
+def device_arguments(
+    devices: List[Optional[int]], visible: Optional[str]
+) -> Tuple[Dict[str, str], List[str]]:
     """The narrowed CUDA_VISIBLE_DEVICES and the ``--devices`` argument for these ranks.
 
     ``visible``: the variable of the surroundings. Every rank sees the same GPUs, as under torchrun, and picks its own by ``--devices``.
@@ -276,5 +313,7 @@ def device_arguments(devices: List[Optional[int]], visible: Optional[str]) -> Tu
     tokens = [t.strip() for t in visible.split(",")] if visible is not None else None
     if tokens is not None and max(unique) >= len(tokens):
         return {}, ["--devices", ",".join(map(str, chosen))]
-    return {"CUDA_VISIBLE_DEVICES": ",".join(tokens[d] if tokens is not None else str(d) for d in unique)}, \
-        ["--devices", ",".join(str(unique.index(d)) for d in chosen)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(tokens[d] if tokens is not None else str(d) for d in unique)}, [
+        "--devices",
+        ",".join(str(unique.index(d)) for d in chosen),
+    ]

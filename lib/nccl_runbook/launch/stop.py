@@ -92,8 +92,14 @@ def _marked(folder: str, note: str) -> contextlib.AbstractContextManager:
 
 def sweep(parents: Iterable[str], prefixes: Iterable[str] = PREFIXES) -> List[str]:
     """Remove the folders of this user whose owner was killed; their notes."""
-    return [note for parent in parents for prefix in prefixes
-            for mark in glob.glob(os.path.join(glob.escape(parent), f"{prefix}*", MARK)) for note in _swept(mark) if note]
+    return [
+        note
+        for parent in parents
+        for prefix in prefixes
+        for mark in glob.glob(os.path.join(glob.escape(parent), f"{prefix}*", MARK))
+        for note in _swept(mark)
+        if note
+    ]
 
 
 def _swept(mark: str) -> List[str]:

@@ -1,6 +1,7 @@
 """Runs argv[1:] and leaves nothing of it behind: when the command has ended, or standard input ends (whoever started this is gone), every
 process that came of it gets SIGTERM, and SIGKILL after GRACE_S. torchrun's workers lead sessions of their own, so that a signal to one
 process group would miss them: this process is the subreaper (Linux) to which they fall. Standard library only, Python >= 3.9."""
+
 import contextlib
 import ctypes
 import os

@@ -69,7 +69,10 @@ def why_not_fork() -> str:
     if threads != 1:
         return "%d threads after importing torch" % threads
     driver = mapped("libcuda.so")
-    if driver and ctypes.CDLL(driver).cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != CUDA_ERROR_NOT_INITIALIZED:
+    if (
+        driver
+        and ctypes.CDLL(driver).cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != CUDA_ERROR_NOT_INITIALIZED
+    ):
         return "the CUDA driver is initialised"
     return ""
 
@@ -88,11 +91,22 @@ class Rank:
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank = world, rank
         self.fds = [*os.pipe(), *os.pipe(), *os.pipe()]
-        self.log_read, self.log_write, self.event_read, self.event_write, self.stack_read, self.stack_write = self.fds
+        (
+            self.log_read,
+            self.log_write,
+            self.event_read,
+            self.event_write,
+            self.stack_read,
+            self.stack_write,
+        ) = self.fds
         self.pid, self.status = 0, None
         self.timed_out, self.state, self.stack = False, "", b""
         self.events, self.log_bytes, self.tail = b"", 0, b""
-        self.read_ends = {self.log_read: self.on_log, self.event_read: self.on_events, self.stack_read: self.on_stack}
+        self.read_ends = {
+            self.log_read: self.on_log,
+            self.event_read: self.on_events,
+            self.stack_read: self.on_stack,
+        }
         for fd in self.read_ends:
             os.set_blocking(fd, False)
 
@@ -148,7 +162,9 @@ class World:
         self.warm.send(world=self.request["world"], **fields)
 
     def start(self) -> None:
-        for name, text in self.request["sources"].items():  # in a folder of its own: ranks of another world may be reading theirs
+        for name, text in self.request[
+            "sources"
+        ].items():  # in a folder of its own: ranks of another world may be reading theirs
             with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
                 file.write(text)
         unsafe = why_not_fork()
@@ -193,12 +209,20 @@ class World:
             os.close(fd)
         dropped = max(0, rank.log_bytes - FORWARD_BYTES - len(rank.tail))
         if rank.tail:
-            self.report(rank=rank.rank, log=f"\n[runbook: {dropped} bytes left out here]\n"
-                        + rank.tail.decode("utf-8", "replace"))
+            self.report(
+                rank=rank.rank,
+                log=f"\n[runbook: {dropped} bytes left out here]\n" + rank.tail.decode("utf-8", "replace"),
+            )
         signalled = os.WIFSIGNALED(rank.status)
-        self.report(rank=rank.rank, pid=rank.pid, ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
-                    code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status), state=rank.state,
-                    stack=rank.stack.decode("utf-8", "replace"), dropped=dropped)
+        self.report(
+            rank=rank.rank,
+            pid=rank.pid,
+            ended="timed-out" if rank.timed_out else "signalled" if signalled else "exited",
+            code=os.WTERMSIG(rank.status) if signalled else os.WEXITSTATUS(rank.status),
+            state=rank.state,
+            stack=rank.stack.decode("utf-8", "replace"),
+            dropped=dropped,
+        )
 
     def step(self) -> bool:
         """Move on by the clock; False once every rank has ended."""
@@ -249,7 +273,11 @@ class Warm:
         self.out = open(os.dup(1), "wb")
         os.dup2(2, 1)  # whatever a library prints goes to the log, not into the protocol
         self.selector = selectors.DefaultSelector()
-        self.worlds, self.pending, self.folder = [], b"", ""  # the folder comes with torch: one may be killed while it imports that
+        self.worlds, self.pending, self.folder = (
+            [],
+            b"",
+            "",
+        )  # the folder comes with torch: one may be killed while it imports that
 
     def make_folder(self) -> str:
         """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it, or where one can be made. Its
@@ -292,12 +320,16 @@ class Warm:
             code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
             if isinstance(leaving.code, str):
                 print(leaving.code, file=sys.stderr)
-        except BaseException:  # a rank's own failure, shown as the interpreter would show it; the exit code carries it on
+        except (
+            BaseException
+        ):  # a rank's own failure, shown as the interpreter would show it; the exit code carries it on
             traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(code)  # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, seen 4 times in 48)
+            os._exit(
+                code
+            )  # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, seen 4 times in 48)
 
     def tidy_child(self, rank: Rank) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -306,7 +338,14 @@ class Warm:
         os.dup2(nothing, 0)
         os.dup2(rank.log_write, 1)
         os.dup2(rank.log_write, 2)
-        keep = {0, 1, 2, rank.event_write, rank.stack_write, *rank.world.gate[:1]}  # numbers among the others may be these, used again
+        keep = {
+            0,
+            1,
+            2,
+            rank.event_write,
+            rank.stack_write,
+            *rank.world.gate[:1],
+        }  # numbers among the others may be these, used again
         others = [fd for w in self.worlds for fds in [w.gate, *(r.fds for r in w.ranks)] for fd in fds]
         for fd in set(others + [self.out.fileno(), nothing, rank.log_write]) - keep:
             with contextlib.suppress(OSError):  # closed already by the parent before the fork
@@ -318,13 +357,18 @@ class Warm:
     def rank_environment(self, rank: Rank) -> dict:
         """The difference to the surroundings; None removes a variable."""
         size, gate = str(len(rank.world.ranks)), rank.world.gate
-        return {"RANK": str(rank.rank), "LOCAL_RANK": str(rank.rank),
-                "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
-                "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
-                "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write),
-                "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write),
-                **({"NCCL_RUNBOOK_GATE_FD": str(gate[0])} if gate else {}),
-                **rank.world.request["env"], **rank.world.request["ranks"][rank.rank]["env"]}
+        return {
+            "RANK": str(rank.rank),
+            "LOCAL_RANK": str(rank.rank),
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": size,
+            "NCCL_RUNBOOK_STORE_FILE": os.path.join(rank.world.folder, "store"),
+            "NCCL_RUNBOOK_EVENT_FD": str(rank.event_write),
+            "NCCL_RUNBOOK_STACK_FD": str(rank.stack_write),
+            **({"NCCL_RUNBOOK_GATE_FD": str(gate[0])} if gate else {}),
+            **rank.world.request["env"],
+            **rank.world.request["ranks"][rank.rank]["env"],
+        }
 
     def on_request(self, data: bytes) -> None:
         *lines, self.pending = (self.pending + data).split(b"\n")
@@ -375,7 +419,9 @@ def main() -> None:
         warm.folder = warm.make_folder()
         warm.send(ready=True, torch=torch.__version__, libnccl=mapped("libnccl"), host=os.uname().nodename)
         warm.serve()
-    except BaseException as error:  # whatever importing torch raised (OSError: a CUDA library is missing) is told, not swallowed
+    except (
+        BaseException
+    ) as error:  # whatever importing torch raised (OSError: a CUDA library is missing) is told, not swallowed
         warm.send(ready=False, error=" ".join(("%s: %s" % (type(error).__name__, error)).split()))
     finally:
         warm.leave()

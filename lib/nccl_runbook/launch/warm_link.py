@@ -19,6 +19,7 @@ LINE_BYTES = 16 << 20  # of a report; a launcher in the prefix may print without
 LINE_CHARACTERS = 4000
 AFTER_END_S = 1.0  # a process that the prefix left behind may hold its output open
 
+
 class EngineError(RuntimeError):
     """The warm process did not come up; the message says why in one sentence."""
 
@@ -35,8 +36,13 @@ class WarmLink:
     that thread has to live exactly as long.
     """
 
-    def __init__(self, prefix: List[str], env: Mapping[str, str], on_report: Callable[[Dict[str, Any]], None],
-                 start_s: float = START_S) -> None:
+    def __init__(
+        self,
+        prefix: List[str],
+        env: Mapping[str, str],
+        on_report: Callable[[Dict[str, Any]], None],
+        start_s: float = START_S,
+    ) -> None:
         self.prefix, self.env, self._on_report = prefix, dict(env), on_report
         self._ready, self.ended = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -44,7 +50,9 @@ class WarmLink:
         self.hello: Dict[str, Any] = {}
         self.errors: Deque[str] = collections.deque(maxlen=50)
         threading.Thread(target=self._live, name="warm process", daemon=True).start()
-        atexit.register(self.close)  # so that it takes its folder with it: PR_SET_PDEATHSIG would leave it no time
+        atexit.register(
+            self.close
+        )  # so that it takes its folder with it: PR_SET_PDEATHSIG would leave it no time
         if not self._ready.wait(start_s) or not self.hello.get("ready"):
             why = self._why_not()
             self.close()
@@ -60,13 +68,21 @@ class WarmLink:
 
     def _live(self) -> None:
         try:
-            self.process = subprocess.Popen([*self.prefix, "-u", "-c", _LOADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=subprocess.PIPE, env=self.env, start_new_session=True)
+            self.process = subprocess.Popen(
+                [*self.prefix, "-u", "-c", _LOADER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.env,
+                start_new_session=True,
+            )
         except (OSError, ValueError) as error:  # ValueError: a name or value that no environment can hold
             self.errors.append(getattr(error, "strerror", None) or str(error))
         else:
-            readers = [threading.Thread(target=self._read, args=pipe, name="warm process output", daemon=True)
-                       for pipe in ((self.process.stdout, self._take), (self.process.stderr, self._note))]
+            readers = [
+                threading.Thread(target=self._read, args=pipe, name="warm process output", daemon=True)
+                for pipe in ((self.process.stdout, self._take), (self.process.stderr, self._note))
+            ]
             for reader in readers:
                 reader.start()
             source = source_of("nccl_runbook/launch/warm.py")
@@ -129,5 +145,13 @@ def environment(delta: Mapping[str, Optional[str]]) -> Dict[str, str]:
     One OpenMP thread unless set, as torchrun does; OpenBLAS the same, because the threads that it starts at import (NumPy does that)
     would make forking unsafe.
     """
-    return {name: value for name, value in {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ, **delta}.items()
-            if value is not None}
+    return {
+        name: value
+        for name, value in {
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            **os.environ,
+            **delta,
+        }.items()
+        if value is not None
+    }

@@ -53,10 +53,16 @@ class Metered:
         read = self._limit.read
         beyond = UNPACKED_BYTES if time.process_time() < self._limit.patient_until else 0
         for is_spent, why in (
-                (size > DIRECTORY_BYTES, f"its list of files, or the name of one, is larger than {mib(DIRECTORY_BYTES)}"),
-                (time.monotonic() > self._limit.until, "the time limit was reached"),
-                (read["unpacked"] > beyond + UNPACKED_TIMES * read["packed"],
-                 f"what is packed here unpacks to more than {UNPACKED_TIMES} times its size")):
+            (
+                size > DIRECTORY_BYTES,
+                f"its list of files, or the name of one, is larger than {mib(DIRECTORY_BYTES)}",
+            ),
+            (time.monotonic() > self._limit.until, "the time limit was reached"),
+            (
+                read["unpacked"] > beyond + UNPACKED_TIMES * read["packed"],
+                f"what is packed here unpacks to more than {UNPACKED_TIMES} times its size",
+            ),
+        ):
             if is_spent:
                 raise Spent(why)
         data = self._file.read(size)
@@ -74,7 +80,9 @@ def waits(path: str) -> bool:
     """Whether this is a file of the kernel, whose reader may wait for its next line as in /proc/kmsg; a process's environment ends."""
     real = os.path.realpath(path)
     with contextlib.suppress(OSError):  # it may be gone by now
-        return os.path.isfile(real) and not (os.path.getsize(real) or os.statvfs(real).f_blocks or re.search(r"/proc/\d+/environ$", real))
+        return os.path.isfile(real) and not (
+            os.path.getsize(real) or os.statvfs(real).f_blocks or re.search(r"/proc/\d+/environ$", real)
+        )
     return False
 
 
@@ -90,10 +98,20 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         return Gap("failed", f"{path!r} cannot be opened: {getattr(error, 'strerror', None) or error}")
     mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode) and not waits(os.path.expanduser(path)) or piped and stat.S_ISFIFO(mode) and path.startswith(HELD):
+    if (
+        stat.S_ISREG(mode)
+        and not waits(os.path.expanduser(path))
+        or piped
+        and stat.S_ISFIFO(mode)
+        and path.startswith(HELD)
+    ):
         return open(handle, "rb")
     os.close(handle)
-    what = "a directory: name one file in it" if stat.S_ISDIR(mode) else "not a regular file: write its text to a file first"
+    what = (
+        "a directory: name one file in it"
+        if stat.S_ISDIR(mode)
+        else "not a regular file: write its text to a file first"
+    )
     return Gap("failed", f"{path} is {what}")
 
 

@@ -31,18 +31,45 @@ LEARNT_BYTES = 1 << 16  # of a chunk, for --share: the whole would take a second
 MAX_LINE = 2 << 20
 MAX_KEY_LINES = 200  # an RSA key of 16,384 bits has 197
 _KEY_LINE = re.compile(rb"[\w+/=]{1,80}\s*$")
-BOTH_ENDS = 512 << 20, 64 << 20  # read of the beginning and of the end of one text; between them one piece of SAMPLED
+BOTH_ENDS = (
+    512 << 20,
+    64 << 20,
+)  # read of the beginning and of the end of one text; between them one piece of SAMPLED
 SHORT_ENDS = 2 << 20, 2 << 20
 SAMPLED = 16
 END_BYTES = 4096  # looked at of each of too many files
-_LIKE_AN_ERROR = (b"error", b"traceback", b"fatal", b"abort", b"segmentation", b"killed", b"nccl warn", b"timeout", b"timed out", b"xid")
+_LIKE_AN_ERROR = (
+    b"error",
+    b"traceback",
+    b"fatal",
+    b"abort",
+    b"segmentation",
+    b"killed",
+    b"nccl warn",
+    b"timeout",
+    b"timed out",
+    b"xid",
+)
 BLANK_BYTES = 16 << 20  # without a line end: no log
 MAX_MEMBERS = 4 * MAX_FILES  # of a tar, with folders and links
 _ZIP = b"PK\x03\x04"
-_PACKED: dict[bytes, Callable[..., Any]] = {b"BZh%d%b" % (n, magic): bz2.BZ2File for n in range(1, 10) for magic in (b"1AY&", b"\x17rE8")}
+_PACKED: dict[bytes, Callable[..., Any]] = {
+    b"BZh%d%b" % (n, magic): bz2.BZ2File for n in range(1, 10) for magic in (b"1AY&", b"\x17rE8")
+}
 _PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00": lzma.LZMAFile}
 # \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
-_BINARY = (b"\x7fELF", _ZIP, b"PK\x05\x06", *_PACKED, b"\x28\xb5\x2f\xfd", b"7z\xbc\xaf", b"\x80\x02", b"\x80\x04", b"\x89PNG", b"%PDF")
+_BINARY = (
+    b"\x7fELF",
+    _ZIP,
+    b"PK\x05\x06",
+    *_PACKED,
+    b"\x28\xb5\x2f\xfd",
+    b"7z\xbc\xaf",
+    b"\x80\x02",
+    b"\x80\x04",
+    b"\x89PNG",
+    b"%PDF",
+)
 _CONTROLS = bytes({*range(1, 32)} - {*b"\a\b\t\n\v\f\r\x1b"})  # of random bytes 9 in 100 are such
 _BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 HEAD_BYTES = 8192
@@ -52,13 +79,27 @@ READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
 DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
 _ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the first that matches names it
-_KINDS = ((_DUMP, DUMP, False),
-    (r'"schema"\s*:\s*"nccl-runbook/record', "a record of this runbook: `nccl-runbook run --record` judges it again", False),
+_KINDS = (
+    (_DUMP, DUMP, False),
+    (
+        r'"schema"\s*:\s*"nccl-runbook/record',
+        "a record of this runbook: `nccl-runbook run --record` judges it again",
+        False,
+    ),
     (r'"schema"\s*:\s*"nccl-runbook/', "an answer of this runbook", False),
-    (r"(?m)^Process \d{1,8}: .{0,400}\n(?:.*\n){0,3}Thread (?:0x[0-9A-F]+|\d+) \(", f"stacks of py-spy: {_ASIDE}", True),
+    (
+        r"(?m)^Process \d{1,8}: .{0,400}\n(?:.*\n){0,3}Thread (?:0x[0-9A-F]+|\d+) \(",
+        f"stacks of py-spy: {_ASIDE}",
+        True,
+    ),
     (r'"communicators_count"\s*:', f"an answer of NCCL's RAS: {_ASIDE}", False),
     (r"(?m)^Group +Comms +Nodes +Ranks\b|^Job summary\n=+$", f"an answer of NCCL's RAS: {_ASIDE}", True),
-    (r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$", f"stacks of faulthandler: {_ASIDE}", True))
+    (
+        r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$",
+        f"stacks of faulthandler: {_ASIDE}",
+        True,
+    ),
+)
 
 
 class _Pipe(io.FileIO):
@@ -80,7 +121,9 @@ class Source:
 
     kind = ""  # what it is, where it is no log
 
-    def __init__(self, name: str, size: int, file: Any, problem: str = "", limit: Limit | None = None) -> None:
+    def __init__(
+        self, name: str, size: int, file: Any, problem: str = "", limit: Limit | None = None
+    ) -> None:
         self.name, self.size, self.problem = name, size, problem
         self.left_out, self.lines, self._of_key = "", 0, 0
         self._file, self._head, self._limit = file, b"", limit or Limit()
@@ -90,7 +133,11 @@ class Source:
         """The first bytes as they lie there, also of binary files; b"" if nothing can be read. ``chunks`` begins with them again."""
         head = bytearray(self._head)
         try:
-            while self._file is not None and len(head) < size and (piece := self._file.read(min(size - len(head), CHUNK_BYTES))):
+            while (
+                self._file is not None
+                and len(head) < size
+                and (piece := self._file.read(min(size - len(head), CHUNK_BYTES)))
+            ):
                 head += piece
         except (Spent, *_BROKEN) as error:
             self.problem = f"cannot be read: {_why(error)}"
@@ -108,7 +155,11 @@ class Source:
                 if blank > BLANK_BYTES:
                     raise Spent(f"it has no line end in {mib(blank)}")
         except (Spent, *_BROKEN) as error:
-            how = f"read up to {mib(total)} and no further" if isinstance(error, Spent) else f"damaged after {mib(total)}"
+            how = (
+                f"read up to {mib(total)} and no further"
+                if isinstance(error, Spent)
+                else f"damaged after {mib(total)}"
+            )
             self.left_out = f"{how}: {_why(error)}" if total else ""
             self.problem = "" if total else f"cannot be read: {_why(error)}"
         finally:
@@ -161,7 +212,11 @@ class Source:
         head = self._head + self._file.read(CHUNK_BYTES)
         name = _wide(head)
         if head.startswith(_BINARY) or not name and len(head.translate(None, _CONTROLS)) < 0.95 * len(head):
-            self.problem = DUMP if b"pg_config" in head or b"nccl_version" in head else "is a binary file (program, pickle or zip)"
+            self.problem = (
+                DUMP
+                if b"pg_config" in head or b"nccl_version" in head
+                else "is a binary file (program, pickle or zip)"
+            )
             return
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
         while head:
@@ -197,7 +252,11 @@ def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[
 
 
 def _why(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or str(error) or f"{type(error).__name__}, it ends too early or asks for too much memory"
+    return (
+        getattr(error, "strerror", None)
+        or str(error)
+        or f"{type(error).__name__}, it ends too early or asks for too much memory"
+    )
 
 
 def _wide(head: bytes) -> str:
@@ -206,7 +265,9 @@ def _wide(head: bytes) -> str:
         return "utf-16"
     sample = head[:4096]
     first, second = sample[::2].count(0), sample[1::2].count(0)
-    if len(sample) < 4 or (first + second) * 3 <= len(sample) or min(first, second) * 8 > len(sample):  # a hole in a file is all zeros
+    if (
+        len(sample) < 4 or (first + second) * 3 <= len(sample) or min(first, second) * 8 > len(sample)
+    ):  # a hole in a file is all zeros
         return ""
     return "utf-16-le" if second > first else "utf-16-be"
 
@@ -219,7 +280,9 @@ def kind(head: bytes) -> tuple[str, bool]:
             return words, is_log
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     sets = sum(bool(_ENV.match(line)) for line in lines)
-    return ("variables: `nccl-runbook env` judges them" if len(lines) > 2 and sets * 5 > len(lines) * 4 else ""), True
+    return (
+        "variables: `nccl-runbook env` judges them" if len(lines) > 2 and sets * 5 > len(lines) * 4 else ""
+    ), True
 
 
 def heads(path: str) -> Iterator[tuple[str, bytes]]:
@@ -230,15 +293,24 @@ def heads(path: str) -> Iterator[tuple[str, bytes]]:
             yield name, Source(name, 0, file).peek(HEAD_BYTES)
 
 
-def sources(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> Iterator[Source]:
+def sources(
+    paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None
+) -> Iterator[Source]:
     """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
     limit = limit or Limit()
     limit.read.clear()
     nothing = "contains no readable file (hidden files and links are skipped)"
     given = dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
-    listed = [one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]]
+    listed = [
+        one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]
+    ]
     if len(listed) > MAX_FILES:
-        yield Source(f"{len(listed)} files", 0, None, f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer")
+        yield Source(
+            f"{len(listed)} files",
+            0,
+            None,
+            f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer",
+        )
     for path, problem in listed if len(listed) <= MAX_FILES else _most_telling(listed):
         if problem:
             yield Source(path, 0, None, problem)
@@ -267,11 +339,20 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
     try:
         mode = stat.S_IFREG if path == "-" else os.stat(path).st_mode
         if not stat.S_ISDIR(mode):
-            is_text = stat.S_ISREG(mode) and not waits(path) or stat.S_ISFIFO(mode) and path.startswith(HELD)  # <(kubectl logs pod-0)
-            yield path, "" if is_text else "is not a regular file: pipe it to standard input and write - for its name"
+            is_text = (
+                stat.S_ISREG(mode) and not waits(path) or stat.S_ISFIFO(mode) and path.startswith(HELD)
+            )  # <(kubectl logs pod-0)
+            yield (
+                path,
+                ""
+                if is_text
+                else "is not a regular file: pipe it to standard input and write - for its name",
+            )
         elif depth >= MAX_DEPTH:
             yield path, f"folders nest deeper than {MAX_DEPTH}"
-        elif depth and os.path.exists(os.path.join(path, "pyvenv.cfg")):  # one that was named is what somebody wants read
+        elif depth and os.path.exists(
+            os.path.join(path, "pyvenv.cfg")
+        ):  # one that was named is what somebody wants read
             yield path, "is a virtual environment, which contains no logs"
         else:
             for name in sorted(os.listdir(path)):
@@ -284,6 +365,7 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
 
 def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Of too many files those that end in an error, then the newest; in their own order."""
+
     def worth(one: tuple[str, str]) -> tuple[bool, float]:
         with contextlib.suppress(OSError, ValueError), open(one[0], "rb") as file:
             state = os.fstat(file.fileno())
@@ -312,13 +394,19 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
         text.seek(0)
     except (Spent, *_BROKEN):
         tar = False
-    if not (tar or head.startswith(_ZIP) and path.lower().endswith(".zip")):  # checkpoints and wheels are zips, too
+    if not (
+        tar or head.startswith(_ZIP) and path.lower().endswith(".zip")
+    ):  # checkpoints and wheels are zips, too
         yield Source(path, size, text, limit=limit)
         return
     try:
         archived = text if unpack else Metered(file, limit, "plain" if tar else "packed")
         # a tar that is not packed is not read where nobody asks for it
-        with tarfile.open(fileobj=archived, mode="r|" if unpack else "r:") if tar else zipfile.ZipFile(archived) as archive:
+        with (
+            tarfile.open(fileobj=archived, mode="r|" if unpack else "r:")
+            if tar
+            else zipfile.ZipFile(archived) as archive
+        ):
             members = _members(path, _files(archive), limit)
             yield next(members, Source(path, size, None, "contains no readable file (links are skipped)"))
             yield from members
@@ -331,18 +419,28 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
 def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, int, str, Callable[[], Any]]]:
     """Name and size of each plain file of an archive, how its bytes count, and what opens it."""
     if isinstance(archive, zipfile.ZipFile):
-        yield from ((m.filename, m.file_size, "unpacked", functools.partial(archive.open, m)) for m in archive.infolist()
-                    if m.filename[-1:] not in "/")
+        yield from (
+            (m.filename, m.file_size, "unpacked", functools.partial(archive.open, m))
+            for m in archive.infolist()
+            if m.filename[-1:] not in "/"
+        )
         return
     for number, m in enumerate(iter(archive.next, None)):
         archive.members.clear()  # a million would fill the memory
         if number >= MAX_MEMBERS:
             raise Spent(f"it holds more than {MAX_MEMBERS} files, folders and links")
         if m.isreg():
-            yield m.name, m.size, "unpacked" if m.issparse() else "plain", functools.partial(archive.extractfile, m)
+            yield (
+                m.name,
+                m.size,
+                "unpacked" if m.issparse() else "plain",
+                functools.partial(archive.extractfile, m),
+            )
 
 
-def _members(path: str, files: Iterable[tuple[str, int, str, Callable[[], Any]]], limit: Limit) -> Iterator[Source]:
+def _members(
+    path: str, files: Iterable[tuple[str, int, str, Callable[[], Any]]], limit: Limit
+) -> Iterator[Source]:
     """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
     # what macOS puts beside the files is left out
     shown = (one for one in files if not os.path.basename(one[0]).startswith(("._", ".DS_Store")))

@@ -12,7 +12,9 @@ LINE_CHARACTERS = 2000  # longer ones are cut into pieces that overlap by half
 MAX_PIECES = 200  # of one line, the first and the last ones: a line of a gigabyte is no message
 _REPEATED = re.compile(r"\[repeated (\d+)x across cluster\].*$")
 # a progress bar without its newline
-_GLUED = re.compile(r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])")
+_GLUED = re.compile(
+    r"(?<=[\w%\])>])(?=(?:\[rank\d+\]:)?\[[EWF](?:\d{3,4} \d\d:\d\d:\d\d\.\d+)? \w+\.cpp:\d+\])"
+)
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
     r"\s*(?=[\[(\d|>rRIWEDC])(?:"
@@ -30,8 +32,11 @@ _GLOG = re.compile(r"[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
 _NCCL = re.compile(r"(?P<host>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[(?P<device>\d{1,3})\] ")
 _NCCL_END = re.compile(r":\d{1,8} \[\d")  # without it the search for a host would try each letter
 _INSIDE = re.compile(
-    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]")
-_NAME = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I)
+    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
+)
+_NAME = re.compile(
+    r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I
+)
 _ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
 
@@ -65,7 +70,12 @@ def pieces(raw: bytes) -> list[str]:
     if "\r" not in text and len(text) <= LINE_CHARACTERS:
         return _GLUED.split(text) if ".cpp:" in text else [text]
     step = LINE_CHARACTERS // 2
-    cut = [part[at : at + LINE_CHARACTERS] for part in text.split("\r") if part for at in range(0, max(1, len(part) - step), step)]
+    cut = [
+        part[at : at + LINE_CHARACTERS]
+        for part in text.split("\r")
+        if part
+        for at in range(0, max(1, len(part) - step), step)
+    ]
     return cut if len(cut) <= MAX_PIECES else cut[: MAX_PIECES // 2] + cut[-MAX_PIECES // 2 :]
 
 
@@ -87,7 +97,11 @@ def said(text: str) -> Said:
     nccl = _NCCL.search(rest[:200]) if "] " in rest and _NCCL_END.search(rest) else None
     if nccl:
         host, pid = host or nccl.group("host"), nccl.group("pid")
-    inside = _INSIDE.search(rest) if "Rank " in rest or "[rank" in rest or "RANK " in rest or "Global rank " in rest else None
+    inside = (
+        _INSIDE.search(rest)
+        if "Rank " in rest or "[rank" in rest or "RANK " in rest or "Global rank " in rest
+        else None
+    )
     # behind [rankN], which is the job's, another one is that of a group
     rank = int(next(g for g in inside.groups() if g)) if inside and "[rank" not in text[:at] else rank
     again = _REPEATED.search(rest) if "repeated " in rest else None
@@ -98,23 +112,34 @@ def said(text: str) -> Said:
 
 
 def _time(text: str) -> float | None:
-    return _seconds(*glog.groups()) if ":" in text and (glog := _GLOG.search(text[:120])) else _stamp(text[:80])
+    return (
+        _seconds(*glog.groups()) if ":" in text and (glog := _GLOG.search(text[:120])) else _stamp(text[:80])
+    )
 
 
 def _stamp(text: str) -> float | None:
-    return _seconds(*found.groups()) if ":" in text and "-" in text and (found := _STAMP.search(text)) else None
+    return (
+        _seconds(*found.groups()) if ":" in text and "-" in text and (found := _STAMP.search(text)) else None
+    )
 
 
 def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: str | None) -> float:
     """Seconds of the year, months of 31 days: good for comparing two lines of one job."""
-    return (int(month) * 31 + int(day)) * 86400.0 + int(hour) * 3600 + int(minute) * 60 + int(second) \
+    return (
+        (int(month) * 31 + int(day)) * 86400.0
+        + int(hour) * 3600
+        + int(minute) * 60
+        + int(second)
         + (float(f"0.{part}") if part else 0.0)
+    )
 
 
 MAX_EVENTS = 20_000
 LEAST = 3  # shared events: with fewer the error is a guess
 # a synchronous step ends everywhere at once, and so does the set-up of a communicator
-_STEP = re.compile(r"[Pp](?i:(?<=\bstep)|(?<=\b(g)lobal_step))[ :=#\[]{1,3}\d+\b")  # begins with a letter that few words hold
+_STEP = re.compile(
+    r"[Pp](?i:(?<=\bstep)|(?<=\b(g)lobal_step))[ :=#\[]{1,3}\d+\b"
+)  # begins with a letter that few words hold
 _COMM = re.compile(r"commId 0x([0-9a-f]+) - Init COMPLETE")
 
 
@@ -149,9 +174,15 @@ class Clocks:
 
 def _tied_to(tied: dict[str, ClockOffset], shared: list[dict[str, float]]) -> dict[str, ClockOffset]:
     """Clocks that share enough events with those, and no others."""
-    apart: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)  # seconds, and the error of the clock they are of
+    apart: dict[str, list[tuple[float, float]]] = collections.defaultdict(
+        list
+    )  # seconds, and the error of the clock they are of
     for times in shared:
-        known = min((tied[name] for name in times if name in tied), key=lambda one: (one.error_s, one.clock), default=None)
+        known = min(
+            (tied[name] for name in times if name in tied),
+            key=lambda one: (one.error_s, one.clock),
+            default=None,
+        )
         for name in times if known else ():
             if name not in tied:
                 apart[name].append((times[name] - times[known.clock] + known.offset_s, known.error_s))

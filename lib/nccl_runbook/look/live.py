@@ -2,6 +2,7 @@
 
 For a terminal and as one page. Standard library and Python >= 3.9: nccl-look.pyz writes it where the job hangs.
 """
+
 import os
 import sys
 from collections import Counter
@@ -12,22 +13,40 @@ from nccl_runbook.core.facts import counted, to_json, utc_now
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.judge import Picture, verdict
-from nccl_runbook.hang.live.judge_ranks import DOES, MOST_ROWS, TONE, RankView, cells, filled, job_name, looked_at, ordered, table
+from nccl_runbook.hang.live.judge_ranks import (
+    DOES,
+    MOST_ROWS,
+    TONE,
+    RankView,
+    cells,
+    filled,
+    job_name,
+    looked_at,
+    ordered,
+    table,
+)
 from nccl_runbook.report.markup import TONES, framed, grid, table_html
 
 STEP = "06-timeouts"
 REASON = "not judged yet: nccl-runbook look --record FILE"
 
 
-def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Callable[[Live], None] = lambda _: None) -> Live:
+def look(
+    pids: Sequence[int],
+    gap_s: float,
+    say: Callable[[str], None],
+    keep: Callable[[Live], None] = lambda _: None,
+) -> Live:
     """The facts; ``say`` and ``keep`` get the first evidence as soon as it is there. ValueError where a named process may not be read."""
     if not 0 <= gap_s <= 3600:
         raise ValueError(f"gap: {gap_s:g} is not from 0 to 3600 seconds")
     looking = Look(pids)
     hidden = [p for p in pids if not os.access(f"/proc/{p}/environ", os.R_OK)]
     if hidden and not looking.ranks:
-        raise ValueError(f"process {hidden[0]} is not readable: it belongs to another user or has just ended. Look as that user, or "
-                         "as root")
+        raise ValueError(
+            f"process {hidden[0]} is not readable: it belongs to another user or has just ended. Look as that user, or "
+            "as root"
+        )
     first = looking.first()
     say(first_text(first))
     keep(first)
@@ -38,20 +57,37 @@ def look(pids: Sequence[int], gap_s: float, say: Callable[[str], None], keep: Ca
 
 
 def record(live: Live, wall_s: float) -> Dict[str, Any]:
-    return unjudged(STEP, REASON, live.taken, wall_s, parameters={"gap_s": live.gap_s},
-                    judged={"python": sys.executable, "host": os.uname().nodename}, facts=to_json({"live": live}))
+    return unjudged(
+        STEP,
+        REASON,
+        live.taken,
+        wall_s,
+        parameters={"gap_s": live.gap_s},
+        judged={"python": sys.executable, "host": os.uname().nodename},
+        facts=to_json({"live": live}),
+    )
 
 
 def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) -> Dict[str, Any]:
     """As records.Record reads it; without a judgement."""
-    return {"schema": "nccl-runbook/record/1", "step": step, "status": "unknown", "reason": reason, "started": started, "ended": utc_now(),
-            "wall_s": round(wall_s, 2), **parts}
+    return {
+        "schema": "nccl-runbook/record/1",
+        "step": step,
+        "status": "unknown",
+        "reason": reason,
+        "started": started,
+        "ended": utc_now(),
+        "wall_s": round(wall_s, 2),
+        **parts,
+    }
 
 
 def checked_pids(pids: Sequence[int]) -> List[int]:
     """The same; raises ValueError for one without a process, and where there is no /proc."""
     if not os.path.isdir("/proc/self"):
-        raise ValueError("a live look needs /proc, which only Linux has: look on the node, and judge the record here with --record")
+        raise ValueError(
+            "a live look needs /proc, which only Linux has: look on the node, and judge the record here with --record"
+        )
     gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
     if gone:
         raise ValueError(f"no process {gone[0]} here: --pid takes pids of this host, as ps shows them")
@@ -60,11 +96,14 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
 
 # --- what the reader sees
 
+
 def first_text(look: Live) -> str:
     """The first evidence, before anything can be said about a hang."""
     if not look.ranks:
-        return (f"{look.host}: no hung job found. No process of this user has torch loaded or a rank in its environment. "
-                "To name one, use --pid")
+        return (
+            f"{look.host}: no hung job found. No process of this user has torch loaded or a rank in its environment. "
+            "To name one, use --pid"
+        )
     rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
     return f"{look.host}: first samples, after {look.first_s:.1f} s\n" + "\n".join(grid(filled(rows)))
 
@@ -77,35 +116,62 @@ def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
 def _block(picture: Picture, looks: Sequence[Live]) -> str:
     head, rows = table(picture, looks)
     kind = f" [{', '.join(filter(None, (picture.kind, picture.status)))}]" if picture.kind else ""
-    return "\n".join([f"{job_name(picture)}: {picture.sentence}{kind}", *grid([head, *rows]), *(f"not seen: {n}" for n in picture.not_seen),
-                      *[f"next: {picture.decides}"] * bool(picture.decides)])
+    return "\n".join(
+        [
+            f"{job_name(picture)}: {picture.sentence}{kind}",
+            *grid([head, *rows]),
+            *(f"not seen: {n}" for n in picture.not_seen),
+            *[f"next: {picture.decides}"] * bool(picture.decides),
+        ]
+    )
 
 
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The page that a node can make: `nccl-runbook look --html` has the fix, too."""
     word = verdict(pictures)
-    main = f'<p class="quiet">{escape(looked_at(looks))}</p>' + "".join(_section(n, one, looks) for n, one in enumerate(pictures))
-    return framed(main, word, f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
-                  "", f"live look \u00b7 {looks[0].taken if looks else ''}")
+    main = f'<p class="quiet">{escape(looked_at(looks))}</p>' + "".join(
+        _section(n, one, looks) for n, one in enumerate(pictures)
+    )
+    return framed(
+        main,
+        word,
+        f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
+        "",
+        f"live look \u00b7 {looks[0].taken if looks else ''}",
+    )
 
 
 def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
     head, rows = table(picture, looks)
-    shown = [[*((c, "") for c in row[:-1]), (row[-1], TONES[TONE[view.does]])] for row, view in zip(rows, ordered(picture))]
+    shown = [
+        [*((c, "") for c in row[:-1]), (row[-1], TONES[TONE[view.does]])]
+        for row, view in zip(rows, ordered(picture))
+    ]
     known = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else ""]
-    sentence = f"<p>{escape(picture.sentence[:1].upper() + picture.sentence[1:])}</p>" if number else ""  # the first one is the banner's
-    return (f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
-            f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>{_strip(picture.ranks)}'
-            + table_html("Ranks, late ranks first", head, shown)
-            + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence]) + _list("Not seen", picture.not_seen)
-            + (f'<h3>Run next</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "") + "</section>")
+    sentence = (
+        f"<p>{escape(picture.sentence[:1].upper() + picture.sentence[1:])}</p>" if number else ""
+    )  # the first one is the banner's
+    return (
+        f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
+        f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>{_strip(picture.ranks)}'
+        + table_html("Ranks, late ranks first", head, shown)
+        + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence])
+        + _list("Not seen", picture.not_seen)
+        + (f'<h3>Run next</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "")
+        + "</section>"
+    )
 
 
 def _strip(views: Sequence[RankView]) -> str:
     """One box a rank with its number, and in words how many do what."""
-    boxes = "".join(f'<span style="background:{TONES[TONE[v.does]]}" title="{escape(v.name)}: {DOES[v.does]}">'
-                    f'{v.rank if v.rank is not None else "?"}</span>' for v in views[:4096])
-    words = "; ".join(f"{counted(n, 'rank')}: {DOES[kind]}" for kind, n in Counter(v.does for v in views).items())
+    boxes = "".join(
+        f'<span style="background:{TONES[TONE[v.does]]}" title="{escape(v.name)}: {DOES[v.does]}">'
+        f"{v.rank if v.rank is not None else '?'}</span>"
+        for v in views[:4096]
+    )
+    words = "; ".join(
+        f"{counted(n, 'rank')}: {DOES[kind]}" for kind, n in Counter(v.does for v in views).items()
+    )
     return f'<p class="ranks">{boxes}<br>{words}</p>'
 
 

@@ -1,10 +1,23 @@
 """Which files run on the node: what nccl-look.pyz holds, and what must be standard library and Python 3.9."""
+
 WHOLE_ROOMS = ("core", "launch", "look", "ranks", "search")
 OFF_NODE = ("core/findings.py", "core/parameters.py", "core/records.py", "hang/facts.py")
 SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
-MORE = ("__init__.py", "machine/guard.py", "machine/nvml_child.py", "placement.py", "report/__init__.py", "report/markup.py")
+MORE = (
+    "__init__.py",
+    "machine/guard.py",
+    "machine/nvml_child.py",
+    "placement.py",
+    "report/__init__.py",
+    "report/markup.py",
+)
 BESIDE = ("fast_disk.py",)  # beside the package: a file to copy, which weight_sync.py imports
-TEMPLATES = ("causes/causes.toml", "core/secrets.toml", "report/templates/frame.html", "report/templates/style.css")
+TEMPLATES = (
+    "causes/causes.toml",
+    "core/secrets.toml",
+    "report/templates/frame.html",
+    "report/templates/style.css",
+)
 
 
 def runs_on_node(path: str) -> bool:

@@ -1,4 +1,5 @@
 """The user's own weight sync seen from outside: stacks of its processes, sampled, and the phase that each of them shows."""
+
 import os
 import time
 from typing import Callable, Dict, List, Sequence, Tuple, Union
@@ -13,12 +14,24 @@ INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
 ENGINES = "of vLLM name EngineCore or its workers, of SGLang the schedulers: servers only pass requests on"
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
-WAITING = ("control", "wire", "other")  # where one waits for what another one does: that is what counts for all of them together
-IN_ONE = ("wire", "control", "other")  # among the threads of one process: one sends while another waits for the answer to its request
+WAITING = (
+    "control",
+    "wire",
+    "other",
+)  # where one waits for what another one does: that is what counts for all of them together
+IN_ONE = (
+    "wire",
+    "control",
+    "other",
+)  # among the threads of one process: one sends while another waits for the answer to its request
 
 
-def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]], str],
-            stopped: Callable[[], str] = never) -> Union[OwnSync, Gap]:
+def collect(
+    pids: List[int],
+    seconds: float,
+    phase_of: Callable[[Sequence[str]], str],
+    stopped: Callable[[], str] = never,
+) -> Union[OwnSync, Gap]:
     """Each sync within so many seconds, or until ``stopped`` says why, of all these processes together and of each.
 
     One that runs at the beginning or the end is cut there. ``phase_of``: sync.judge_choice.phase_of. Nothing is
@@ -34,7 +47,9 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
                 _add(seen[pid], time.monotonic() - began, found, phase_of)
             elif seen[pid] and not os.path.exists(f"/proc/{pid}/root"):  # a zombie has none either
                 left.remove(pid)
-            elif not seen[pid]:  # later one moment may fail: beside a running process py-spy now and then reads what just changes
+            elif not seen[
+                pid
+            ]:  # later one moment may fail: beside a running process py-spy now and then reads what just changes
                 return Gap(found.reason, f"the stacks of {pid} cannot be read: {found.detail}")
         rounds.append((time.monotonic() - began, {pid: seen[pid][-1][1] for pid in left}))
         time.sleep(INTERVAL_S)
@@ -42,15 +57,28 @@ def collect(pids: List[int], seconds: float, phase_of: Callable[[Sequence[str]],
     name = ALL_OF_THEM + f", though {silent} showed no sync ({ENGINES})" * bool(silent)
     syncs = syncs_of(name, together(rounds)) if len(seen) > 1 else []
     syncs += [sync for pid, samples in seen.items() for sync in syncs_of(f"pid {pid}", samples)]
-    return OwnSync(syncs) if syncs else Gap(
-        "absent", f"no function that syncs weights was on the stacks of {silent} in {seconds:.0f} s ({ENGINES}); "
-                  "wrap yours in pause_trace() of nccl_guards.py")
+    return (
+        OwnSync(syncs)
+        if syncs
+        else Gap(
+            "absent",
+            f"no function that syncs weights was on the stacks of {silent} in {seconds:.0f} s ({ENGINES}); "
+            "wrap yours in pause_trace() of nccl_guards.py",
+        )
+    )
 
 
-def _add(samples: List[Tuple[float, str]], at_s: float, stacks: List[Stack], phase_of: Callable[[Sequence[str]], str]) -> None:
+def _add(
+    samples: List[Tuple[float, str]],
+    at_s: float,
+    stacks: List[Stack],
+    phase_of: Callable[[Sequence[str]], str],
+) -> None:
     """One more sample of a process. Half a stack, as py-spy sees now and then beside a running process, is no end of a sync."""
     phase = joint([phase_of([f"{f.function} {f.file}" for f in stack.frames]) for stack in stacks], IN_ONE)
-    whole = not stacks or stacks[0].frames[-1:] and stacks[0].frames[-1].function.rpartition(".")[2] in OUTERMOST
+    whole = (
+        not stacks or stacks[0].frames[-1:] and stacks[0].frames[-1].function.rpartition(".")[2] in OUTERMOST
+    )
     if phase or whole or not samples or at_s - samples[-1][0] > APART_S:
         samples.append((at_s, phase))
 
@@ -64,18 +92,36 @@ def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float
     """What they are at together, by seconds and the phase of each pid. Who only ever waits for an answer, as a driver in ray.get() does,
     counts where nobody else is in a sync. One alone on the wire waits for the message that brings the other there."""
     told = {pid for _, phases in rounds for pid, phase in phases.items() if phase not in ("", "control")}
-    rows = [(at_s, [phase for pid, phase in phases.items() if pid in told], list(phases.values())) for at_s, phases in rounds]
-    return [(at_s, "control" if joint(at) == "wire" and at.count("wire") == 1 and "" in at else joint(at) or joint(every))
-            for at_s, at, every in rows]
+    rows = [
+        (at_s, [phase for pid, phase in phases.items() if pid in told], list(phases.values()))
+        for at_s, phases in rounds
+    ]
+    return [
+        (
+            at_s,
+            "control"
+            if joint(at) == "wire" and at.count("wire") == 1 and "" in at
+            else joint(at) or joint(every),
+        )
+        for at_s, at, every in rows
+    ]
 
 
 def syncs_of(name: str, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:
     """``samples``: seconds after the watch began, and the phase, "" outside a sync. The time since the sample before counts for each."""
     inside, found = [number for number, (_, phase) in enumerate(samples) if phase], []
-    begins = inside[:1] + [n for before, n in zip(inside, inside[1:]) if n - before > 1 and samples[n][0] - samples[before][0] > APART_S]
+    begins = inside[:1] + [
+        n
+        for before, n in zip(inside, inside[1:])
+        if n - before > 1 and samples[n][0] - samples[before][0] > APART_S
+    ]
     for begin, following in zip(begins, [*begins[1:], len(samples)]):
-        during, phases = samples[begin:max(n for n in inside if n < following) + 1], {}
+        during, phases = samples[begin : max(n for n in inside if n < following) + 1], {}
         for (before_s, _), (at_s, phase) in zip([*during[:1], *during], during):
             phases[phase or "other"] = round(phases.get(phase or "other", 0.0) + at_s - before_s, 3)
-        found.append(OwnSyncTime(-1, phases, f"{name}, stacks from {during[0][0]:.1f} to {during[-1][0]:.1f} s of the watch"))
+        found.append(
+            OwnSyncTime(
+                -1, phases, f"{name}, stacks from {during[0][0]:.1f} to {during[-1][0]:.1f} s of the watch"
+            )
+        )
     return found

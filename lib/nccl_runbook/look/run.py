@@ -4,6 +4,7 @@
 their records, unjudged, as one JSON array: `nccl-runbook run --record FILE` judges it. Exit codes: 0 the file is written, 1 it could
 not be, 2 wrong usage, 128 + n ended by signal n; what was seen until then is in the file.
 """
+
 import argparse
 import contextlib
 import dataclasses
@@ -43,14 +44,20 @@ NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
 class Step:
     """One notebook's facts. ``engine``: None where this interpreter cannot run ranks; ``why_not``: why no rank may run, None if it may."""
 
-    def __init__(self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], why_not: Optional[Gap]) -> None:
+    def __init__(
+        self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], why_not: Optional[Gap]
+    ) -> None:
         self.name, self.parameters, self.engine, self.why_not = name, parameters, engine, why_not
         self.facts: Dict[str, Any] = {}
         self.begin(parameters["budget_s"])
 
     def begin(self, left_s: float) -> None:
         """The clock starts; ``left_s``: seconds left for all steps. A step without any says so in its facts."""
-        self.started, self._clock, self._worlds_before = utc_now(), time.monotonic(), len(self.engine.history) if self.engine else 0
+        self.started, self._clock, self._worlds_before = (
+            utc_now(),
+            time.monotonic(),
+            len(self.engine.history) if self.engine else 0,
+        )
         self.parameters["budget_s"] = max(1, int(min(self.parameters["budget_s"], left_s)))
         self.forbid(Gap("not-run", "the budget was spent: raise --budget") if left_s < 1 else None)
 
@@ -64,7 +71,11 @@ class Step:
 
     @property
     def devices(self) -> List[Optional[int]]:
-        return rank_devices(self.parameters["gpus"], self.parameters["max_ranks"], self.engine.cuda_count() if self.engine else 0)
+        return rank_devices(
+            self.parameters["gpus"],
+            self.parameters["max_ranks"],
+            self.engine.cuda_count() if self.engine else 0,
+        )
 
     def ask_who_works(self) -> None:
         """Nothing runs on GPUs that somebody uses."""
@@ -77,11 +88,24 @@ class Step:
         return self.facts[fact]
 
     def record(self, reason: str) -> Dict[str, Any]:
-        judged = {"python": self.parameters["python"], **(self.engine.judged() if self.engine else {"host": os.uname().nodename})}
-        commands = [{"label": w.request.name, "line": w.shell_line} for w in (self.engine.history if self.engine else [])]
+        judged = {
+            "python": self.parameters["python"],
+            **(self.engine.judged() if self.engine else {"host": os.uname().nodename}),
+        }
+        commands = [
+            {"label": w.request.name, "line": w.shell_line}
+            for w in (self.engine.history if self.engine else [])
+        ]
         return live_look.unjudged(
-            self.name, reason, self.started, time.monotonic() - self._clock, parameters=self.parameters, judged=judged,
-            facts=to_json(self.facts), commands=commands[self._worlds_before:])
+            self.name,
+            reason,
+            self.started,
+            time.monotonic() - self._clock,
+            parameters=self.parameters,
+            judged=judged,
+            facts=to_json(self.facts),
+            commands=commands[self._worlds_before :],
+        )
 
 
 def visibility(step: Step) -> None:
@@ -93,7 +117,10 @@ def fewer_gpus(step: Step) -> None:
     ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
     singles = step.ask("singles", lambda: worlds.singles(step.engine, step.devices, step.left_s))
     pairs = step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s, ladder))
-    step.ask("search", lambda: worlds.search(step.engine, ladder, singles, pairs, step.left_s, group_testing.identify))
+    step.ask(
+        "search",
+        lambda: worlds.search(step.engine, ladder, singles, pairs, step.left_s, group_testing.identify),
+    )
 
 
 def transports(step: Step) -> None:
@@ -107,12 +134,27 @@ def weight_sync(step: Step) -> None:
     step.ask_who_works()
     p, spec = step.parameters, settings()["spec"]
     plan = step.ask("plan", lambda: placement.place(step.devices))
-    step.ask("runs", lambda: sync.collect(
-        step.engine, {**spec, "layers": placement.layers_to_move(plan, p["layers"], spec["layers_of"])}, plan.devices, p["methods"],
-        p["directory"], p["repeats"], step.left_s, p["receivers_busy"]))
+    step.ask(
+        "runs",
+        lambda: sync.collect(
+            step.engine,
+            {**spec, "layers": placement.layers_to_move(plan, p["layers"], spec["layers_of"])},
+            plan.devices,
+            p["methods"],
+            p["directory"],
+            p["repeats"],
+            step.left_s,
+            p["receivers_busy"],
+        ),
+    )
 
 
-STEPS = {"01-gpu-visibility": visibility, "03-fewer-gpus": fewer_gpus, "04-transports": transports, "05-weight-sync": weight_sync}
+STEPS = {
+    "01-gpu-visibility": visibility,
+    "03-fewer-gpus": fewer_gpus,
+    "04-transports": transports,
+    "05-weight-sync": weight_sync,
+}
 
 
 def settings() -> Dict[str, Any]:
@@ -122,17 +164,24 @@ def settings() -> Dict[str, Any]:
 
 # --- what the reader sees: facts in a line each, no judgement
 
+
 def _trial(trial: Trial) -> str:
-    failed = [e["text"] for r in trial.world.ranks for e in r.named("error")] + trial.world.log.splitlines()[-1:]
+    failed = [e["text"] for r in trial.world.ranks for e in r.named("error")] + trial.world.log.splitlines()[
+        -1:
+    ]
     why = "" if trial.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
     return f"{trial.name}: {trial.world.ended} ({trial.world.wall_s:.1f} s){f', again {trial.again.ended}' if trial.again else ''}{why}"
 
 
 _WORDS: Dict[type, Callable[[Any], str]] = {
-    Trial: _trial, SyncArm: str,
+    Trial: _trial,
+    SyncArm: str,
     NvmlGpu: lambda gpu: f"NVML: GPU {gpu.nvml_index}, {gpu.name}, {gpu.uuid}",
     CudaView: lambda cuda: f"CUDA: {len(cuda.gpus)} GPUs{'. '.join(['', *cuda.error.splitlines()])}",
-    Surroundings: lambda around: f"device files: {', '.join(f'{f.path} {f.error}'.strip() for f in around.files) or 'none'}"}
+    Surroundings: lambda around: (
+        f"device files: {', '.join(f'{f.path} {f.error}'.strip() for f in around.files) or 'none'}"
+    ),
+}
 
 
 def lines(fact: Any, name: str = "") -> Iterator[str]:
@@ -142,7 +191,13 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
     elif type(fact) in _WORDS:
         yield _WORDS[type(fact)](fact)
     else:
-        parts = list(vars(fact).items()) if dataclasses.is_dataclass(fact) else list(fact.items()) if isinstance(fact, dict) else []
+        parts = (
+            list(vars(fact).items())
+            if dataclasses.is_dataclass(fact)
+            else list(fact.items())
+            if isinstance(fact, dict)
+            else []
+        )
         for key, part in [(name, one) for one in fact] if isinstance(fact, list) else parts:
             yield from lines(part, getattr(fact, "name", key))
 
@@ -151,26 +206,54 @@ def lines(fact: Any, name: str = "") -> Iterator[str]:
 
 OPTIONS: Dict[str, Dict[str, Any]] = {
     "--json": {"metavar": "FILE", "help": "- for standard output; default: nccl-look-HOST-TIME.json"},
-    "--step": {"nargs": "+", "choices": list(STEPS), "default": list(STEPS), "metavar": "NAME", "help": ", ".join(STEPS)},
+    "--step": {
+        "nargs": "+",
+        "choices": list(STEPS),
+        "default": list(STEPS),
+        "metavar": "NAME",
+        "help": ", ".join(STEPS),
+    },
     "--gpus": {"default": "", "help": "CUDA indices such as 0,1 or 0-3, one per rank; default: all"},
     "--allow-busy": {"action": "store_true", "help": "also test on GPUs that somebody else uses"},
-    "--budget": {"type": float, "default": 300.0, "metavar": "S", "help": "time limit in seconds of all steps together"}}
+    "--budget": {
+        "type": float,
+        "default": 300.0,
+        "metavar": "S",
+        "help": "time limit in seconds of all steps together",
+    },
+}
 WHILE_IT_HANGS: Dict[str, Dict[str, Any]] = {
-    "--live": {"action": "store_true", "help": "which rank never came, and why: a table at once, the answer after the gap"},
+    "--live": {
+        "action": "store_true",
+        "help": "which rank never came, and why: a table at once, the answer after the gap",
+    },
     "--gap": {"type": float, "default": 10.0, "metavar": "S", "help": "seconds between the two samples (10)"},
-    "--pid": {"type": int, "nargs": "+", "default": [], "metavar": "N", "help": "look only at the job of this rank or launcher"},
-    "--html": {"metavar": "FILE", "default": "", "help": "also write the answer as a page"}}
+    "--pid": {
+        "type": int,
+        "nargs": "+",
+        "default": [],
+        "metavar": "N",
+        "help": "look only at the job of this rank or launcher",
+    },
+    "--html": {"metavar": "FILE", "default": "", "help": "also write the answer as a page"},
+}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "nccl-look.pyz", description="Looks at GPUs and collectives on this node, and writes a record; to judge it elsewhere: "
-        "nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.")
-    live = parser.add_argument_group("while the job hangs", "looks at the running ranks instead; starts, stops and signals nothing")
+        "nccl-look.pyz",
+        description="Looks at GPUs and collectives on this node, and writes a record; to judge it elsewhere: "
+        "nccl-runbook run --record FILE. Installs nothing, and leaves nothing but FILE.",
+    )
+    live = parser.add_argument_group(
+        "while the job hangs", "looks at the running ranks instead; starts, stops and signals nothing"
+    )
     for group, options in ((parser, OPTIONS), (live, WHILE_IT_HANGS)):
         for name, how in options.items():
             group.add_argument(name, **how)
-    parser.set_defaults(json=f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
+    parser.set_defaults(
+        json=f"nccl-look-{os.uname().nodename}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json"
+    )
     args = parser.parse_args()
     if (args.pid or args.html or args.gap != 10.0) and not args.live:
         parser.error("--pid, --gap and --html belong to --live")
@@ -191,7 +274,9 @@ class Output:
             sys.stdout.write(text)
 
     def put(self, path: str, text: str) -> None:
-        with open(os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with open(
+            os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
+        ) as file:
             file.write(text)
         os.replace(path + ".part", path)
 
@@ -204,7 +289,10 @@ def look(options: argparse.Namespace, output: Output) -> None:
     if not 0 <= options.budget <= 86400:
         raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
     ends = time.monotonic() + options.budget
-    engine, why_not = Engine([sys.executable], None, output.redactor, until=ends if options.budget else math.inf), None
+    engine, why_not = (
+        Engine([sys.executable], None, output.redactor, until=ends if options.budget else math.inf),
+        None,
+    )
     try:
         said = engine.judged()
         output.say(f"{said['host']}: {sys.executable}, torch {said['torch']}, NCCL {said['nccl'] or 'none'}")
@@ -212,7 +300,9 @@ def look(options: argparse.Namespace, output: Output) -> None:
             output.say(NOT_HERE % options.gpus)
     except EngineError as error:
         why_not = Gap("absent", str(error))
-        output.say(f"no rank is run: {error}; only what needs no rank is looked at. Use the interpreter of your job to see more")
+        output.say(
+            f"no rank is run: {error}; only what needs no rank is looked at. Use the interpreter of your job to see more"
+        )
     with engine:
         _steps(options, output, engine if why_not is None else None, why_not, ends)
 
@@ -222,7 +312,9 @@ def live(options: argparse.Namespace, output: Output) -> None:
     began = time.monotonic()
 
     def keep(found: Live) -> None:
-        with contextlib.suppress(OSError):  # it is told at the end: whatever is wrong with the disk, the answer comes first
+        with contextlib.suppress(
+            OSError
+        ):  # it is told at the end: whatever is wrong with the disk, the answer comes first
             output.write([live_look.record(found, time.monotonic() - began)])
 
     seen = live_look.look(live_look.checked_pids(options.pid), options.gap, output.say, keep)
@@ -234,9 +326,13 @@ def live(options: argparse.Namespace, output: Output) -> None:
         output.put(options.html, live_look.page(pictures, [seen]))
 
 
-def _steps(options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap], ends: float) -> None:
+def _steps(
+    options: argparse.Namespace, output: Output, engine: Optional[Engine], why_not: Optional[Gap], ends: float
+) -> None:
     own = {"python": shlex.quote(sys.executable), "gpus": options.gpus, "allow_busy": options.allow_busy}
-    asked = [Step(n, {**settings()["parameters"][n], **own}, engine, why_not) for n in STEPS if n in options.step]
+    asked = [
+        Step(n, {**settings()["parameters"][n], **own}, engine, why_not) for n in STEPS if n in options.step
+    ]
     records = [step.record("not run") for step in asked]
     try:
         for number, step in enumerate(asked):
@@ -258,8 +354,13 @@ def _find_scratch() -> None:
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
-        tempfile.tempdir = "/dev/shm" if os.access("/dev/shm", os.W_OK) else sys.exit(
-            "nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
+        tempfile.tempdir = (
+            "/dev/shm"
+            if os.access("/dev/shm", os.W_OK)
+            else sys.exit(
+                "nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR"
+            )
+        )
 
 
 def main() -> int:
@@ -279,10 +380,18 @@ def main() -> int:
         print(f"nccl-look: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        name = str(error.filename or ("standard output" if isinstance(error, BrokenPipeError) else options.json)).removesuffix(".part")
-        ours = (f"cannot write {name}: {error.strerror}; name another file with "
-                f"{'--html' if name == options.html else '--json, - for standard output'}")
+        name = str(
+            error.filename or ("standard output" if isinstance(error, BrokenPipeError) else options.json)
+        ).removesuffix(".part")
+        ours = (
+            f"cannot write {name}: {error.strerror}; name another file with "
+            f"{'--html' if name == options.html else '--json, - for standard output'}"
+        )
         sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
     later = live_look.REASON if options.live else NOT_JUDGED
-    output.say(later if options.json == "-" else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}")
+    output.say(
+        later
+        if options.json == "-"
+        else f"written: {options.json}; {later.replace('FILE', shlex.quote(options.json))}"
+    )
     return 0

@@ -1,4 +1,5 @@
 """Facts about one machine's GPUs: as NVML reports them, as the device files stand, and as CUDA in a fresh rank sees them."""
+
 import dataclasses
 import functools
 from typing import Any, Dict, List, Union, get_args, get_origin, get_type_hints
@@ -231,14 +232,24 @@ class GpuUsers:
 
 def gap_or(value: Any, make: Any) -> Any:
     """``make(value)``, or the Gap that ``{"reason": ..., "detail": ...}`` stands for: how children write Gaps in JSON."""
-    return Gap(value["reason"], value["detail"]) if isinstance(value, dict) and set(value) == {"reason", "detail"} else make(value)
+    return (
+        Gap(value["reason"], value["detail"])
+        if isinstance(value, dict) and set(value) == {"reason", "detail"}
+        else make(value)
+    )
 
 
 def from_json(cls: Any, data: Dict[str, Any], beside: str = "") -> Any:
     """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one. ``beside``: a key that is no field.
     Raises TypeError for others."""
     types = get_type_hints(cls)
-    return cls(**{name: gap_or(value, functools.partial(_typed, types.get(name))) for name, value in data.items() if name != beside})
+    return cls(
+        **{
+            name: gap_or(value, functools.partial(_typed, types.get(name)))
+            for name, value in data.items()
+            if name != beside
+        }
+    )
 
 
 def _typed(kind: Any, value: Any) -> Any:

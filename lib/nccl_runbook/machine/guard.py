@@ -3,16 +3,19 @@
 Pure, standard library only, Python >= 3.9: the same decision with the same words in nccl-look.pyz. It guards the jobs of others; what
 the machine is worth is judged by rules.
 """
+
 import dataclasses
 from typing import Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.machine.facts import GpuUse, GpuUsers, Owner
 
-UNLISTED_MIB = 1024        # memory that no process is listed for: another container's job; contexts of services stay below
-UNLISTED_WSL_MIB = 6144    # on WSL2 the Windows desktop's own memory is never listed
-BOTH_KINDS_MIB = 2048      # a compositor or browser is listed as compute and graphics
-WORKING_PERCENT = 10       # utilisation without a listed process, in every sample
+UNLISTED_MIB = (
+    1024  # memory that no process is listed for: another container's job; contexts of services stay below
+)
+UNLISTED_WSL_MIB = 6144  # on WSL2 the Windows desktop's own memory is never listed
+BOTH_KINDS_MIB = 2048  # a compositor or browser is listed as compute and graphics
+WORKING_PERCENT = 10  # utilisation without a listed process, in every sample
 WORKING_WSL_PERCENT = 60
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
@@ -36,15 +39,27 @@ def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
         return None
     seen = [u for u in users.gpus if isinstance(u, GpuUse)]
     held = [(u, o) for u in seen if not isinstance(u.owners, Gap) for o in u.owners if _counts(o)]
-    words = [*_merged(held), *(f"unknown owner, {text} on GPU {u.nvml_index}"
-                               for u in seen if not any(h is u for h, _ in held)
-                               for text in [_unlisted(u, users.is_wsl)] if text)]
+    words = [
+        *_merged(held),
+        *(
+            f"unknown owner, {text} on GPU {u.nvml_index}"
+            for u in seen
+            if not any(h is u for h, _ in held)
+            for text in [_unlisted(u, users.is_wsl)]
+            if text
+        ),
+    ]
     return Busy(words, sorted({o.pid for _, o in held if o.is_same_user})) if words else None
 
 
 def _counts(owner: Owner) -> bool:
     """Whether this process's work would be disturbed: not ours, not the desktop, no idle service."""
-    if owner.is_ours or owner.kind == "graphics" or isinstance(owner.name, str) and owner.name.startswith(SERVICES):
+    if (
+        owner.is_ours
+        or owner.kind == "graphics"
+        or isinstance(owner.name, str)
+        and owner.name.startswith(SERVICES)
+    ):
         return False
     return owner.kind == "compute" or isinstance(owner.used_mib, Gap) or owner.used_mib > BOTH_KINDS_MIB
 
@@ -57,7 +72,11 @@ def _unlisted(use: GpuUse, is_wsl: bool) -> str:
     if rest > (UNLISTED_WSL_MIB if is_wsl else UNLISTED_MIB):
         return f"{rest} MiB"
     samples = [] if isinstance(use.utilisation_percent, Gap) or listed else use.utilisation_percent
-    return f"{min(samples)} % utilisation" if samples and min(samples) >= (WORKING_WSL_PERCENT if is_wsl else WORKING_PERCENT) else ""
+    return (
+        f"{min(samples)} % utilisation"
+        if samples and min(samples) >= (WORKING_WSL_PERCENT if is_wsl else WORKING_PERCENT)
+        else ""
+    )
 
 
 def _merged(held: List[Tuple[GpuUse, Owner]]) -> Iterator[str]:
@@ -65,6 +84,8 @@ def _merged(held: List[Tuple[GpuUse, Owner]]) -> Iterator[str]:
     for pid, uses in grouped((o.pid, (u, o)) for u, o in held).items():
         sizes = [o.used_mib for _, o in uses if not isinstance(o.used_mib, Gap)]
         user = uses[0][1].user
-        yield (f"pid {pid}, {user if isinstance(user, str) else 'unknown owner'}, "
-               f"{f'{sum(sizes)} MiB' if sizes else 'memory unknown'} on GPU "
-               f"{', '.join(str(u.nvml_index) for u, _ in uses)}")
+        yield (
+            f"pid {pid}, {user if isinstance(user, str) else 'unknown owner'}, "
+            f"{f'{sum(sizes)} MiB' if sizes else 'memory unknown'} on GPU "
+            f"{', '.join(str(u.nvml_index) for u, _ in uses)}"
+        )

@@ -1,4 +1,5 @@
 """May GPU tests run now: only where nobody else works on the GPUs."""
+
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.machine.facts import GpuUsers
@@ -8,17 +9,33 @@ from nccl_runbook.machine.guard import in_the_way
 def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
     """A finding that forbids tests on GPUs, or None where they may run or nothing can be said (no NVML: then no GPU test runs anyway)."""
     busy = in_the_way(users, allow_busy)
-    return None if busy is None else Finding(
-        "gpus-busy", Severity.UNKNOWN, busy.reason, tuple(Evidence(w, "users") for w in busy.words), _remedies(busy.mine))
+    return (
+        None
+        if busy is None
+        else Finding(
+            "gpus-busy",
+            Severity.UNKNOWN,
+            busy.reason,
+            tuple(Evidence(w, "users") for w in busy.words),
+            _remedies(busy.mine),
+        )
+    )
 
 
 def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
-    anyway = Remedy("you", "Wait until the GPUs are free. Or test beside the other job, which may slow that job down or take its memory.",
-                    ('make report ARGS="--allow-busy"',))
+    anyway = Remedy(
+        "you",
+        "Wait until the GPUs are free. Or test beside the other job, which may slow that job down or take its memory.",
+        ('make report ARGS="--allow-busy"',),
+    )
     if not mine:
         return (anyway,)
-    return Remedy("you",
-                  "This is your own job. If it hangs, look at it before you end it: "
-                  "the evidence disappears with the job.",
-                  (*(f"py-spy dump --pid {pid}" for pid in mine),
-                   f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}")), anyway
+    return Remedy(
+        "you",
+        "This is your own job. If it hangs, look at it before you end it: "
+        "the evidence disappears with the job.",
+        (
+            *(f"py-spy dump --pid {pid}" for pid in mine),
+            f"ps -o pid,stat,wchan:30,etime,cmd -p {' '.join(map(str, mine))}",
+        ),
+    ), anyway

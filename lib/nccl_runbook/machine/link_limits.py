@@ -17,8 +17,14 @@ def nvlink(gpu: GpuLinks) -> float | None:
     """All live NVLinks of one GPU together, GB/s each way; None without any, or where its kind is not known."""
     if isinstance(gpu.name, Gap) or isinstance(gpu.nvlinks_up, Gap) or not gpu.nvlinks_up:
         return None
-    return next((row["per_link"] * gpu.nvlinks_up for row in table("machine/links")["nvlink"]
-                 if re.search(row["name"], gpu.name)), None)
+    return next(
+        (
+            row["per_link"] * gpu.nvlinks_up
+            for row in table("machine/links")["nvlink"]
+            if re.search(row["name"], gpu.name)
+        ),
+        None,
+    )
 
 
 def pcie(gpu: GpuLinks) -> float | None:

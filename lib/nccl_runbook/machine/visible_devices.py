@@ -1,4 +1,5 @@
 """CUDA_VISIBLE_DEVICES and what schedulers grant, read against the GPUs that NVML lists."""
+
 import dataclasses
 import difflib
 import re
@@ -23,12 +24,25 @@ def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | st
     """Identity and nvml_index of the GPU that an entry names, or what is wrong with it. UUIDs may be shortened if unambiguous."""
     if re.fullmatch(r"\+?\d+", entry):
         index = int(entry)
-        return (f"#{index}", index) if index < len(gpus) else f"GPU {entry} does not exist: {len(gpus)} here, counted from 0"
-    known = {uuid: gpu.nvml_index for gpu in gpus if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap)
-             for uuid in [gpu.uuid, *(i.uuid for i in ([] if isinstance(gpu.mig, Gap) else gpu.mig.instances) if i.uuid)]}
+        return (
+            (f"#{index}", index)
+            if index < len(gpus)
+            else f"GPU {entry} does not exist: {len(gpus)} here, counted from 0"
+        )
+    known = {
+        uuid: gpu.nvml_index
+        for gpu in gpus
+        if not isinstance(gpu, Gap) and not isinstance(gpu.uuid, Gap)
+        for uuid in [
+            gpu.uuid,
+            *(i.uuid for i in ([] if isinstance(gpu.mig, Gap) else gpu.mig.instances) if i.uuid),
+        ]
+    }
     matches = [uuid for uuid in known if uuid.lower().startswith(entry.lower())]
     if entry.upper().startswith(("GPU-", "MIG-")) and len(matches) == 1:
-        return (f"#{known[matches[0]]}" if entry.upper().startswith("GPU-") else matches[0]), known[matches[0]]
+        return (f"#{known[matches[0]]}" if entry.upper().startswith("GPU-") else matches[0]), known[
+            matches[0]
+        ]
     if len(matches) > 1:
         return f"{entry!r} fits {len(matches)} GPUs"
     near = difflib.get_close_matches(entry, known, 1, cutoff=0.8)
@@ -54,8 +68,15 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
 def granted_by(variables: dict[str, str], shown: Sequence[int], gpus: Sequence[NvmlGpu | Gap]) -> str:
     """Name and value of the scheduler's variable that grants exactly the GPUs shown, or ""."""
     for name in GRANTS:
-        spread = re.sub(r"(?<!\d)(\d+)-(\d+)(?=,|$)", lambda m: ",".join(map(str, range(int(m[1]), min(int(m[2]), int(m[1]) + 255) + 1))),
-                        variables.get(name, "")) if re.fullmatch(r"[\d,\- ]*", variables.get(name, "")) else variables[name]
+        spread = (
+            re.sub(
+                r"(?<!\d)(\d+)-(\d+)(?=,|$)",
+                lambda m: ",".join(map(str, range(int(m[1]), min(int(m[2]), int(m[1]) + 255) + 1))),
+                variables.get(name, ""),
+            )
+            if re.fullmatch(r"[\d,\- ]*", variables.get(name, ""))
+            else variables[name]
+        )
         grant = read_selection(spread, gpus)
         if spread and not grant.problem and set(grant.shown) == set(shown):
             return f"{name}={variables[name]}"

@@ -22,7 +22,9 @@ def folder() -> Path:
 def read(name: str) -> bytes | None:
     """The content; None if it is missing, a link, or not only ours."""
     with contextlib.suppress(OSError, RuntimeError):
-        with open(os.open(folder() / (PREFIX + name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        with open(
+            os.open(folder() / (PREFIX + name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
+        ) as file:
             state = os.fstat(file.fileno())
             if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077:
                 return file.read()

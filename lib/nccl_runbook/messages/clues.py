@@ -19,14 +19,29 @@ PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "fra
 ECHO = re.compile(
     r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
     r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|"
-    r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError")
+    r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
+)
 # what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
-LAST_WORDS = re.compile(r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called")
+LAST_WORDS = re.compile(
+    r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called"
+)
 LOST = re.compile(r"[Cc]onnection (?:reset|closed)|Broken pipe")
-SLOW = frozenset(["net-socket-fallback", "gdr-disabled", "pcie-topology-limit", "straggler", "gloo-carries-traffic",
-                  "per-parameter-sync", "sync-contends-with-inference", "communicator-recreated"])
+SLOW = frozenset(
+    [
+        "net-socket-fallback",
+        "gdr-disabled",
+        "pcie-topology-limit",
+        "straggler",
+        "gloo-carries-traffic",
+        "per-parameter-sync",
+        "sync-contends-with-inference",
+        "communicator-recreated",
+    ]
+)
 # what ends a job from outside, and also the jobs that have failed already
-ENDED = frozenset(["scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted", "node-failed"])
+ENDED = frozenset(
+    ["scheduler-time-limit", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted", "node-failed"]
+)
 # what the rules read beside clues: of lines that a job printed
 PRINTED = {
     "nccl-network": r"NCCL INFO Using network (\w+)",
@@ -38,23 +53,30 @@ PRINTED = {
         r"\(core dumped\)|Got completion \w[^\n]*status=[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |exited on signal [1-9]|"
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|Exit Code:) [1-9]|"
-        r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|group)\.cc:\d+ -> [1-9]"),
+        r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|group)\.cc:\d+ -> [1-9]"
+    ),
     # collect_env and Ray name other vendors on every machine: what counts is a value, or a line of the library itself
-    "platform-rocm": (r"RCCL (?:INFO|version|WARN)|librccl\.so|HIP (?:failure|error)|HIP version *: *\d|hipify/|hipError|\bROCm\W{1,3}\d|"
-                      r"(?<![A-Z_])(?:HIP|ROCR)_VISIBLE_DEVICES\W{1,3}\d|\bMI(?:2[15]0|3\d\d)[AX]?\b"),
+    "platform-rocm": (
+        r"RCCL (?:INFO|version|WARN)|librccl\.so|HIP (?:failure|error)|HIP version *: *\d|hipify/|hipError|\bROCm\W{1,3}\d|"
+        r"(?<![A-Z_])(?:HIP|ROCR)_VISIBLE_DEVICES\W{1,3}\d|\bMI(?:2[15]0|3\d\d)[AX]?\b"
+    ),
     "platform-ascend": r"HCCL (?:function )?error|\btorch_npu\b|\bnpu:\d|ASCEND_RT_VISIBLE_DEVICES\W{1,3}\d",
     "platform-xpu": r"ProcessGroupXCCL|\bxpu:\d|CCL_(?:WARN|ERROR)|oneCCL \d|ZE_AFFINITY_MASK\W{1,3}\d",
     # a tensor as sender and receiver print it: name, data type, shape
-    "tensor-described": (r"\b((?:[A-Za-z_]\w*+\.){1,16}\w++)\b[^\n]{0,40}?\bdtype[=:] ?(?:torch\.)?(\w+)"
-                         r"[^\n]{0,12}?\bshape[=:] ?[\[(]([\d, ]*)[\])]"),
+    "tensor-described": (
+        r"\b((?:[A-Za-z_]\w*+\.){1,16}\w++)\b[^\n]{0,40}?\bdtype[=:] ?(?:torch\.)?(\w+)"
+        r"[^\n]{0,12}?\bshape[=:] ?[\[(]([\d, ]*)[\])]"
+    ),
     "nccl-tests-rank-0": r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})",  # each job has one such rank
     "nccl-tests-row": r"^\s+\d+ +\d+ +\w+ +(?:sum|none) +-?\d+ +[\d.]+ ",
     "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",
     "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b",  # NCCL >= 2.18
     "ranks-share-gpu": r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on",
     # the device that a rank prints as its own: torch, transformers' Trainer, nccl-tests
-    "device-of-rank": (r"(?:\b[Rr]ank\W{1,3}(\d{1,5})\b[^\n]{0,60}?)?(?:\b[Dd]evice\W{1,4}cuda:|\bcurrent_device\W{1,4}|"
-                       r"\b(?:uses|using|on) (?:GPU|(?:device )?cuda)\W{1,2}|\bon +[\w.-]{1,60} device +(?=\d{1,2} +\[))(\d{1,2})\b"),
+    "device-of-rank": (
+        r"(?:\b[Rr]ank\W{1,3}(\d{1,5})\b[^\n]{0,60}?)?(?:\b[Dd]evice\W{1,4}cuda:|\bcurrent_device\W{1,4}|"
+        r"\b(?:uses|using|on) (?:GPU|(?:device )?cuda)\W{1,2}|\bon +[\w.-]{1,60} device +(?=\d{1,2} +\[))(\d{1,2})\b"
+    ),
     "visible-devices": r"CUDA_VISIBLE_DEVICES\W{1,4}(\d{1,2}(?:, ?\d{1,2}){0,15})(?![\w-])",
     "nvidia-smi-process": r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB",  # GPU and pid
 }
@@ -63,7 +85,8 @@ _WONDERS = re.compile(
     r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:(?:will|could|may) (?!any|some|there|this be why|you)[^.?!\n]{1,160}|(?:is|are) (?!any|there)"
     r"[^.,?!\n]{1,30})\?|\b(?:whether|(?:ask|sure|know|wonder) if) [^.?!\n]{0,60}\b(?:will|could|can|may|might)\b[^.?!\n]*|"
     r"\b(?:can|could|may|might) (?:potentially )?(?:cause|lead to|result in) (?:an? )?(?:\w{1,12} )?(?:hang|deadlock)\w{0,2}|"
-    r"\b(?:speaks? of|(?:warnings?|one|messages?) (?:of|about)) (?:an? )?(?:\w{1,12} )?hang")
+    r"\b(?:speaks? of|(?:warnings?|one|messages?) (?:of|about)) (?:an? )?(?:\w{1,12} )?hang"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +111,21 @@ class Clue:
     @property
     def stays(self) -> bool:
         """Whether it counts although the job went on after its line."""
-        return self.status == "established" and self.cause not in ENDED or self.cause == "benign" or self.cause in SLOW
+        return (
+            self.status == "established"
+            and self.cause not in ENDED
+            or self.cause == "benign"
+            or self.cause in SLOW
+        )
 
 
 @functools.cache
 def clues() -> tuple[Clue, ...]:
     """Every clue; among equally sure ones the first leads."""
-    return tuple(Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None) for row in catalogue()["clues"])
+    return tuple(
+        Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None)
+        for row in catalogue()["clues"]
+    )
 
 
 @functools.cache
@@ -104,25 +135,58 @@ def catalogue() -> dict[str, Any]:
     its causes, the most usual first; "meanings": id of a symptom -> what NCCL says with it.
 
     It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
-    tables = [*sorted((PACKAGE / "messages/catalogue").glob("*.toml")), PACKAGE / "causes/causes.toml", PACKAGE / "triage/experiments.toml"]
-    name = hashlib.sha256(b"\0".join(file.read_bytes() for file in [*tables, Path(__file__), Path(matcher.__file__)])).hexdigest()[:32]
+    tables = [
+        *sorted((PACKAGE / "messages/catalogue").glob("*.toml")),
+        PACKAGE / "causes/causes.toml",
+        PACKAGE / "triage/experiments.toml",
+    ]
+    name = hashlib.sha256(
+        b"\0".join(file.read_bytes() for file in [*tables, Path(__file__), Path(matcher.__file__)])
+    ).hexdigest()[:32]
     with contextlib.suppress(ValueError):  # a file that somebody cut off
         return json.loads(cache.read(name) or b"")
     symptoms = table("messages/catalogue/fits")["fit"]
     said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in symptoms}}
-    around = {i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()}
-    advised = {pair for file in tables for pair in re.findall(r"\bexport (\w+=\w+)", file.read_text(encoding="utf-8"))}
+    around = {
+        i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()
+    }
+    advised = {
+        pair
+        for file in tables
+        for pair in re.findall(r"\bexport (\w+=\w+)", file.read_text(encoding="utf-8"))
+    }
     # not in a sentence that advises it: "Disable NVLS (NCCL_NVLS_ENABLE=0) if you wish", "set NCCL_CUMEM_ENABLE=0 to fall back"
-    done = {pair: r"(?<![Ss]et )(?<!setting )\b{0}(?:\W{{1,4}}| set (?:by environment )?to ){2}\b(?!\) if you)".format(*pair.partition("="))
-            for pair in sorted(advised)}
+    done = {
+        pair: r"(?<![Ss]et )(?<!setting )\b{0}(?:\W{{1,4}}| set (?:by environment )?to ){2}\b(?!\) if you)".format(
+            *pair.partition("=")
+        )
+        for pair in sorted(advised)
+    }
     asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": said, "beside": around}
     needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
     meanings = {row["id"]: row["says"] for row in symptoms if "says" in row}
-    found = {**asked, "fits": {row["id"]: row["causes"] for row in symptoms}, "meanings": meanings, "clues": [
-        (r["id"], r["cause"], r["status"], r["order"], r.get("same", r["id"]), *(list(_beside(r, key)) for key in ("also", "not")),
-         r.get("words", False), advice(r) | {"says": r.get("says", "")} if {"says", "remedy", "decides"} & r.keys() else None)
-        for r in _rows()],
-        "needs": {e: [[sorted(map(bytes.decode, of)) for of in branch] for branch in branches] for e, branches in needs.items()}}
+    found = {
+        **asked,
+        "fits": {row["id"]: row["causes"] for row in symptoms},
+        "meanings": meanings,
+        "clues": [
+            (
+                r["id"],
+                r["cause"],
+                r["status"],
+                r["order"],
+                r.get("same", r["id"]),
+                *(list(_beside(r, key)) for key in ("also", "not")),
+                r.get("words", False),
+                advice(r) | {"says": r.get("says", "")} if {"says", "remedy", "decides"} & r.keys() else None,
+            )
+            for r in _rows()
+        ],
+        "needs": {
+            e: [[sorted(map(bytes.decode, of)) for of in branch] for branch in branches]
+            for e, branches in needs.items()
+        },
+    }
     cache.write(name, json.dumps(found))
     return found
 
@@ -138,16 +202,25 @@ def needs(expression: str) -> list[matcher.Needs]:
 
 @functools.cache
 def _rows() -> list[dict]:
-    return sorted((r for name in PROGRAMS for r in table(f"messages/catalogue/{name}")["clue"]), key=lambda row: row["order"])
+    return sorted(
+        (r for name in PROGRAMS for r in table(f"messages/catalogue/{name}")["clue"]),
+        key=lambda row: row["order"],
+    )
 
 
 def _beside(row: dict, key: str) -> dict[str, str]:
     """Id -> expression of what must, or must not, stand beside a clue."""
-    return {f"{row['id']}/{key}-{number}": expression for number, expression in enumerate(row.get(key, ()), 1)}
+    return {
+        f"{row['id']}/{key}-{number}": expression for number, expression in enumerate(row.get(key, ()), 1)
+    }
 
 
 def _lines(words: bool) -> dict[str, str]:
-    return {row["id"]: _spelt(row["line"]) for row in _rows() if "line" in row and row.get("words", False) == words}
+    return {
+        row["id"]: _spelt(row["line"])
+        for row in _rows()
+        if "line" in row and row.get("words", False) == words
+    }
 
 
 @functools.cache

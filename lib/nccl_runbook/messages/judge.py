@@ -16,10 +16,23 @@ def current(logs: Logs) -> Logs:
     quoted = [(line, seen) for seen in logs.seen.values() for line in seen.lines]
     quoted += [(t.first, Seen([t.first], t.times)) for t in logs.unknown]
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
-    matched = {name: [(line, seen) for line, seen in quoted if compiled(e).search(plain(line.text))] for name, e in asked.items()}
-    return dataclasses.replace(logs, catalogue=version(), seen={
-        name: Seen(list(dict.fromkeys(line for line, _ in of)), max(s.times for _, s in of), all(s.resumed for _, s in of))
-        for name, of in matched.items() if of})
+    matched = {
+        name: [(line, seen) for line, seen in quoted if compiled(e).search(plain(line.text))]
+        for name, e in asked.items()
+    }
+    return dataclasses.replace(
+        logs,
+        catalogue=version(),
+        seen={
+            name: Seen(
+                list(dict.fromkeys(line for line, _ in of)),
+                max(s.times for _, s in of),
+                all(s.resumed for _, s in of),
+            )
+            for name, of in matched.items()
+            if of
+        },
+    )
 
 
 def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
@@ -28,7 +41,11 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
     waited = {r.rank: r.timeouts[0].at for r in logs.ranks if r.timeouts}
     raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
     first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]
-    others = [r for r in logs.ranks if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))]
+    others = [
+        r
+        for r in logs.ranks
+        if r not in first and (r.timeouts or r.warned or (r.first_error and ECHO.search(r.first_error.text)))
+    ]
     if not first or not others:
         return [], []
     lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))

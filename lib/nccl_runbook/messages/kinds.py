@@ -23,19 +23,25 @@ KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(  # there a number tells one fault from another
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|evice(?:: |=')|"
-    rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|MEMBER|\.cc:\d+ -> ")
-_OURS = re.compile(rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv")
+    rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|MEMBER|\.cc:\d+ -> "
+)
+_OURS = re.compile(
+    rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv"
+)
 _STARTS = re.compile(
-    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))")
+    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))"
+)
 # a line of our own answers: what it quotes was judged already
 _OURSELVES = re.compile(
     rb"^ {3}(?:seen|decides|against|you|(?:in )?your launcher|the administrator|to do|ask your administrator): |"
     rb"^Unknown: (?:the log shows|you report) \"|"
-    rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$")
+    rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$"
+)
 _OWN = {
     **EXPRESSIONS,
     "looks-odd": r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b",
-    "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$"}
+    "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$",
+}
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
 
@@ -59,12 +65,18 @@ class Kind:
 
     def is_enough(self) -> bool:
         """Whether no further line of it is wanted."""
-        return bool(self.cheap and self.times > CHEAP_LINES and (self.messages or self.about_rank) and not self.steps)
+        return bool(
+            self.cheap and self.times > CHEAP_LINES and (self.messages or self.about_rank) and not self.steps
+        )
 
     def texts(self) -> list[str]:
         """What the first line says, as it was printed, and put together where it was broken."""
         texts = pieces(self.at[2])
-        return [*texts, self.first.text] if self.first and not any(self.first.text in text for text in texts) else texts
+        return (
+            [*texts, self.first.text]
+            if self.first and not any(self.first.text in text for text in texts)
+            else texts
+        )
 
 
 @functools.cache
@@ -77,7 +89,9 @@ class Kinds:
     """Every kind of line that was seen."""
 
     def __init__(self) -> None:
-        self.first: dict[bytes | int, At] = {}  # most tell nothing, and there may be a hundred thousand of them
+        self.first: dict[
+            bytes | int, At
+        ] = {}  # most tell nothing, and there may be a hundred thousand of them
         self.ours = False
         self.launchers: set[str] = set()  # ids of those of which a line was seen
         self.above = b""  # the line before those to come, if its message may go on
@@ -90,30 +104,59 @@ class Kinds:
         The first is line ``number``."""
         keys = self._keys(rows)
         there = set(keys)
-        first, known = (self.first, self._telling) if len(self.first) < MAX_KINDS else ({}, self._telling.copy())
+        first, known = (
+            (self.first, self._telling) if len(self.first) < MAX_KINDS else ({}, self._telling.copy())
+        )
         fresh = {}
         for index, key in () if self.first.keys() >= there else enumerate(keys):
             if key not in first and key not in self.first:
                 fresh[index] = rows[index]
                 first[key] = name, number + index, ends(rows[index])
         asked = self._asked(fresh)
-        known |= {keys[index]: kind for index, texts in asked.items() if (kind := self._judged(first[keys[index]], texts))}
+        known |= {
+            keys[index]: kind
+            for index, texts in asked.items()
+            if (kind := self._judged(first[keys[index]], texts))
+        }
         above = self._open(rows, keys, {key for key in there if key in known and known[key].opens})
-        whole = [(index, joined(above[index], text)) for index in above if index in fresh for text in pieces(rows[index])[:1]]
+        whole = [
+            (index, joined(above[index], text))
+            for index in above
+            if index in fresh
+            for text in pieces(rows[index])[:1]
+        ]
         for (index, text), may in zip(whole, _may_match([text for _, text in whole])):
-            if text and (kind := self._judged(first[keys[index]], [*asked.get(index, [("", ())]), (text, may)])):
+            if text and (
+                kind := self._judged(first[keys[index]], [*asked.get(index, [("", ())]), (text, may)])
+            ):
                 known[keys[index]] = kind
-        above = self._open(rows, keys, {key for key in there if key in known and known[key].opens}) if whole else above
+        above = (
+            self._open(rows, keys, {key for key in there if key in known and known[key].opens})
+            if whole
+            else above
+        )
         self.above = above.get(len(rows), b"")
         telling = {key: known[key] for key in there if key in known and not known[key].is_enough()}
-        steps = [i for i, k in enumerate(keys) if k in telling and telling[k].steps] if any(k.steps for k in telling.values()) else []
+        steps = (
+            [i for i, k in enumerate(keys) if k in telling and telling[k].steps]
+            if any(k.steps for k in telling.values())
+            else []
+        )
         left_out = set(steps[:-LATE_LINES] if self._steps > CHEAP_LINES else ())
         self._steps += len(steps)
-        return [(i, telling[key], above.get(i, b"")) for i, key in enumerate(keys) if key in telling and i not in left_out]
+        return [
+            (i, telling[key], above.get(i, b""))
+            for i, key in enumerate(keys)
+            if key in telling and i not in left_out
+        ]
 
-    def _open(self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]) -> dict[int, bytes]:
+    def _open(
+        self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]
+    ) -> dict[int, bytes]:
         """Index of a line -> the one above whose message may go on in it."""
-        above = {index + 1: rows[index] for index, key in enumerate(keys) if key in opening} if opening else {}
+        above = (
+            {index + 1: rows[index] for index, key in enumerate(keys) if key in opening} if opening else {}
+        )
         return {0: self.above, **above} if self.above else above
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
@@ -123,8 +166,11 @@ class Kinds:
     def is_training(self) -> bool:
         """Whether many lines say in two ways how far a job is: step and loss, or a bar and its rate."""
         progress = matcher().pattern("rank-progress")
-        lines = (k.times * sum(len(progress.findall(text)) > 1 for text in k.texts())
-                 for _, k in self.all() if k and "rank-progress" in k.about_rank)
+        lines = (
+            k.times * sum(len(progress.findall(text)) > 1 for text in k.texts())
+            for _, k in self.all()
+            if k and "rank-progress" in k.about_rank
+        )
         return sum(lines) >= PROGRESS_LINES
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
@@ -133,16 +179,24 @@ class Kinds:
         infos = text.count(b"NCCL INFO")
         bare = text.translate(None, _HEX if infos >= len(rows) else _DIGITS).split(b"\n") if rows else []
         if 0 < infos < len(rows):
-            bare = [low if b"NCCL INFO" in raw else key for raw, key, low in zip(rows, bare, text.translate(None, _HEX).split(b"\n"))]
+            bare = [
+                low if b"NCCL INFO" in raw else key
+                for raw, key, low in zip(rows, bare, text.translate(None, _HEX).split(b"\n"))
+            ]
         if known.keys() >= set(bare):
             return bare
         # a line that is its own key is kept once
-        return [k if k in known else raw if len(k) == len(raw) <= LINE_CHARACTERS else self._key(k, raw) for k, raw in zip(bare, rows)]
+        return [
+            k if k in known else raw if len(k) == len(raw) <= LINE_CHARACTERS else self._key(k, raw)
+            for k, raw in zip(bare, rows)
+        ]
 
     def _key(self, key: bytes, raw: bytes) -> bytes | int:
         if len(key) > LINE_CHARACTERS:  # not kept itself: a thousand of them would fill the memory
             return hash(raw if _NUMBERS.search(raw) else key)
-        if (b"NCCL INFO" not in raw or b".cc:" in raw[-24:]) and (key in self._numeric or _NUMBERS.search(raw)):
+        if (b"NCCL INFO" not in raw or b".cc:" in raw[-24:]) and (
+            key in self._numeric or _NUMBERS.search(raw)
+        ):
             self._numeric.add(key)
             return raw
         return key
@@ -153,7 +207,10 @@ class Kinds:
         found, at = matcher().may_match(visible([*raws.values()])), [*raws]
         texts = {at[number]: (pieces(raws[at[number]]), may) for number, may in found.items()}
         several = iter(_may_match([text for of, _ in texts.values() if len(of) > 1 for text in of]))
-        return {index: [(text, next(several) if len(of) > 1 else may) for text in of] for index, (of, may) in texts.items()}
+        return {
+            index: [(text, next(several) if len(of) > 1 else may) for text in of]
+            for index, (of, may) in texts.items()
+        }
 
     def _judged(self, at: At, texts: Asked) -> Kind | None:
         """What the line shows, if anything."""
@@ -162,7 +219,9 @@ class Kinds:
         pattern, messages, own = matcher().pattern, {}, {}
         for name, text in [(name, text) for text, may in texts for name in may if name not in self.launchers]:
             if name in _OWN:
-                own[name] = own.get(name) or bool(pattern(name).search(said(text).text if name in EXPRESSIONS else text))
+                own[name] = own.get(name) or bool(
+                    pattern(name).search(said(text).text if name in EXPRESSIONS else text)
+                )
             elif shows(pattern(name), text):
                 messages[name] = None
         self.launchers |= LAUNCHERS.keys() & messages
@@ -172,9 +231,20 @@ class Kinds:
         about = {name for name, matched in own.items() if matched and name in EXPRESSIONS}
         cheap = not about & MUCH and (not messages or b"NCCL INFO" in at[2])
         # with other numbers another expression may match, but in what NCCL says of its set-up
-        wanted = about if not about or b"NCCL INFO" in at[2] else {name for _, may in texts for name in may if name in EXPRESSIONS}
-        return Kind(at, messages, wanted, cheap, steps=about == {"rank-progress"} and not messages, odd=own.get("looks-odd", False),
-                    opens=own.get("ends-open", False))
+        wanted = (
+            about
+            if not about or b"NCCL INFO" in at[2]
+            else {name for _, may in texts for name in may if name in EXPRESSIONS}
+        )
+        return Kind(
+            at,
+            messages,
+            wanted,
+            cheap,
+            steps=about == {"rank-progress"} and not messages,
+            odd=own.get("looks-odd", False),
+            opens=own.get("ends-open", False),
+        )
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:
@@ -193,15 +263,18 @@ def ends(raw: bytes) -> bytes:
 
 
 # what libraries advise in general in the same line: it tells nothing about this job
-_ADVICE = re.compile(r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
+_ADVICE = re.compile(
+    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
     r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
-    r"This (?:may|could) indicate .*")
+    r"This (?:may|could) indicate .*"
+)
 
 
 # "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
 _DENIED = re.compile(
-    r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? (?:[`\"][^`\"]{0,60})?$")
+    r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? (?:[`\"][^`\"]{0,60})?$"
+)
 
 
 def shows(message: re.Pattern[str], text: str) -> bool:
@@ -213,17 +286,30 @@ def shows(message: re.Pattern[str], text: str) -> bool:
 
 def plain(text: str) -> str:
     """The text without advice that libraries print along."""
-    may = "his " in text or "For debugging" in text or "You can" in text or "Due to" in text or "If reserved" in text or "GUARD {" in text
+    may = (
+        "his " in text
+        or "For debugging" in text
+        or "You can" in text
+        or "Due to" in text
+        or "If reserved" in text
+        or "GUARD {" in text
+    )
     return _ADVICE.sub("", text) if may else text
 
 
 def joined(above: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken, or is longer than a line."""
     if above.rstrip().endswith(b"Last error:"):
-        return "NCCL WARN " + text  # PyTorch and NCCL's tests quote the warning below this line, without its head
+        return (
+            "NCCL WARN " + text
+        )  # PyTorch and NCCL's tests quote the warning below this line, without its head
     goes_on = text.startswith((" ", "\t")) and above.rstrip().endswith((b":", b","))
     looks_broken = len(above) >= 16 and text[:1].strip() and not _STARTS.match(text)
     head = above.decode("utf-8", "replace").rstrip("\r\n")
-    if len(above) + len(text) > LINE_CHARACTERS or not (goes_on or looks_broken) or not matcher().pattern("ends-open").search(head):
+    if (
+        len(above) + len(text) > LINE_CHARACTERS
+        or not (goes_on or looks_broken)
+        or not matcher().pattern("ends-open").search(head)
+    ):
         return ""
     return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

@@ -59,8 +59,10 @@ def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
     found: list[Part] = []
     for kind, value in elements:
         if kind in (op.LITERAL, op.IN):
-            letters = {chr(code).lower() if one is op.LITERAL and 32 <= code < 127 else None
-                       for one, code in (value if kind is op.IN else [(kind, value)])}
+            letters = {
+                chr(code).lower() if one is op.LITERAL and 32 <= code < 127 else None
+                for one, code in (value if kind is op.IN else [(kind, value)])
+            }
             found.append(letters.pop() if len(letters) == 1 else None)
         elif kind is op.BRANCH:
             found.append([_parts(one) for one in value[1]])
@@ -116,12 +118,16 @@ class Matcher:
     branch needs. Hyperscan finds these literals in one pass; without it, each is searched for by itself.
     """
 
-    def __init__(self, expressions: Mapping[str, str], needs: Callable[[str], Sequence[Needs]] = alternatives) -> None:
+    def __init__(
+        self, expressions: Mapping[str, str], needs: Callable[[str], Sequence[Needs]] = alternatives
+    ) -> None:
         """``expressions``: id -> Python regular expression, for ``str``; ``needs``: what a line must hold for each of
         its alternatives. No expression is compiled yet."""
         self._ids, self._expressions = tuple(expressions), dict(expressions)
         self._always: set[int] = set()
-        self._branches: dict[bytes, list[tuple[int, Needs]]] = defaultdict(list)  # literal -> what else a line must hold
+        self._branches: dict[bytes, list[tuple[int, Needs]]] = defaultdict(
+            list
+        )  # literal -> what else a line must hold
         for number, expression in enumerate(expressions.values()):
             for branch in needs(expression):
                 rarest, *others = sorted(branch, key=strength, reverse=True) or [()]
@@ -129,7 +135,9 @@ class Matcher:
                 for literal in rarest:
                     self._branches[literal].append((number, tuple(others)))
         self._literals = [*self._branches]
-        self._words = [max(literal.translate(_LETTERS).split(), key=len, default=b"") for literal in self._literals]
+        self._words = [
+            max(literal.translate(_LETTERS).split(), key=len, default=b"") for literal in self._literals
+        ]
         self._asked, self._database = 0, None  # bytes so far
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, tuple[str, ...]]:
@@ -141,7 +149,9 @@ class Matcher:
         rows = [folded(line) for line in lines]
         ends = list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
         found: dict[int, set[int]] = {at: {*self._always} for at in range(len(rows) if self._always else 0)}
-        hits = {(literal, bisect.bisect_right(ends, start) - 1) for literal, start in self._hits(b"\n".join(rows))}
+        hits = {
+            (literal, bisect.bisect_right(ends, start) - 1) for literal, start in self._hits(b"\n".join(rows))
+        }
         for literal, at in hits:
             for number, others in self._branches[literal]:
                 if holds(rows[at], others):
@@ -160,9 +170,18 @@ class Matcher:
             self._database = _compiled(self._literals)
         if self._database is None:
             words = b" ".join({*text.translate(_LETTERS).split()})
-            return ((literal, at) for literal, word in zip(self._literals, self._words) if word in words for at in _places(literal, text))
+            return (
+                (literal, at)
+                for literal, word in zip(self._literals, self._words)
+                if word in words
+                for at in _places(literal, text)
+            )
         ends: list[tuple[int, int]] = []
-        self._database.scan(text, match_event_handler=lambda number, start, end, flags, ends: ends.append((number, end)), context=ends)
+        self._database.scan(
+            text,
+            match_event_handler=lambda number, start, end, flags, ends: ends.append((number, end)),
+            context=ends,
+        )
         return ((self._literals[number], end - len(self._literals[number])) for number, end in ends)
 
 
@@ -183,5 +202,7 @@ def _compiled(literals: Sequence[bytes]) -> Any:
         return None
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     spelled = [b"".join(b"\\x%02x" % byte for byte in literal) for literal in literals]
-    database.compile(expressions=spelled, ids=range(len(spelled)), elements=len(spelled), flags=[0] * len(spelled))
+    database.compile(
+        expressions=spelled, ids=range(len(spelled)), elements=len(spelled), flags=[0] * len(spelled)
+    )
     return database

@@ -29,15 +29,21 @@ TAIL_LINES = 4000  # of each file are read whole, for the last word of every ran
 # every healthy job prints such lines, with all the words of its set-up: NCCL's own, a shell's trace, dumps of settings and of machines
 _CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
-    rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*")
-_MARKDOWN = re.compile(rb"#{1,6} +[A-Z\[]|\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}")  # nccl-tests prints "# " and a small letter
+    rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
+)
+_MARKDOWN = re.compile(
+    rb"#{1,6} +[A-Z\[]|\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}"
+)  # nccl-tests prints "# " and a small letter
 _SENTENCE = re.compile(rb"[A-Z][a-z'-]* [^\n]{20,2000}[.?!:]\s*$")
-_PROGRAM = re.compile(r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)")  # pasted without a fence
+_PROGRAM = re.compile(
+    r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)"
+)  # pasted without a fence
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
 _STAMP = re.compile(  # what a program puts before its line, and nobody types: a rank, a time, an exception, a line of source
     r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|[\w.-]+:\d+:\d+ \[|"
     r"NCCL (?:INFO|WARN) |File \"|Traceback |[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: "
-    r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\(")
+    r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\("
+)
 _NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
 
@@ -50,14 +56,23 @@ class _Found:
     last: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict)  # (file, rank) -> order
 
 
-def collect(paths: list[str] | str, context: str = "", stdin: BinaryIO | None = None, limit: Limit | None = None,
-            skip: frozenset[str] = frozenset(), newest: bool = False) -> Logs:
+def collect(
+    paths: list[str] | str,
+    context: str = "",
+    stdin: BinaryIO | None = None,
+    limit: Limit | None = None,
+    skip: frozenset[str] = frozenset(),
+    newest: bool = False,
+) -> Logs:
     """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
     for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(newest)
     told = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
     pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in told).encode("utf-8", "replace")
-    texts = itertools.chain([Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [], sources(paths, stdin, limit))
+    texts = itertools.chain(
+        [Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [],
+        sources(paths, stdin, limit),
+    )
     files = read_each((s for s in texts if s.name not in skip), reader.read)
     return Redactor(os.environ).json(reader.facts(files, "\n".join(told)))
 
@@ -92,20 +107,38 @@ class _Reader:
                 for text in pieces(rows[index]):
                     self._take(kind, source.name, begin + index, text, above, own_rank)
         last = rows[-TAIL_LINES:]  # so many are short ones
-        tail.extend(enumerate(last if len(last) == TAIL_LINES else map(ends, last), begin + len(rows) - len(last)))
+        tail.extend(
+            enumerate(last if len(last) == TAIL_LINES else map(ends, last), begin + len(rows) - len(last))
+        )
 
-    def _take(self, kind: Kind, name: str, number: int, text: str, above: bytes, own_rank: int | None) -> None:
+    def _take(
+        self, kind: Kind, name: str, number: int, text: str, above: bytes, own_rank: int | None
+    ) -> None:
         whole = joined(above, text) if above else ""
         quoted = whole.startswith("NCCL WARN ")
         who = said(text if quoted else whole or text)
-        line = self._line(name, number - (bool(whole) and not quoted), who, own_rank)  # of a message broken in two, where it begins
+        line = self._line(
+            name, number - (bool(whole) and not quoted), who, own_rank
+        )  # of a message broken in two, where it begins
         own = self._line(name, number, said(text), own_rank) if whole else line
         kind.first = kind.first or own
-        parts = [plain(said(one).text) for one in (text, above.decode("utf-8", "replace"))] if whole and not quoted else []
+        parts = (
+            [plain(said(one).text) for one in (text, above.decode("utf-8", "replace"))]
+            if whole and not quoted
+            else []
+        )
         for message in kind.messages:
             pattern = matcher().pattern(message)
-            alone = any(map(pattern.search, parts))  # not a message that was broken: each line is quoted as it is
-            self._keep(message, pattern, own if alone else line, [text] if alone or not whole else [text, whole], who.times)
+            alone = any(
+                map(pattern.search, parts)
+            )  # not a message that was broken: each line is quoted as it is
+            self._keep(
+                message,
+                pattern,
+                own if alone else line,
+                [text] if alone or not whole else [text, whole],
+                who.times,
+            )
         about = read_ranks.EXPRESSIONS if whole else kind.about_rank
         if kind.about_rank:
             found = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}
@@ -116,7 +149,9 @@ class _Reader:
         rank = self._table.of_pid.get((who.host or name, who.pid)) if rank is None and who.pid else rank
         return LogLine(name, number, clipped(who.text.strip(), 1000), rank, who.host, who.time)
 
-    def _keep(self, message: str, pattern: re.Pattern[str], line: LogLine, texts: list[str], times: int = 1) -> None:
+    def _keep(
+        self, message: str, pattern: re.Pattern[str], line: LogLine, texts: list[str], times: int = 1
+    ) -> None:
         if not any(shows(pattern, text) for text in texts):
             return  # another line of this kind, with other numbers
         found = self._found[message]
@@ -144,38 +179,85 @@ class _Reader:
     def facts(self, files: list, context: str) -> Logs:
         """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
         self._told([line for line in context.splitlines() if not _STAMP.search(line)])
-        telling = list(itertools.islice((one for one in self._kinds.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1))
+        telling = list(
+            itertools.islice(
+                (one for one in self._kinds.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1
+            )
+        )
         if len(telling) <= MAX_SPOKEN and (telling or context):
             self._ask(telling, context, clues.catalogue()["spoken"])
-        fired = [c for c in clues.clues() if c.message in self._found and (c.stays or not self._resumed(self._found[c.message]))]
-        self._ask(list(self._kinds.all()), context, {i: clues.catalogue()["beside"][i] for c in fired for i in (*c.also, *c.without)})
+        fired = [
+            c
+            for c in clues.clues()
+            if c.message in self._found and (c.stays or not self._resumed(self._found[c.message]))
+        ]
+        self._ask(
+            list(self._kinds.all()),
+            context,
+            {i: clues.catalogue()["beside"][i] for c in fired for i in (*c.also, *c.without)},
+        )
         seen = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
         ours = self._kinds.ours or self._kinds.is_training()
-        foreign = bool(self._kinds.first or context) and not ours and not seen.keys() - clues.catalogue()["fits"].keys()
-        begun = (name for name in read_ranks.LAUNCHERS if name in self._kinds.launchers or matcher().pattern(name).search(plain(context)))
+        foreign = (
+            bool(self._kinds.first or context)
+            and not ours
+            and not seen.keys() - clues.catalogue()["fits"].keys()
+        )
+        begun = (
+            name
+            for name in read_ranks.LAUNCHERS
+            if name in self._kinds.launchers or matcher().pattern(name).search(plain(context))
+        )
         table = self._table
         numbers = {attempt_of_name(f.name)[1] for f in files}
-        attempts = max(1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1)
-        return Logs(files, "\n".join([context, *self._words]), seen, table.rows(),
-                    next(begun, "").removeprefix("launcher-"), self._strange(), foreign,
-                    table.versions(), table.failed, table.timeout, table.raised, table.clocks.offsets(), table.apart(),
-                    os.uname().nodename, attempts, clues.version())
+        attempts = max(
+            1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1
+        )
+        return Logs(
+            files,
+            "\n".join([context, *self._words]),
+            seen,
+            table.rows(),
+            next(begun, "").removeprefix("launcher-"),
+            self._strange(),
+            foreign,
+            table.versions(),
+            table.failed,
+            table.timeout,
+            table.raised,
+            table.clocks.offsets(),
+            table.apart(),
+            os.uname().nodename,
+            attempts,
+            clues.version(),
+        )
 
     def _told(self, lines: list[str]) -> None:
         """Take in the reporter's own words, line by line."""
-        asked = Matcher({**clues.catalogue()["printed"], **clues.catalogue()["spoken"]}, clues.needs) if lines else Matcher({})
+        asked = (
+            Matcher({**clues.catalogue()["printed"], **clues.catalogue()["spoken"]}, clues.needs)
+            if lines
+            else Matcher({})
+        )
         for index, messages in asked.may_match([line.encode("utf-8", "replace") for line in lines]).items():
             line = LogLine(CONTEXT, index + 1, clipped(lines[index].strip(), 1000))
             for message in messages:
                 self._keep(message, asked.pattern(message), line, [lines[index]])
 
-    def _ask(self, kinds: Sequence[tuple[At, Kind | None]], context: str, expressions: dict[str, str]) -> None:
+    def _ask(
+        self, kinds: Sequence[tuple[At, Kind | None]], context: str, expressions: dict[str, str]
+    ) -> None:
         """Keep the first line that matches, of each that was not found yet; below all kinds are the reporter's words, as one."""
         asked = Matcher({i: e for i, e in expressions.items() if i not in self._found}, clues.needs)
         rows = visible([at[2] for at, _ in kinds])
-        rows = ["\r".join(kind.texts()).encode() if kind and kind.first else raw for raw, (_, kind) in zip(rows, kinds)]
-        for at, messages in asked.may_match([*rows, context.replace("\n", " ").encode("utf-8", "replace")]).items():
+        rows = [
+            "\r".join(kind.texts()).encode() if kind and kind.first else raw
+            for raw, (_, kind) in zip(rows, kinds)
+        ]
+        for at, messages in asked.may_match(
+            [*rows, context.replace("\n", " ").encode("utf-8", "replace")]
+        ).items():
             kind = kinds[at][1] or Kind(kinds[at][0]) if at < len(kinds) else None
             texts = kind.texts() if kind else pieces(context.encode())
             for message in (m for m in messages if m not in self._found):
@@ -196,15 +278,23 @@ class _Reader:
 
     def _strange(self) -> list[Template]:
         odd = (k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank)
-        shown = ((k, texts) for k in sorted(odd, key=lambda k: -k.times) for texts in [k.texts()]
-                 if texts and "frame #" not in texts[0])  # c10/util/Backtrace.cpp (torch 2.11): where, not what
+        shown = (
+            (k, texts)
+            for k in sorted(odd, key=lambda k: -k.times)
+            for texts in [k.texts()]
+            if texts and "frame #" not in texts[0]
+        )  # c10/util/Backtrace.cpp (torch 2.11): where, not what
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
 
 
 def written(rows: list[bytes]) -> list[str]:
     """What a person wrote in a report saved from an issue tracker: Markdown with a title, outside of its fences; or sentences, mostly."""
     filled = [raw for raw in rows if raw.strip()]
-    has_title = filled[:1] and filled[0].startswith((b"#", b"**", b"```")) and sum(map(bool, map(_MARKDOWN.match, filled))) >= 2
+    has_title = (
+        filled[:1]
+        and filled[0].startswith((b"#", b"**", b"```"))
+        and sum(map(bool, map(_MARKDOWN.match, filled))) >= 2
+    )
     if not has_title and 2 * sum(map(bool, map(_SENTENCE.match, filled))) < max(len(filled) - 1, 2):
         return []
     fences = itertools.accumulate(raw.lstrip().startswith((b"```", b"~~~")) for raw in rows)

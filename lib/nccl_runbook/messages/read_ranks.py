@@ -16,43 +16,60 @@ MAX_CALLS = 50_000
 # id -> expression of what a line says about a rank
 EXPRESSIONS = {
     # torch 1.9 (no SeqNum) to 2.13
-    "rank-work": (r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
-        r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"),
+    "rank-work": (
+        r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
+        r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
+    ),
     "rank-status": r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)",
-    "rank-communicator": (r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
-        r"(?: commId 0x([0-9a-f]+))?"),
+    "rank-communicator": (
+        r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
+        r"(?: commId 0x([0-9a-f]+))?"
+    ),
     "rank-error": (
         r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
         r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|"
-        r"Killed\s*$|^\s*torch\.\w+Error"),
+        r"Killed\s*$|^\s*torch\.\w+Error"
+    ),
     "rank-watched": (
         r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
-        r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"),
+        r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"
+    ),
     # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
     "rank-over": r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)",
-    "rank-ended": (r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
-        r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"),
+    "rank-ended": (
+        r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
+        r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"
+    ),
     # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
     "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,',
     "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
     "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
     "rank-network": r"Using network (\w+)",
     # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation, number, size, type, group
-    "rank-call": (r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) "
+    "rank-call": (
+        r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) "
         r"datatype (\d+) .*\[nranks=(\d+)\]|"
         r"Running collective: Collective(?=.*?OpType=(\w+))"
-        r"\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)"),
+        r"\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)"
+    ),
     "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
     # a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of
     # none
     "rank-progress": (
         r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
         r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|"
-        r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)")}
+        r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)"
+    ),
+}
 # of those every line counts, of the others only the first and the last ones
-MUCH = frozenset(f"rank-{what}" for what in ("work", "status", "communicator", "error", "watched", "over", "ended", "success"))
+MUCH = frozenset(
+    f"rank-{what}"
+    for what in ("work", "status", "communicator", "error", "watched", "over", "ended", "success")
+)
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
-LAUNCHERS: Mapping[str, str] = {f"launcher-{name}": line for name, line in table("causes/launchers")["said"].items()}
+LAUNCHERS: Mapping[str, str] = {
+    f"launcher-{name}": line for name, line in table("causes/launchers")["said"].items()
+}
 
 
 class Ranks:
@@ -61,13 +78,19 @@ class Ranks:
     def __init__(self, newest: bool = False) -> None:
         """``newest``: what ranks said in attempts before the last is dropped."""
         self._newest, self._over = newest, ""
-        self.again_in: Counter[str] = Counter()  # how often the launcher started ranks again, by file: each node has one
+        self.again_in: Counter[str] = (
+            Counter()
+        )  # how often the launcher started ranks again, by file: each node has one
         self._rows: dict[int, dict[str, Any]] = {}
-        self.of_pid: dict[tuple[str, str], int] = {}  # the rank of a process, by host or file, once one of its lines has told
+        self.of_pid: dict[
+            tuple[str, str], int
+        ] = {}  # the rank of a process, by host or file, once one of its lines has told
         # the last step and the one before, of a rank, or of a file where nobody says who goes on
         self._progress: dict[int | str | None, tuple[int, int]] = {}
         self._broke: dict[int | None, int] = {}
-        self._well: dict[str, int | None] = {}  # files in which the job said that it ended well, and the rank that said so
+        self._well: dict[
+            str, int | None
+        ] = {}  # files in which the job said that it ended well, and the rank that said so
         self._versions: dict[str, set[str]] = defaultdict(set)
         self._comms: dict[int, set[str]] = defaultdict(set)
         self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
@@ -93,7 +116,9 @@ class Ranks:
         call, comm = found.get("rank-call"), found.get("rank-communicator")
         if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = filter(None, call.groups())
-            self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault((op, count, datatype), line)
+            self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault(
+                (op, count, datatype), line
+            )
         if comm and pid and int(comm.group(2)) > 1:
             # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
             self.of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
@@ -104,7 +129,9 @@ class Ranks:
         took = {name: next(filter(None, match.groups())) for name, match in told.items() if match}
         if "nccl" in took and len(self._versions[took["nccl"]]) < 8:
             self._versions[took["nccl"]].add(f"rank {line.rank}" if row else line.host or line.file)
-        if not comm or len(found) > 1:  # a job that opens communicators again and again prints nothing as often
+        if (
+            not comm or len(found) > 1
+        ):  # a job that opens communicators again and again prints nothing as often
             self._life(line, row, text, order, found)
         if row is None:
             return
@@ -120,8 +147,11 @@ class Ranks:
         self._over = line.file if "rank-over" in found else self._over
         if "rank-success" in found:
             self._ended_well(line)
-        if line.file in self._well and ("rank-progress" not in found or '"tracked_stats"' in text or
-                                        self._well[line.file] not in (None, line.rank)):
+        if line.file in self._well and (
+            "rank-progress" not in found
+            or '"tracked_stats"' in text
+            or self._well[line.file] not in (None, line.rank)
+        ):
             return  # teardown, MLPerf's statistics of the last step, or steps of other ranks that the launcher held back
         error = not watched and "rank-error" in found and "NCCL INFO" not in text
         if error or watched:
@@ -145,7 +175,9 @@ class Ranks:
         """What was printed there before did not end the job, and what comes is its teardown."""
         file, self._well[line.file] = line.file, line.rank
         self._broke.clear()
-        self.failed, self.timeout, self.raised = (at if at and at.file != file else None for at in (self.failed, self.timeout, self.raised))
+        self.failed, self.timeout, self.raised = (
+            at if at and at.file != file else None for at in (self.failed, self.timeout, self.raised)
+        )
         for row in self._rows.values():
             row["timeouts"] = [t for t in row["timeouts"] if t.at.file != file]
             if row["first_error"] and row["first_error"].file == file:
@@ -168,7 +200,9 @@ class Ranks:
         rank_there, nranks, cuda, nvml, bus, ident = comm.groups()
         if rank == int(rank_there):
             row["nranks"] = max(int(nranks), row["nranks"] or 0)
-        device = " ".join(f"{k} {v}" for k, v in (("cudaDev", cuda), ("nvmlDev", nvml), ("busId", bus)) if v is not None)
+        device = " ".join(
+            f"{k} {v}" for k, v in (("cudaDev", cuda), ("nvmlDev", nvml), ("busId", bus)) if v is not None
+        )
         if device and device not in row["devices"] and len(row["devices"]) < 16:
             row["devices"].append(device)
         if ident:
@@ -184,14 +218,26 @@ class Ranks:
         if work and len(row["timeouts"]) < 16:
             seq, op, numel, _, limit, ran = work.groups()
             if (seq and int(seq), op) not in {(t.seq, t.op) for t in row["timeouts"]}:
-                row["timeouts"].append(Timeout(line, op, int(seq) if seq else None, int(numel) if numel else None,
-                                               int(limit or -1), int(ran or -1), name))
+                row["timeouts"].append(
+                    Timeout(
+                        line,
+                        op,
+                        int(seq) if seq else None,
+                        int(numel) if numel else None,
+                        int(limit or -1),
+                        int(ran or -1),
+                        name,
+                    )
+                )
 
     def last(self, line: LogLine, order: int) -> None:
         """The last line of a rank, which is known, by file order; progress there counts, too."""
         row = self._row(line)
         row["last"] = line
-        went, *broke = (compiled(EXPRESSIONS[f"rank-{what}"]).search(line.text) for what in ("progress", "error", "watched"))
+        went, *broke = (
+            compiled(EXPRESSIONS[f"rank-{what}"]).search(line.text)
+            for what in ("progress", "error", "watched")
+        )
         if went and not any(broke):
             row["progress"] = line
             self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
@@ -202,20 +248,30 @@ class Ranks:
         if file in self._well:
             return True
         own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
-        return max(own[0], nobody[rank is not None]) > order and all(at < order for at in self._broke.values())
+        return max(own[0], nobody[rank is not None]) > order and all(
+            at < order for at in self._broke.values()
+        )
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""
-        return [RankLog(**{**row, "communicators": len(self._comms[rank])}) for rank, row in sorted(self._rows.items())]
+        return [
+            RankLog(**{**row, "communicators": len(self._comms[rank])})
+            for rank, row in sorted(self._rows.items())
+        ]
 
     def apart(self) -> list[LogLine]:
         """The first calls of one number, in groups of one size, that differ between processes."""
         for told in self._calls.values():
             one, *others = told.values()
             # who only lacks calls of another is in fewer groups, or not as far
-            other = next((calls for calls in others if calls.keys() - one.keys() and one.keys() - calls.keys()), None)
+            other = next(
+                (calls for calls in others if calls.keys() - one.keys() and one.keys() - calls.keys()), None
+            )
             if other:
-                return [next(line for what, line in a.items() if what not in b) for a, b in ((one, other), (other, one))]
+                return [
+                    next(line for what, line in a.items() if what not in b)
+                    for a, b in ((one, other), (other, one))
+                ]
         return []
 
     def versions(self) -> dict[str, list[str]]:

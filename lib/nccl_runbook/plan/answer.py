@@ -1,4 +1,5 @@
 """From what somebody names - an allocation, a launch line, a script, a YAML, a folder - to judged placements. Reads only."""
+
 import dataclasses
 import os
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, open-instruct)"
 class Plan:
     """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse;
     ``devices``: what this machine's GPUs say to it, None where they were not asked; ``rules``: AReaL's, None for other frameworks."""
+
     where: str
     text: str
     framework: str
@@ -47,19 +49,25 @@ def plans_of(target: str, asked: Site, rules: areal.Rules) -> tuple[list[Plan], 
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
     path = Path(target)
     if not os.path.lexists(target):
-        slip = target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)  # no allocation
-        if slip or " " not in target and target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py")):
+        slip = (
+            target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)
+        )  # no allocation
+        if (
+            slip
+            or " " not in target
+            and target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py"))
+        ):
             raise ValueError(f"there is no file {target}")
         return [of_text(target, "", asked, rules)], []
     plans, left_out = [], []
     files = training_file.files(path)
-    for file in files[:training_file.MOST_FILES]:
+    for file in files[: training_file.MOST_FILES]:
         name = file.name if file == path else str(file.relative_to(path))
         try:
             plans.append(of_text(training_file.text_of(file), name, asked, rules, file))
         except ValueError as error:
             left_out.append(f"{name}: {error}")
-    if files[training_file.MOST_FILES:]:
+    if files[training_file.MOST_FILES :]:
         left_out.append(f"{path.name}: only {training_file.MOST_FILES} of {len(files)} YAML files")
     if not plans:
         raise ValueError(left_out[0] if left_out else f"{target} contains no YAML file")
@@ -73,7 +81,9 @@ def of_text(text: str, where: str, asked: Site, rules: areal.Rules, file: Path |
         return _areal(text, where, asked, rules, [])
     script = read_script("" if is_yaml else text)
     overrides = {name: values[-1] for c in script.commands for name, values in c.flags.items() if values}
-    training = training_file.read(text if is_yaml else _named_config(script.commands, file, "config"), overrides)
+    training = training_file.read(
+        text if is_yaml else _named_config(script.commands, file, "config"), overrides
+    )
     if training.mode or {"actor", "rollout"} <= set(training.backends):
         return _of_training(training, where, asked, rules, " ".join(c.text for c in script.commands))
     if (known := frameworks.of(text)) is None:
@@ -98,55 +108,115 @@ def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -
 def _sized(asked: Site, told: int) -> Site:
     gpus = asked.gpus or told
     if not 0 < gpus <= MOST_GPUS:
-        raise ValueError(f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned" if gpus
-                         else "name the number of GPUs per node: --gpus N")
+        raise ValueError(
+            f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
+            if gpus
+            else "name the number of GPUs per node: --gpus N"
+        )
     return dataclasses.replace(asked, gpus=gpus)
 
 
-def _of_training(training: training_file.Training, where: str, asked: Site, rules: areal.Rules, command: str) -> Plan:
+def _of_training(
+    training: training_file.Training, where: str, asked: Site, rules: areal.Rules, command: str
+) -> Plan:
     """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
-    by_role = bool({"actor", "rollout"} <= set(training.backends)) and launcher in ("", "single-controller") and rules.era == "C"
+    by_role = (
+        bool({"actor", "rollout"} <= set(training.backends))
+        and launcher in ("", "single-controller")
+        and rules.era == "C"
+    )
     realhf = training.realhf and rules.realhf
-    update = asked.update or ("disk" if realhf or training.update == "disk" and rules.switch["honours_option"] else "xccl")
+    update = asked.update or (
+        "disk" if realhf or training.update == "disk" and rules.switch["honours_option"] else "xccl"
+    )
     nodes = asked.nodes or training.nodes or 1
     controlled = realhf or by_role or training.scheduler == "local"
     told = dataclasses.replace(
-        _sized(asked, training.gpus), update=update, nodes=nodes,
-        launcher="single-controller" if realhf else launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
-        own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")))
+        _sized(asked, training.gpus),
+        update=update,
+        nodes=nodes,
+        launcher="single-controller"
+        if realhf
+        else launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
+        own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")),
+    )
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
     if not roles and not training.mode:
-        raise ValueError("it names backends by role: use a tag from v1.0.3 on and the single-controller launcher")
-    text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (of_realhf(training.mode) if realhf else training.mode)
+        raise ValueError(
+            "it names backends by role: use a tag from v1.0.3 on and the single-controller launcher"
+        )
+    text = " ".join(f"{r}.backend={b}" for r, b in roles.items()) or (
+        of_realhf(training.mode) if realhf else training.mode
+    )
     if "${" in text:
-        raise ValueError(f"{clipped(text, 200)} is not resolved in this file: give the allocation string instead of the file")
+        raise ValueError(
+            f"{clipped(text, 200)} is not resolved in this file: give the allocation string instead of the file"
+        )
     return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
 
 
 def _about(training: training_file.Training, rules: areal.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
     ignored = training.update == "disk" and not rules.switch["honours_option"]
-    made_of_it = f"but {rules.tag}'s training script never reads it: NCCL is used" if ignored else f"planned with {update}"
-    return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (training.update not in ("", update)) + \
-        [f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"] * \
-        (rules.era == "C" and not training.backends)
+    made_of_it = (
+        f"but {rules.tag}'s training script never reads it: NCCL is used"
+        if ignored
+        else f"planned with {update}"
+    )
+    return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (
+        training.update not in ("", update)
+    ) + [f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"] * (
+        rules.era == "C" and not training.backends
+    )
 
 
-def _areal(text: str, where: str, asked: Site, rules: areal.Rules, notes: list[str], roles: dict[str, str] | None = None,
-           shares: dict[str, str] | None = None) -> Plan:
+def _areal(
+    text: str,
+    where: str,
+    asked: Site,
+    rules: areal.Rules,
+    notes: list[str],
+    roles: dict[str, str] | None = None,
+    shares: dict[str, str] | None = None,
+) -> Plan:
     nodes = asked.nodes or 1
-    site = dataclasses.replace(asked, launcher=asked.launcher or ("ray" if nodes > 1 else "local"), nodes=nodes,
-                               update=asked.update or "xccl", engines_first=rules.controller == "engine")
+    site = dataclasses.replace(
+        asked,
+        launcher=asked.launcher or ("ray" if nodes > 1 else "local"),
+        nodes=nodes,
+        update=asked.update or "xccl",
+        engines_first=rules.controller == "engine",
+    )
     try:
         mode = from_roles(roles, shares or {}, rules) if roles else parse(text, rules)
     except Refused as why:
-        return Plan(where, text, "areal", site.launcher, site.gpus, rules_of_plans.refused(text, why, rules), error=why.error, rules=rules)
+        return Plan(
+            where,
+            text,
+            "areal",
+            site.launcher,
+            site.gpus,
+            rules_of_plans.refused(text, why, rules),
+            error=why.error,
+            rules=rules,
+        )
     site = _sized(site, site.gpus)  # what cannot be read needs no GPUs
     placed = place(mode, site)
-    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *rules_of_plans.about_tag(rules, site)))
-    return Plan(where, text, "areal", site.launcher, site.gpus, rules_of_plans.judge(text, mode, placed, rules, site), mode, placed,
-                rules=rules)
+    placed = dataclasses.replace(
+        placed, notes=(*placed.notes, *notes, *rules_of_plans.about_tag(rules, site))
+    )
+    return Plan(
+        where,
+        text,
+        "areal",
+        site.launcher,
+        site.gpus,
+        rules_of_plans.judge(text, mode, placed, rules, site),
+        mode,
+        placed,
+        rules=rules,
+    )
 
 
 def check(text: str, tag: str = "") -> None:
@@ -166,7 +236,10 @@ def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> P
     if not text.strip():
         return None
     if not gpus:
-        return Gap("not-run", "no GPU is visible here, or none was checked: name the GPUs of the job, such as --gpus 0 or 0-7")
+        return Gap(
+            "not-run",
+            "no GPU is visible here, or none was checked: name the GPUs of the job, such as --gpus 0 or 0-7",
+        )
     return _areal(text, "", Site(gpus), rules, [])
 
 
@@ -178,14 +251,27 @@ def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> 
     planned = intended.finding
     seen = next((f for f in measured if f.cause == rules_of_plans.CAUSE == planned.cause), None)
     if seen:
-        planned = dataclasses.replace(planned, status=seen.status, evidence=(*planned.evidence, *seen.evidence[:1]))
+        planned = dataclasses.replace(
+            planned, status=seen.status, evidence=(*planned.evidence, *seen.evidence[:1])
+        )
     return [planned, *(dataclasses.replace(f, remedy=()) if f is seen else f for f in measured)]
 
 
 def _of_framework(known: str, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
     flat = {n: v for _, flags, _ in said for n, v in flags.items()}
-    pools = {" ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat}  # verl's
+    pools = {
+        " ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat
+    }  # verl's
     gpus = _sized(asked, script.gpus or sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1)).gpus
     launch = frameworks.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    return Plan(where, "", known, "", gpus, rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus), mode, placed)
+    return Plan(
+        where,
+        "",
+        known,
+        "",
+        gpus,
+        rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus),
+        mode,
+        placed,
+    )

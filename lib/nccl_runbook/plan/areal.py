@@ -6,6 +6,7 @@ AReaL raises, decided in the order in which it looks: syntax, then the component
 And of a string that a tag refuses: at which other tags it is valid, and how it is written there and now. Which grammar reads a string
 at each tag, what follows from that, and how its weight update is switched: areal.toml.
 """
+
 import contextlib
 import dataclasses
 import functools
@@ -25,8 +26,12 @@ from nccl_runbook.causes.causes import table
 MOST_CHARACTERS = 1000
 SYNTAX, INVALID, SIZES = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"
 # slips of the pen, one after the other: dots, names in round brackets, separators between dims, realhf's m for tensor parallel, capitals
-_SLIPS = ((r"\b(sglang|vllm|fsdp|megatron|archon)\.", r"\1:"), (r"\b(sglang|vllm|fsdp|megatron|archon)\((\w+)\)", r"\1[\2]"),
-          (r"(?<=\d),(?=[dtpce]\d)", ""), (r"m(?=\d)", "t"))
+_SLIPS = (
+    (r"\b(sglang|vllm|fsdp|megatron|archon)\.", r"\1:"),
+    (r"\b(sglang|vllm|fsdp|megatron|archon)\((\w+)\)", r"\1[\2]"),
+    (r"(?<=\d),(?=[dtpce]\d)", ""),
+    (r"m(?=\d)", "t"),
+)
 _TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
 
 
@@ -58,8 +63,10 @@ class Rules:
 def rows() -> tuple[Rules, ...]:
     """Every row, oldest first, each with its last tag as the one that was asked for."""
     data = table("plan/areal")
-    return tuple(Rules(**{**row, "tag": row["tags"][-1], "switch": data["switch"][row["switch"]]})
-                 for row in itertools.accumulate(data["rows"], operator.or_))
+    return tuple(
+        Rules(**{**row, "tag": row["tags"][-1], "switch": data["switch"][row["switch"]]})
+        for row in itertools.accumulate(data["rows"], operator.or_)
+    )
 
 
 def newest() -> Rules:
@@ -75,8 +82,10 @@ def at(tag: str) -> Rules:
         raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
     before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
     if not before:
-        raise ValueError(f"{tag} is older than {rows()[0].tags[0]}: it reads the string with a regular expression that "
-                         "ignores unknown parts")
+        raise ValueError(
+            f"{tag} is older than {rows()[0].tags[0]}: it reads the string with a regular expression that "
+            "ignores unknown parts"
+        )
     return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
 
 
@@ -188,7 +197,10 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
         for _ in target:
             root = target.get(root, root)
         if root in target:  # areal/infra/scheduler/local.py at v1.0.4: whom it names has no workers yet
-            raise Refused("WorkerNotFoundError", f"{role} is to share the GPUs of {target[role]}, which has none: they form a circle")
+            raise Refused(
+                "WorkerNotFoundError",
+                f"{role} is to share the GPUs of {target[role]}, which has none: they form a circle",
+            )
         parts[index[role]] = dataclasses.replace(parts[index[role]], anchor=index[root])
     return Mode(tuple(parts), _type(parts), scheduled=True)
 
@@ -202,7 +214,9 @@ def _tree(text: str, rules: Rules) -> Tree:
     try:
         tree = _parser("areal_a.lark" if rules.era == "A" else "areal_b.lark").parse(text)
     except LarkError as error:
-        raise Refused(SYNTAX, _stops(text, getattr(error, "column", 0)), max(0, getattr(error, "column", 0))) from error
+        raise Refused(
+            SYNTAX, _stops(text, getattr(error, "column", 0)), max(0, getattr(error, "column", 0))
+        ) from error
     for token in tree.scan_values(lambda t: getattr(t, "type", "") in ("TRAINER", "EVAL")):
         if token.type == "TRAINER" and token not in rules.trainers or token.type == "EVAL" and not rules.eval:
             raise Refused(SYNTAX, f"{rules.tag} does not know {token!s}", token.column)
@@ -220,8 +234,11 @@ def _part(node: Tree, rules: Rules, taken: set[str]) -> Part:
     which its own is added."""
     tokens = {t.type: str(t) for t in node.children if isinstance(t, Token)}
     below = [t for t in node.children if isinstance(t, Tree)]
-    part = _trainer(tokens, below, rules) if node.data == "train" else \
-        Part("engine", tokens["ENGINE"], tokens.get("NAME"), _dims(below))
+    part = (
+        _trainer(tokens, below, rules)
+        if node.data == "train"
+        else Part("engine", tokens["ENGINE"], tokens.get("NAME"), _dims(below))
+    )
     if part.name in taken:
         raise Refused(INVALID, f"two components are named {part.name}")
     taken |= {part.name} - {None}
@@ -244,7 +261,14 @@ def _trainer(tokens: Mapping[str, str], below: Sequence[Tree], rules: Rules) -> 
     if rules.era == "C" and bare:
         raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
     heavy = hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1
-    return Part("trainer", tokens.get("TRAINER", "megatron" if heavy else "fsdp"), tokens.get("NAME"), dims, experts, not bare)
+    return Part(
+        "trainer",
+        tokens.get("TRAINER", "megatron" if heavy else "fsdp"),
+        tokens.get("NAME"),
+        dims,
+        experts,
+        not bare,
+    )
 
 
 def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
@@ -252,12 +276,18 @@ def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
     pipeline, world = attn.get("p", 1), _product(attn, "dtpc")
     if ffn.get("p", pipeline) != pipeline:
         raise Refused(INVALID, f"p must be the same for attn ({pipeline}) and ffn ({ffn['p']})")
-    rest = pipeline * ffn.get("t", attn.get("t", 1) if rules.expert_tensor == "tensor" else 1) * ffn.get("e", 1)
+    rest = (
+        pipeline * ffn.get("t", attn.get("t", 1) if rules.expert_tensor == "tensor" else 1) * ffn.get("e", 1)
+    )
     if "d" not in ffn and rules.expert_data == "derived":
         if world % rest:
-            raise Refused(INVALID, f"ffn's d cannot be derived: p·t·e is {rest}, which does not divide {world}")
+            raise Refused(
+                INVALID, f"ffn's d cannot be derived: p·t·e is {rest}, which does not divide {world}"
+            )
     elif ffn.get("d", attn.get("d", 1)) * rest != world:
-        raise Refused(SIZES, f"attn has {world} GPUs, ffn {ffn.get('d', attn.get('d', 1)) * rest}: they must be equal")
+        raise Refused(
+            SIZES, f"attn has {world} GPUs, ffn {ffn.get('d', attn.get('d', 1)) * rest}: they must be equal"
+        )
     return attn, ffn
 
 
@@ -311,7 +341,11 @@ def spans(found: list[Rules]) -> str:
 def written_for(text: str, rules: Rules) -> str:
     """The same allocation as ``rules`` read it, after as few slips put right as will do; "" where there is none that means the same."""
     mended = [*itertools.accumulate(_SLIPS, lambda so_far, slip: re.sub(*slip, so_far), initial=text)]
-    modes = (_parsed(candidate, row) for candidate in (*mended, mended[-1].lower()) for row in (rules, *reversed(rows())))
+    modes = (
+        _parsed(candidate, row)
+        for candidate in (*mended, mended[-1].lower())
+        for row in (rules, *reversed(rows()))
+    )
     written = (_write(mode, rules) for mode in modes if mode)
     return next((told for told in written if told and told != text and _parsed(told, rules)), "")
 
@@ -331,14 +365,18 @@ def _write(mode: Mode, rules: Rules) -> str:
         if len(parts) > 2 or not mode.plain:
             return ""
         parts, names = sorted(parts, key=lambda p: p.kind), [""] * len(parts)
-    return "".join(("|" if p.anchor is not None else "+") + spelt(p, name, rules) for p, name in zip(parts, names))[1:]
+    return "".join(
+        ("|" if p.anchor is not None else "+") + spelt(p, name, rules) for p, name in zip(parts, names)
+    )[1:]
 
 
 def spelt(part: Part, name: str, rules: Rules) -> str:
     """One component in the words of ``rules``."""
     heavy = part.size("p") > 1 or part.size("e") > 1 or bool(part.experts)
     backend = "megatron" if part.backend == "fsdp" and rules.fsdp_plain and heavy else part.backend
-    dims, experts = ("".join(f"{letter}{size}" for letter, size in own.items()) for own in (part.dims, part.experts))
+    dims, experts = (
+        "".join(f"{letter}{size}" for letter, size in own.items()) for own in (part.dims, part.experts)
+    )
     if experts:
         return f"{backend}:(attn:{dims}|ffn:{experts})"
     return f"{backend}[{name}]:{dims}" if name else f"{backend}:{dims}"

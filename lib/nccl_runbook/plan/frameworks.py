@@ -3,6 +3,7 @@
 Ray gives every worker a GPU of its own and waits where there is none, so nothing is shared by accident there; TRL's server and trainer
 are two programs, each of which counts from the first GPU that it sees. Sources: plan/flags.toml.
 """
+
 import dataclasses
 import math
 import re
@@ -20,7 +21,10 @@ LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
 def of(text: str) -> str | None:
     """The framework whose marks stand in the text, the first of the table."""
-    return next((name for name, row in table("plan/flags").items() if any(mark in text for mark in row["marks"])), None)
+    return next(
+        (name for name, row in table("plan/flags").items() if any(mark in text for mark in row["marks"])),
+        None,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,11 @@ class Launch:
 
     def told(self, field: str) -> str:
         named = {n: f["default"] for n, f in self.row["flags"].items() if f["field"] == field}
-        return [*[next(iter(self.flags[name]), "true") for name in named if name in self.flags], *map(str, named.values()), ""][0]
+        return [
+            *[next(iter(self.flags[name]), "true") for name in named if name in self.flags],
+            *map(str, named.values()),
+            "",
+        ][0]
 
     def number(self, field: str) -> int:
         """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
@@ -69,7 +77,9 @@ class Launch:
         return self.told(field).lower() in ("true", "1", "yes")
 
 
-def merged(framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int) -> Launch:
+def merged(
+    framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int
+) -> Launch:
     """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each see their own GPUs. Raises
     ValueError where none of its flags was read: defaults alone are no plan."""
     flags: dict[str, Sequence[str]] = {}
@@ -78,14 +88,18 @@ def merged(framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[s
         serves = "vllm-serve" in text or "vllm_serve" in text
         if own or serves:
             flags |= own
-            sees[serves] = _visible(" ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus)
+            sees[serves] = _visible(
+                " ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus
+            )
     if not set(flags) & set(table("plan/flags")[framework]["flags"]):
         raise ValueError(f"{framework} is started here, but without any flag that places its ranks")
     if framework == "trl" and True in sees:
         flags.setdefault("vllm_mode", ("server",))
         if False not in sees:  # the trainer is started elsewhere
             flags["num_processes"] = ("0",)
-    return Launch(framework, flags, "\n".join(text for text, _, _ in commands), sees.get(False), sees.get(True))
+    return Launch(
+        framework, flags, "\n".join(text for text, _, _ in commands), sees.get(False), sees.get(True)
+    )
 
 
 def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
@@ -107,11 +121,13 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     several = sum(n for n, each in pools if n > 1 or each == gpus) > 1
     count = nodes or max(1, least_nodes, -(-asked // gpus) if several else 1)
     waits = asked > gpus * count
-    notes = (*refusals,
-             *[f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] * waits,
-             *notes,
-             *[f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"
-               ] * (not nodes and count > 1))
+    notes = (
+        *refusals,
+        *[f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] * waits,
+        *notes,
+        *[f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"]
+        * (not nodes and count > 1),
+    )
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
     groups = groups_of(engines, trainers, update)
     shared = any(g.shared for g in groups if g.name == "weight-update")
@@ -120,7 +136,9 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     return dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)), placed, count
 
 
-def _part(kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None) -> Part:
+def _part(
+    kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None
+) -> Part:
     return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
 
 
@@ -134,13 +152,22 @@ def _verl(launch: Launch) -> _Shape:
     pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     train, rollout = math.prod(pools[0]), math.prod(pools[-1])
-    how = "the engines have their own GPUs, and the weights travel through NCCL" if apart else \
-        "the hybrid engine puts actor, rollout and reference on the same GPUs. Weights stay inside the process, without an NCCL group"
-    return ([_part("trainer", "verl", "actor", train),
-             _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0)],
-            pools, "xccl" if apart else "in-process", [how],
-            [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"
-             ] * bool(rollout % tensor))
+    how = (
+        "the engines have their own GPUs, and the weights travel through NCCL"
+        if apart
+        else "the hybrid engine puts actor, rollout and reference on the same GPUs. Weights stay inside the process, without an NCCL group"
+    )
+    return (
+        [
+            _part("trainer", "verl", "actor", train),
+            _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0),
+        ],
+        pools,
+        "xccl" if apart else "in-process",
+        [how],
+        [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"]
+        * bool(rollout % tensor),
+    )
 
 
 def _openrlhf(launch: Launch) -> _Shape:
@@ -148,38 +175,69 @@ def _openrlhf(launch: Launch) -> _Shape:
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
     # train_ppo_ray.py from v0.6.0 on: gae makes a critic of the reward or the actor model, any other estimator takes it away
-    has = {"ref": launch.above_zero("kl"), "critic": launch.told("estimator") == "gae",
-           "reward": bool(launch.told("has_reward")) and not launch.told("no_reward")}
+    has = {
+        "ref": launch.above_zero("kl"),
+        "critic": launch.told("estimator") == "gae",
+        "reward": bool(launch.told("has_reward")) and not launch.told("no_reward"),
+    }
     parts = [_part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
-        critic = [i for i, p in enumerate(parts) if p.name == "critic" and role == "reward" and launch.on("share_reward")]
+        critic = [
+            i
+            for i, p in enumerate(parts)
+            if p.name == "critic" and role == "reward" and launch.on("share_reward")
+        ]
         actor = [0] * (together or role == "ref" and launch.on("share_ref"))
-        parts.append(_part("trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)))
+        parts.append(
+            _part(
+                "trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)
+            )
+        )
     pools = [shape.get(p.name, shape["trainer"]) for p in parts if p.anchor is None]
     shares = together and not asynchronous
     if engines:
         parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
     gloo = launch.told("backend") == "gloo"  # what is clean in old releases alone is not clean
-    same_gpus = (("trainer", "ref", has["ref"] and (together or launch.on("share_ref"))),
-                 ("critic", "reward", has["critic"] and launch.on("share_reward")))
+    same_gpus = (
+        ("trainer", "ref", has["ref"] and (together or launch.on("share_ref"))),
+        ("critic", "reward", has["critic"] and launch.on("share_reward")),
+    )
     notes = that_apply(
-        (handed_over,
-         "engines share the actor's GPUs, and weights travel as CUDA IPC handles, without an NCCL group"),
+        (
+            handed_over,
+            "engines share the actor's GPUs, and weights travel as CUDA IPC handles, without an NCCL group",
+        ),
         (has["critic"], "the advantage estimator gae (the default) trains a critic"),
-        (together and asynchronous,
-         "with asynchronous training, the engines are not colocated and need their own GPUs"),
-        (gloo and not launch.on("with_ray"),
-         "planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; "
-         "Gloo up to v0.8.5"))
+        (
+            together and asynchronous,
+            "with asynchronous training, the engines are not colocated and need their own GPUs",
+        ),
+        (
+            gloo and not launch.on("with_ray"),
+            "planned as for v0.8.11 on: NCCL whatever sync_backend says, unless vllm_sync_with_ray is given; "
+            "Gloo up to v0.8.5",
+        ),
+    )
     refusals = that_apply(
-        (shares and engines > 0 and engines * tensor != parts[0].world_size,
-         f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}"),
-        *((same and shape[a] != shape[b],
-           "OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(
-               a, b, *shape[a], *shape[b])) for a, b, same in same_gpus),
-        (together and asynchronous and launch.on("sleep"),
-         "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode"))
+        (
+            shares and engines > 0 and engines * tensor != parts[0].world_size,
+            f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}",
+        ),
+        *(
+            (
+                same and shape[a] != shape[b],
+                "OpenRLHF refuses this: {} and {} share GPUs, so nodes x GPUs {}x{} must equal {}x{}".format(
+                    a, b, *shape[a], *shape[b]
+                ),
+            )
+            for a, b, same in same_gpus
+        ),
+        (
+            together and asynchronous and launch.on("sleep"),
+            "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode",
+        ),
+    )
     update = "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"
     return parts, pools, update, notes, refusals
 
@@ -187,23 +245,42 @@ def _openrlhf(launch: Launch) -> _Shape:
 def _open_instruct(launch: Launch) -> _Shape:
     together = launch.on("colocate")
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
-    parts = [_part("trainer", "deepspeed", "learner", launch.number("learners")),
-             _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None)]
+    parts = [
+        _part("trainer", "deepspeed", "learner", launch.number("learners")),
+        _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None),
+    ]
     notes = that_apply(
-        (together,
-         "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without "
-         "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo"),
-        ("vllm_sync_backend" in launch.flags,
-         "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode"))
-    refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1)
-    return parts, [(1, learners) for learners in launch.numbers("learners")], "ipc" if together else "xccl", notes, refusals
+        (
+            together,
+            "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without "
+            "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo",
+        ),
+        (
+            "vllm_sync_backend" in launch.flags,
+            "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode",
+        ),
+    )
+    refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (
+        together and tensor > 1
+    )
+    return (
+        parts,
+        [(1, learners) for learners in launch.numbers("learners")],
+        "ipc" if together else "xccl",
+        notes,
+        refusals,
+    )
 
 
 def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     """One node of those that the trainer has."""
     everything = tuple(range(gpus))
-    sees, server = (everything if seen is None else seen for seen in (launch.trainer_sees, launch.server_sees))
-    all_visible = "accelerate launch" in launch.text and not launch.told("processes") and not launch.told("per_node")
+    sees, server = (
+        everything if seen is None else seen for seen in (launch.trainer_sees, launch.server_sees)
+    )
+    all_visible = (
+        "accelerate launch" in launch.text and not launch.told("processes") and not launch.told("per_node")
+    )
     # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
     notes = ["accelerate launch without --num_processes starts one process per visible GPU"] * all_visible
     machines = max(nodes, launch.number("machines"))
@@ -214,30 +291,48 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         processes = -(-launch.number("processes") // machines)
     if launch.told("mode") != "server":
         tensor = max(1, launch.number("tensor"))
-        parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0)]
-        refusals = [f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
-                    ] * bool(processes % tensor)
+        parts = [
+            _part("trainer", "accelerate", "trainer", processes),
+            _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
+        ]
+        refusals = [
+            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
+        ] * bool(processes % tensor)
         verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
-        notes += ["vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"]
+        notes += [
+            "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"
+        ]
         return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, (*refusals, *notes))
     tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
-    parts = [_part("trainer", "accelerate", "trainer", processes), _part("engine", "vllm", "vllm-serve", data, tensor)]
-    used, held = server[:tensor * data], sees[:processes]
+    parts = [
+        _part("trainer", "accelerate", "trainer", processes),
+        _part("engine", "vllm", "vllm-serve", data, tensor),
+    ]
+    used, held = server[: tensor * data], sees[:processes]
     elsewhere = machines > 1 or launch.told("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
     short = len(used) < tensor * data or len(held) < processes
     verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if crowded else "clean"
     notes += that_apply(
-        (shared, "TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same "
-                 "CUDA device'"),
+        (
+            shared,
+            "TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same "
+            "CUDA device'",
+        ),
         (not processes, "only the server is started here; its trainer is not known"),
-        (elsewhere, "server and trainer are assumed to be on different nodes"))
+        (elsewhere, "server and trainer are assumed to be on different nodes"),
+    )
     used = tuple(gpus * machines + gpu for gpu in used) if elsewhere else used
-    return Mode(tuple(p for p in parts if p.world_size), None), Placed(_seats(held, used), verdict, tuple(notes))
+    return Mode(tuple(p for p in parts if p.world_size), None), Placed(
+        _seats(held, used), verdict, tuple(notes)
+    )
 
 
 def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
     """TRL's groups; in the weight update the trainer has the highest rank (generation/vllm_client.py)."""
-    jobs = ([Job(role, len(gpus), gpus)] if gpus else [] for role, gpus in (("engine", engines), ("trainer", trainers)))
+    jobs = (
+        [Job(role, len(gpus), gpus)] if gpus else []
+        for role, gpus in (("engine", engines), ("trainer", trainers))
+    )
     return groups_of(*jobs, "xccl", trainer_last=True)

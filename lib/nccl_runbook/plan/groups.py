@@ -5,6 +5,7 @@ areal/infra/launcher/local.py) counts GPUs round and round, all of the engines f
 looked at. "single-controller" (areal/infra/scheduler/local.py) counts the same way, but worker by worker. "ray" (areal/launcher/ray.py)
 gives engines whole nodes and the trainer all that is left.
 """
+
 import dataclasses
 from collections.abc import Sequence
 
@@ -53,7 +54,11 @@ class Group:
     @property
     def shared(self) -> dict[int, list[int]]:
         """GPU to its ranks in this group, if there are two or more: NCCL refuses those."""
-        return {gpu: ranks for gpu, ranks in grouped((r.gpu, r.rank) for r in self.ranks if r.gpu is not None).items() if len(ranks) > 1}
+        return {
+            gpu: ranks
+            for gpu, ranks in grouped((r.gpu, r.rank) for r in self.ranks if r.gpu is not None).items()
+            if len(ranks) > 1
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +105,15 @@ def place(mode: Mode, site: Site) -> Placed:
     shares = any(trainers[0].gpus[0] in g.shared for g in groups if g.name == "weight-update")
     asked = mode.total_gpus if mode.shares else sum(p.world_size for p in mode.parts)
     count = site.gpus * site.nodes if site.own_gpus else site.gpus
-    too_large = not site.own_gpus and any(j.size > site.gpus for j in (trainers if controlled else engines + trainers))
+    too_large = not site.own_gpus and any(
+        j.size > site.gpus for j in (trainers if controlled else engines + trainers)
+    )
     short = "oversubscribed" if asked > count else "clean"
     return Placed(
-        groups, "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short,
-        tuple(_notes(mode, site, trainers)))
+        groups,
+        "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short,
+        tuple(_notes(mode, site, trainers)),
+    )
 
 
 def jobs_of(mode: Mode, ordered: Sequence[Part], ring: int, count: int) -> tuple[list[Job], list[Job]]:
@@ -127,27 +136,44 @@ def _ray(mode: Mode, site: Site) -> Placed:
     """Whole nodes: the engines' first, then one process a GPU on all others, whatever the trainer's string says."""
     engine = next(iter(mode.of("engine")), None)
     size = engine.world_size if engine else 0
-    nodes = 0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
+    nodes = (
+        0 if engine is None else size // site.gpus if engine.backend == "vllm" else max(1, size // site.gpus)
+    )
     left = max(0, site.nodes - nodes) * site.gpus if mode.of("trainer") else 0
     count = site.nodes * site.gpus
     wanted = sum(t.world_size for t in mode.of("trainer"))
-    notes = [] if wanted == left else [
-        f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"]
+    notes = (
+        []
+        if wanted == left
+        else [
+            f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"
+        ]
+    )
     room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
     short = "oversubscribed" if size > room or size + left > count else "clean"
     return Placed(
-        groups_of([job(engine.name or "engine", 0, size, count=count)] if engine else [],
-                  [job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)] if left
-                  else [], site.update), "zero-visible" if mode.of("trainer") and not left else short,
-        tuple(notes))
+        groups_of(
+            [job(engine.name or "engine", 0, size, count=count)] if engine else [],
+            [job(mode.of("trainer")[0].name or "trainer", nodes * site.gpus, left, count=count)]
+            if left
+            else [],
+            site.update,
+        ),
+        "zero-visible" if mode.of("trainer") and not left else short,
+        tuple(notes),
+    )
 
 
-def groups_of(engines: Sequence[Job], trainers: Sequence[Job], update: str, trainer_last: bool = False
-              ) -> tuple[Group, ...]:
+def groups_of(
+    engines: Sequence[Job], trainers: Sequence[Job], update: str, trainer_last: bool = False
+) -> tuple[Group, ...]:
     """The groups that these jobs open; the weight update's has rank 0 of the first trainer, and before it or after
     it every rank of its engines."""
-    found = [_group(name, [j], j.role if len(jobs) > 1 else "")
-             for name, jobs in (("inference", engines), ("trainer", trainers)) for j in jobs]
+    found = [
+        _group(name, [j], j.role if len(jobs) > 1 else "")
+        for name, jobs in (("inference", engines), ("trainer", trainers))
+        for j in jobs
+    ]
     if update == "xccl" and engines and trainers:
         sender = Job(trainers[0].role, 1, trainers[0].gpus[:1])
         # beside AReaL's rollout other engines, as judge_engine, keep their own weights (rl_trainer.py, v1.0.4)
@@ -166,18 +192,45 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
     """What is to be known beside the verdict."""
     engines = mode.of("engine")
     widest = max((e.instance_size for e in engines), default=0)
-    sharing = [e for e in engines if mode.scheduled and e.anchor is not None
-               and (site.update != "disk" or e.size("d") != mode.parts[e.anchor].world_size)]
+    sharing = [
+        e
+        for e in engines
+        if mode.scheduled
+        and e.anchor is not None
+        and (site.update != "disk" or e.size("d") != mode.parts[e.anchor].world_size)
+    ]
     return that_apply(
-        (not mode.plain and site.launcher == "local",
-         "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or 'gen'); "
-         "this is the plan by component"),
-        (site.launcher == "single-controller" and widest > site.gpus,
-         f"one engine needs {widest} GPUs: the scheduler refuses that (GPUAllocationError)"),
-        *[(True, "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
-                 "as many workers on both sides: it refuses to start otherwise") for _ in sharing],
-        (site.own_gpus, "Ray or Slurm gives each worker a GPU of its own, and waits until one is free; which GPU is not known in advance"),
-        (any(e.size("p") > 1 for e in engines) and site.update == "xccl" and bool(trainers),
-         "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4"),
-        (any(p.anchor is not None and mode.parts[p.anchor].name is None for p in mode.parts if p.name is not None),
-         'the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)'))
+        (
+            not mode.plain and site.launcher == "local",
+            "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or 'gen'); "
+            "this is the plan by component",
+        ),
+        (
+            site.launcher == "single-controller" and widest > site.gpus,
+            f"one engine needs {widest} GPUs: the scheduler refuses that (GPUAllocationError)",
+        ),
+        *[
+            (
+                True,
+                "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
+                "as many workers on both sides: it refuses to start otherwise",
+            )
+            for _ in sharing
+        ],
+        (
+            site.own_gpus,
+            "Ray or Slurm gives each worker a GPU of its own, and waits until one is free; which GPU is not known in advance",
+        ),
+        (
+            any(e.size("p") > 1 for e in engines) and site.update == "xccl" and bool(trainers),
+            "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4",
+        ),
+        (
+            any(
+                p.anchor is not None and mode.parts[p.anchor].name is None
+                for p in mode.parts
+                if p.name is not None
+            ),
+            'the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)',
+        ),
+    )

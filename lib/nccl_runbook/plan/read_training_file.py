@@ -2,6 +2,7 @@
 
 OmegaConf's ${a.b} is followed inside the same file, as AReaL's configurations use it for names and sizes.
 """
+
 import dataclasses
 import os
 import re
@@ -17,7 +18,13 @@ MOST_FILES = 500
 MOST_LEVELS = 64
 MOST_ENTRIES = 20_000
 LONGEST_KEY = 100
-FIRST = ("rollout", "actor", "critic", "ref", "teacher")  # roles in the order of AReaL; any other engine comes after them
+FIRST = (
+    "rollout",
+    "actor",
+    "critic",
+    "ref",
+    "teacher",
+)  # roles in the order of AReaL; any other engine comes after them
 NOTHING = ("", "~", "null", "Null", "NULL")
 _ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -48,7 +55,12 @@ def files(path: Path) -> list[Path]:
     """The YAML files at or below ``path``, and what ``text_of`` says the fault of: links that lead nowhere, folders that may not be
     entered. No link is followed out of a folder."""
     shut: list[OSError] = []
-    below = [Path(folder, n) for folder, _, names in os.walk(path, onerror=shut.append) for n in names if n.endswith((".yaml", ".yml"))]
+    below = [
+        Path(folder, n)
+        for folder, _, names in os.walk(path, onerror=shut.append)
+        for n in names
+        if n.endswith((".yaml", ".yml"))
+    ]
     found = [p for p in below if not (p.is_symlink() and os.path.exists(p))]
     return sorted([*found, *(Path(error.filename) for error in shut)]) if path.is_dir() else [path]
 
@@ -58,7 +70,9 @@ def text_of(path: Path) -> str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
             raise ValueError("this folder cannot be read" if path.is_dir() else "it is not a regular file")
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a file of the kernel may wait for its next line
+        with open(
+            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
+        ) as file:  # a file of the kernel may wait for its next line
             data = file.read(MOST_BYTES + 1) or b""
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
@@ -71,9 +85,14 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
     """What the YAML says, with ``overrides`` of a command line on top. Raises ValueError where it is none."""
     import yaml
 
-    loader, depth = getattr(yaml, "CBaseLoader", yaml.BaseLoader), 0  # text, lists and maps: no tag is heeded, no merge multiplied out
+    loader, depth = (
+        getattr(yaml, "CBaseLoader", yaml.BaseLoader),
+        0,
+    )  # text, lists and maps: no tag is heeded, no merge multiplied out
     try:
-        for event in yaml.parse(text, Loader=loader):  # the C one builds by recursion: 50,000 brackets end the process
+        for event in yaml.parse(
+            text, Loader=loader
+        ):  # the C one builds by recursion: 50,000 brackets end the process
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST_LEVELS:
                 raise ValueError(f"more than {MOST_LEVELS} levels")
@@ -95,7 +114,9 @@ def _flat(data: dict[str, Any]) -> dict[str, str]:
         prefix, part, depth = left.pop()
         entries += 1 + len(part)
         merged = part.get("<<")
-        inner = [(prefix, one) for one in reversed(merged if isinstance(merged, list) else [merged])]  # what is put last is taken first
+        inner = [
+            (prefix, one) for one in reversed(merged if isinstance(merged, list) else [merged])
+        ]  # what is put last is taken first
         for key, value in part.items():
             if key == "<<" or len(key) > LONGEST_KEY or (name := f"{prefix}{key}") in taken:
                 continue
@@ -116,12 +137,22 @@ def _training(flat: dict[str, str]) -> Training:
 
     backends = {m[1]: told(m[0]) for m in map(_BACKEND.fullmatch, flat) if m and _COMPONENT.match(told(m[0]))}
     return Training(
-        told("allocation_mode"), {r: backends[r] for r in (*FIRST, *backends) if r in backends},
-        {r: told(f"{r}.scheduling_strategy.target") for r in backends if told(f"{r}.scheduling_strategy.type") == "colocation"},
-        _count(told("cluster.n_gpus_per_node") or told("n_gpus_per_node")), _count(told("cluster.n_nodes") or told("n_nodes")),
-        told("actor.weight_update_mode"), told("scheduler.type"),
-        bool(_ABOVE_ZERO.fullmatch(told("actor.kl_ctl") or "0.1")) and any(n.startswith("ref.") for n in flat),
-        "n_gpus_per_node" in flat and "mode" in flat, flat)
+        told("allocation_mode"),
+        {r: backends[r] for r in (*FIRST, *backends) if r in backends},
+        {
+            r: told(f"{r}.scheduling_strategy.target")
+            for r in backends
+            if told(f"{r}.scheduling_strategy.type") == "colocation"
+        },
+        _count(told("cluster.n_gpus_per_node") or told("n_gpus_per_node")),
+        _count(told("cluster.n_nodes") or told("n_nodes")),
+        told("actor.weight_update_mode"),
+        told("scheduler.type"),
+        bool(_ABOVE_ZERO.fullmatch(told("actor.kl_ctl") or "0.1"))
+        and any(n.startswith("ref.") for n in flat),
+        "n_gpus_per_node" in flat and "mode" in flat,
+        flat,
+    )
 
 
 def _count(text: str) -> int:

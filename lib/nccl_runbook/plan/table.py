@@ -1,4 +1,5 @@
 """Tables of planned allocations: rank to GPU of every group, and one row a file of a folder."""
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +15,22 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
     """A picture of plan.groups.Group: one row a group, one column a GPU, in each the ranks that sit there. ``of_node``: GPUs of a
     node, where there may be several."""
     gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
-    rows = [[f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)] for g in groups]
+    rows = [
+        [f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)]
+        for g in groups
+    ]
     apart = gpus and 0 < of_node <= gpus[-1]
     names = (f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}" for gpu in gpus)
     columns = ["group", *names, *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
     note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
-    return Table("Which rank uses which GPU", columns, rows or [["none", *["" for _ in columns[1:]]]], note,
-                 drawn="grid")
+    return Table(
+        "Which rank uses which GPU",
+        columns,
+        rows or [["none", *["" for _ in columns[1:]]]],
+        note,
+        drawn="grid",
+    )
 
 
 def intended_tables(intended: Any) -> list[Table]:
@@ -33,15 +42,24 @@ def intended_tables(intended: Any) -> list[Table]:
 def intended_table(intended: Any) -> Table:
     """What plan.answer.intend gives."""
     if intended is None or intended.placed is None:
-        return Table("", ["group"], [], f"{intended.text} cannot be read" if intended else "the parameter allocation is empty")
+        return Table(
+            "",
+            ["group"],
+            [],
+            f"{intended.text} cannot be read" if intended else "the parameter allocation is empty",
+        )
     return dataclasses.replace(
         groups_table(intended.placed.groups),
-        caption=f": {intended.text} (AReaL {intended.rules.tag}) on {counted(intended.gpus, 'GPU')}: {intended.verdict}")
+        caption=f": {intended.text} (AReaL {intended.rules.tag}) on {counted(intended.gpus, 'GPU')}: {intended.verdict}",
+    )
 
 
 def _seats(group: Any, gpu: int) -> Cell:
     ranks = [r for r in group.ranks if r.gpu == gpu]
-    names = [*(f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]), *[f"and {len(ranks) - MOST_NAMES} more"] * (len(ranks) > MOST_NAMES)]
+    names = [
+        *(f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]),
+        *[f"and {len(ranks) - MOST_NAMES} more"] * (len(ranks) > MOST_NAMES),
+    ]
     return Cell(", ".join(names), "broken" if len(ranks) > 1 else "ok" if ranks else "")
 
 
@@ -52,20 +70,42 @@ def _homeless(group: Any) -> list[Cell]:
 
 def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
     """One row a plan of answer.py, then the files that hold none, with why; those of others are not missed."""
-    read = [[p.where or "the string", Cell(p.verdict or "does not parse", p.finding.severity.value),
-             p.text or f"{p.framework}: its flags", str(p.gpus)] for p in plans]
-    told = [(Cell("passed over", "muted") if line.endswith(FOREIGN) else Cell("not read", "unknown"), line.partition(": "))
-            for line in left_out]
-    return Table("Allocations", ["file", "verdict", "allocation", "GPUs of a node"],
-                 [*read, *([file, word, why, ""] for word, (file, _, why) in told)])
+    read = [
+        [
+            p.where or "the string",
+            Cell(p.verdict or "does not parse", p.finding.severity.value),
+            p.text or f"{p.framework}: its flags",
+            str(p.gpus),
+        ]
+        for p in plans
+    ]
+    told = [
+        (
+            Cell("passed over", "muted") if line.endswith(FOREIGN) else Cell("not read", "unknown"),
+            line.partition(": "),
+        )
+        for line in left_out
+    ]
+    return Table(
+        "Allocations",
+        ["file", "verdict", "allocation", "GPUs of a node"],
+        [*read, *([file, word, why, ""] for word, (file, _, why) in told)],
+    )
 
 
 def groups_tables(plans: Sequence[Any]) -> list[Table]:
     """groups_table of each of these plans of answer.py that parses, headed by what it is."""
-    return [dataclasses.replace(groups_table(p.placed.groups, p.gpus), caption=_head(p)) for p in plans if p.placed]
+    return [
+        dataclasses.replace(groups_table(p.placed.groups, p.gpus), caption=_head(p))
+        for p in plans
+        if p.placed
+    ]
 
 
 def _head(plan: Any) -> str:
-    parts = [f"AReaL {plan.rules.tag}" if plan.rules else plan.framework,
-            plan.launcher and f"launcher {plan.launcher}", f"{counted(plan.gpus, 'GPU')} a node"]
+    parts = [
+        f"AReaL {plan.rules.tag}" if plan.rules else plan.framework,
+        plan.launcher and f"launcher {plan.launcher}",
+        f"{counted(plan.gpus, 'GPU')} a node",
+    ]
     return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, parts))})"

@@ -35,17 +35,20 @@ def emit(event, **fields):
     if fd:
         os.write(int(fd), (json.dumps(fields) + "\n").encode())
     else:
-        words = " ".join("%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t")
-                         and v not in (None, ""))
+        words = " ".join(
+            "%s=%s" % (k, v) for k, v in fields.items() if k not in ("event", "t") and v not in (None, "")
+        )
         print("[rank%s] %s %s" % (rank_and_size()[0], event, words), flush=True)
 
 
 def rank_and_size():
     """(rank, world size, local rank) from torchrun's variables, else from Slurm's, else a world of one."""
     env = os.environ
-    return (int(env.get("RANK", env.get("SLURM_PROCID", 0))),
-            int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1))),
-            int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0))))
+    return (
+        int(env.get("RANK", env.get("SLURM_PROCID", 0))),
+        int(env.get("WORLD_SIZE", env.get("SLURM_NTASKS", 1))),
+        int(env.get("LOCAL_RANK", env.get("SLURM_LOCALID", 0))),
+    )
 
 
 def meeting_point():
@@ -58,7 +61,9 @@ def meeting_point():
 
 def parsed(description, options):
     """The arguments of this rank; ``options``: flag -> what argparse is to know of it."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for flag, known in options.items():
         parser.add_argument(*flag.split(), **known)
     return parser.parse_args()
@@ -76,14 +81,20 @@ def pick_device(devices, local_rank, on_cpu):
 
 def identity(device):
     """Which device this is, by what cannot be renumbered."""
-    fields = {"device": str(device), "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-              "torch": torch.__version__}
+    fields = {
+        "device": str(device),
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "torch": torch.__version__,
+    }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         fields.update(name=properties.name, uuid=str(getattr(properties, "uuid", "")))  # uuid: torch >= 2.4
         if hasattr(properties, "pci_bus_id"):
-            fields["pci_bus_id"] = "%08x:%02x:%02x" % (properties.pci_domain_id, properties.pci_bus_id,
-                                                       properties.pci_device_id)
+            fields["pci_bus_id"] = "%08x:%02x:%02x" % (
+                properties.pci_domain_id,
+                properties.pci_bus_id,
+                properties.pci_device_id,
+            )
     return fields
 
 
@@ -93,9 +104,13 @@ def join(backend, timeout_s, rank, size):
     path = os.environ.get("NCCL_RUNBOOK_STORE_FILE")
     if not path:
         meeting_point()
-    dist.init_process_group(backend, rank=rank, world_size=size,
-                            timeout=datetime.timedelta(seconds=timeout_s),
-                            store=dist.FileStore(path, size) if path else None)
+    dist.init_process_group(
+        backend,
+        rank=rank,
+        world_size=size,
+        timeout=datetime.timedelta(seconds=timeout_s),
+        store=dist.FileStore(path, size) if path else None,
+    )
     return dist.distributed_c10d._get_default_store()
 
 
@@ -131,7 +146,9 @@ def prepare(device):
 
 def pattern(count, device, seed):
     """float32 of ``count`` integers that differ by position and by seed (a rank, or a rank and a round)."""
-    return torch.arange(count, device=device, dtype=torch.int32).remainder_(PERIOD).add_(seed).to(torch.float32)
+    return (
+        torch.arange(count, device=device, dtype=torch.int32).remainder_(PERIOD).add_(seed).to(torch.float32)
+    )
 
 
 class Operation:
@@ -154,7 +171,9 @@ class Operation:
         """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one
         element that it sends."""
         self.round = round_number
-        count, arriving = (self.part, self.part * self.size) if self.op == "all_gather" else (self.count, self.count)
+        count, arriving = (
+            (self.part, self.part * self.size) if self.op == "all_gather" else (self.count, self.count)
+        )
         self.send = pattern(count, self.device, self.rank + round_number)
         if self.corrupt:
             self.send[count // 2] += 1000
@@ -162,20 +181,31 @@ class Operation:
 
     def exchange(self):
         """A ring: send to the next rank, receive from the previous one."""
-        pair = [dist.P2POp(dist.isend, self.send, self.next),
-                dist.P2POp(dist.irecv, self.received, self.previous)]
+        pair = [
+            dist.P2POp(dist.isend, self.send, self.next),
+            dist.P2POp(dist.irecv, self.received, self.previous),
+        ]
         for work in dist.batch_isend_irecv(pair):
             work.wait()
 
     def expected(self):
         """[(the rank it comes from or None, what arrived, what should have)]."""
         if self.op == "all_reduce":
-            total = pattern(self.count, self.device, 0) * self.size + self.size * (self.size - 1) / 2 + self.size * self.round
+            total = (
+                pattern(self.count, self.device, 0) * self.size
+                + self.size * (self.size - 1) / 2
+                + self.size * self.round
+            )
             return [(None, self.send, total)]
-        arrived = {"broadcast": {0: self.send}, "send_recv": {self.previous: self.received},
-                   "all_gather": dict(enumerate(self.received.split(self.part)))}.get(self.op, {})
-        return [(source, got, pattern(len(got), self.device, source + self.round))
-                for source, got in arrived.items()]
+        arrived = {
+            "broadcast": {0: self.send},
+            "send_recv": {self.previous: self.received},
+            "all_gather": dict(enumerate(self.received.split(self.part))),
+        }.get(self.op, {})
+        return [
+            (source, got, pattern(len(got), self.device, source + self.round))
+            for source, got in arrived.items()
+        ]
 
     def wrong(self):
         """None, or the first wrong element: where, what it is, what it should be, how many, and whose it
@@ -184,8 +214,13 @@ class Operation:
             differ = (got != wanted).nonzero()
             if len(differ):
                 at = int(differ[0])  # got: a text, as JSON has no NaN
-                return {"index": at, "got": str(float(got[at])), "expected": float(wanted[at]),
-                        "count": len(differ), "from_rank": source}
+                return {
+                    "index": at,
+                    "got": str(float(got[at])),
+                    "expected": float(wanted[at]),
+                    "count": len(differ),
+                    "from_rank": source,
+                }
         return None
 
     def verified(self, round_number):
@@ -232,9 +267,18 @@ def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
     after = operation.verified(1)
     wrong = before or after
     timing = {"median_s": statistics.median(times), "min_s": min(times), "max_s": max(times)} if times else {}
-    emit("op", op=op, size_bytes=size_bytes, repeats=repeats, wrong=wrong, bus_factor=bus_factor(op, size),
-         **timing)
-    return wrong is None, bus_factor(op, size) * size_bytes / timing["median_s"] / 1e9 if times and size > 1 else None
+    emit(
+        "op",
+        op=op,
+        size_bytes=size_bytes,
+        repeats=repeats,
+        wrong=wrong,
+        bus_factor=bus_factor(op, size),
+        **timing,
+    )
+    return wrong is None, bus_factor(op, size) * size_bytes / timing[
+        "median_s"
+    ] / 1e9 if times and size > 1 else None
 
 
 def every_size(op, asked, most, run):
@@ -268,8 +312,9 @@ def fail():
 FAULTS = {
     "corrupt": lambda: None,  # the operations spoil what they send
     "exit": lambda: sys.exit(3),
-    "flood": lambda: sys.stdout.writelines("flood %08d %s\n" % (number, "x" * 100)
-                                           for number in range(1 << 20)),
+    "flood": lambda: sys.stdout.writelines(
+        "flood %08d %s\n" % (number, "x" * 100) for number in range(1 << 20)
+    ),
     "ignore-term": lambda: wait_for_ever(signal.SIG_IGN),
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "raise": fail,
@@ -284,13 +329,22 @@ OPTIONS = {
     "--ops": {"default": ",".join(OPS), "help": "comma-separated: " + ", ".join(OPS)},
     "--sizes": {"default": "4,16777216", "help": "bytes, comma-separated"},
     "--repeats": {"type": int, "default": 3, "help": "timed samples an operation and size"},
-    "--iterations": {"type": int, "default": 5,
-                     "help": "operations of one sample on GPUs, which share a synchronisation"},
+    "--iterations": {
+        "type": int,
+        "default": 5,
+        "help": "operations of one sample on GPUs, which share a synchronisation",
+    },
     "--backend": {"default": "auto", "choices": ("auto", "nccl", "gloo")},
     "--devices": DEVICES,
     "--timeout": TIMEOUT,
-    "--leave": {"action": "store_true", "help": "end with the last result, and leave the process group as it is"},
-    "--fault": {"default": "", "help": "inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS)},
+    "--leave": {
+        "action": "store_true",
+        "help": "end with the last result, and leave the process group as it is",
+    },
+    "--fault": {
+        "default": "",
+        "help": "inject KIND@RANK for the runbook's own tests; KIND: " + ", ".join(FAULTS),
+    },
     "--local_rank --local-rank": {"type": int, "help": argparse.SUPPRESS},  # deepspeed passes it
 }
 
@@ -308,9 +362,16 @@ def check(args):
     rank, size, local_rank = rank_and_size()
     local_rank = local_rank if args.local_rank is None else args.local_rank
     device = pick_device(args.devices, local_rank, args.backend == "gloo")
-    emit("hello", rank=rank, local_rank=local_rank, world_size=size, pid=os.getpid(),
-         host=os.uname().nodename, python=sys.executable,
-         **identity(device))
+    emit(
+        "hello",
+        rank=rank,
+        local_rank=local_rank,
+        world_size=size,
+        pid=os.getpid(),
+        host=os.uname().nodename,
+        python=sys.executable,
+        **identity(device),
+    )
     prepare(device)
     emit("begin", what="init")
     began = time.perf_counter()

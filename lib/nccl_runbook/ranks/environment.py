@@ -8,6 +8,7 @@ of that process, are filled in);
 count, ``sites``: globs of folders to look for torch in where none is mapped; ``import_torch``, ``resolve``: whether to. Reports one event,
 ``environment``; what cannot be read is {"reason", "detail"}. Parsing is not done here.
 """
+
 import base64
 import contextlib
 import ctypes
@@ -35,8 +36,11 @@ def tried(function, *arguments):
     try:
         return function(*arguments)
     except (OSError, AttributeError) as error:
-        reasons = {FileNotFoundError: "absent", ProcessLookupError: "absent",
-                   PermissionError: "no-permission"}
+        reasons = {
+            FileNotFoundError: "absent",
+            ProcessLookupError: "absent",
+            PermissionError: "no-permission",
+        }
         return {"reason": reasons.get(type(error), "failed"), "detail": str(error)}
 
 
@@ -63,10 +67,15 @@ def identity(path, root):
         for block in iter(lambda: file.read(BLOCK), b""):
             digest.update(block)
             version, tail = version or SAYS.search(tail + block), block[-64:]
-    recorded = {os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",")
-                for w in sorted(glob.glob(os.path.normpath(root + path + "/../../../..") + "/*nccl*.dist-info"))}
-    return {"sha256": digest.hexdigest(), "says": [s.decode() for s in version.groups()] if version else [],
-            "wheels": recorded}
+    recorded = {
+        os.path.basename(w): tried(content, w + "/RECORD", re.escape(os.path.basename(path)) + ",")
+        for w in sorted(glob.glob(os.path.normpath(root + path + "/../../../..") + "/*nccl*.dist-info"))
+    }
+    return {
+        "sha256": digest.hexdigest(),
+        "says": [s.decode() for s in version.groups()] if version else [],
+        "wheels": recorded,
+    }
 
 
 def reported(path):
@@ -99,9 +108,12 @@ def shared_memory(path):
 
 def preloads(path, root, words):
     """Whether one of LD_PRELOAD's words names this mapped file."""
-    return any(tried(os.path.samefile, root + path, root + word) is True if "/" in word
-               else os.path.basename(path) == word
-               for word in words)
+    return any(
+        tried(os.path.samefile, root + path, root + word) is True
+        if "/" in word
+        else os.path.basename(path) == word
+        for word in words
+    )
 
 
 def look(request):
@@ -116,32 +128,47 @@ def look(request):
         conf = env.get("NCCL_CONF_FILE") or "~/.nccl.conf"
         return start + re.sub("^~", lambda _: home, pattern.replace("{pid}", pid).replace("{conf}", conf))
 
-    files = {path.removeprefix(root): tried(content, path, keep) for pattern, keep in request["files"].items()
-             for path in sorted(glob.glob(placed(pattern))) or [placed(pattern)]}
+    files = {
+        path.removeprefix(root): tried(content, path, keep)
+        for pattern, keep in request["files"].items()
+        for path in sorted(glob.glob(placed(pattern))) or [placed(pattern)]
+    }
     maps = tried(content, "/proc/%s/maps" % pid, request["mapped"])
     paths = sorted({line.split(None, 5)[-1] for line in maps.splitlines()}) if isinstance(maps, str) else maps
     words = env.get("LD_PRELOAD", "").replace(":", " ").split()
     preloaded = [p for p in paths if preloads(p, root, words)]
     nccl = [p for p in [*preloaded, *paths] if "libnccl.so" in p]
-    sites = sorted({p.rpartition("/torch/lib/")[0] for p in paths if "/torch/lib/" in p}
-                   or {site for pattern in request["sites"] for site in glob.glob(pattern)})
+    sites = sorted(
+        {p.rpartition("/torch/lib/")[0] for p in paths if "/torch/lib/" in p}
+        or {site for pattern in request["sites"] for site in glob.glob(pattern)}
+    )
     copies = {p.removeprefix(root) for g in request["copies"] for p in glob.glob(placed(g))}
     return {
-        "event": "environment", "variables": kept(env, request["names"], request["hidden"]),
-        "names": len(env), "files": files,
-        "mapped": paths, "preloaded": preloaded,
-        "libraries": {p: tried(identity, p, root)
-                      for p in sorted(copies | {p for p in paths if "nccl" in p})},
+        "event": "environment",
+        "variables": kept(env, request["names"], request["hidden"]),
+        "names": len(env),
+        "files": files,
+        "mapped": paths,
+        "preloaded": preloaded,
+        "libraries": {
+            p: tried(identity, p, root) for p in sorted(copies | {p for p in paths if "nccl" in p})
+        },
         "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
         "torch": {site: tried(content, root + site + "/torch/version.py", "") for site in sites},
-        "packages": [tried(content, p, "^(Name|Version|Requires-Dist):")
-                     for site in sites for name in request["packages"]
-                     for p in sorted(glob.glob(root + site + "/" + name + "-*.dist-info/METADATA"))],
-        "host": socket.gethostname(), "machine": os.uname().machine,
+        "packages": [
+            tried(content, p, "^(Name|Version|Requires-Dist):")
+            for site in sites
+            for name in request["packages"]
+            for p in sorted(glob.glob(root + site + "/" + name + "-*.dist-info/METADATA"))
+        ],
+        "host": socket.gethostname(),
+        "machine": os.uname().machine,
         "interfaces": [name for _, name in socket.if_nameindex()],
         "addresses": tried(lambda: [a[4][0] for a in socket.getaddrinfo(socket.gethostname(), 0)])
-        if request["resolve"] else None,
-        "shm": tried(shared_memory, root + "/dev/shm")}
+        if request["resolve"]
+        else None,
+        "shm": tried(shared_memory, root + "/dev/shm"),
+    }
 
 
 def main():

@@ -4,13 +4,14 @@ Large tensors lie alone and small ones together, as torch's allocator for GPUs l
 and compared at once: a kernel's launch costs 9 us (H200), and there are models of 18,867 tensors. Standard library and torch (>= 2.2),
 Python >= 3.9.
 """
+
 import itertools
 
 import torch
 
-ALIGN = 512       # bytes, at multiples of which a tensor begins
-SLAB = 20 << 20   # bytes that hold several tensors; a larger one has its own
-CHUNK = 4 << 20   # 16-bit words of the pattern, and the most that are made or compared at once
+ALIGN = 512  # bytes, at multiples of which a tensor begins
+SLAB = 20 << 20  # bytes that hold several tensors; a larger one has its own
+CHUNK = 4 << 20  # 16-bit words of the pattern, and the most that are made or compared at once
 
 
 def padded(size):
@@ -20,8 +21,10 @@ def padded(size):
 def slabs(sizes, device):
     """Memory for tensors of so many bytes, touched."""
     room = [padded(size) for size in sizes]
-    return [torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device)
-            for bucket in buckets_of(room, SLAB)]
+    return [
+        torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device)
+        for bucket in buckets_of(room, SLAB)
+    ]
 
 
 def laid(memory, sizes):
@@ -30,7 +33,7 @@ def laid(memory, sizes):
     for size in sizes:
         while at + size > len(memory[number]):
             number, at = number + 1, 0
-        views.append(memory[number][at:at + size])
+        views.append(memory[number][at : at + size])
         at += padded(size)
     return views
 
@@ -42,9 +45,13 @@ class Pattern:
     within a round all but one in 65,536."""
 
     def __init__(self, device):
-        self.base = torch.randint(-32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5),
-                                  dtype=torch.int16).to(device)
-        self.scratch, self.unequal = torch.empty_like(self.base), torch.empty_like(self.base, dtype=torch.bool)
+        self.base = torch.randint(
+            -32768, 32768, (CHUNK,), generator=torch.Generator().manual_seed(5), dtype=torch.int16
+        ).to(device)
+        self.scratch, self.unequal = (
+            torch.empty_like(self.base),
+            torch.empty_like(self.base, dtype=torch.bool),
+        )
 
     def lay(self, sizes, tensors, starts):
         """What is made and compared from now on: this rank's part of each tensor (bytes), which begins at
@@ -59,7 +66,7 @@ class Pattern:
         round."""
         for first in range(place // CHUNK * CHUNK, place + len(words), CHUNK):
             a, b = max(first, place), min(first + CHUNK, place + len(words))
-            yield a, words[a - place:b - place], self.base[a - first:b - first], first // CHUNK
+            yield a, words[a - place : b - place], self.base[a - first : b - first], first // CHUNK
 
     def fill(self, repeat):
         for _, words, base, number in self.pieces:
@@ -69,12 +76,15 @@ class Pattern:
         """Number of words that differ, by the index of each tensor that has any."""
         words_by_tensor, flags = {}, torch.zeros(len(self.pieces), dtype=torch.bool, device=self.base.device)
         for flag, (_, words, base, number) in zip(flags, self.pieces):
-            torch.add(base, self.added(number, repeat), out=self.scratch[:len(words)])
-            torch.any(torch.ne(self.scratch[:len(words)], words, out=self.unequal[:len(words)]), 0, out=flag)
+            torch.add(base, self.added(number, repeat), out=self.scratch[: len(words)])
+            torch.any(
+                torch.ne(self.scratch[: len(words)], words, out=self.unequal[: len(words)]), 0, out=flag
+            )
         for place, words, base, number in itertools.compress(self.pieces, flags.tolist()):
             at = place + (words != base + self.added(number, repeat)).nonzero().flatten()
-            tensors, counts = torch.unique(torch.bucketize(at, self.bounds, right=True) - 1,
-                                           return_counts=True)
+            tensors, counts = torch.unique(
+                torch.bucketize(at, self.bounds, right=True) - 1, return_counts=True
+            )
             for index, count in zip(tensors.tolist(), counts.tolist()):
                 words_by_tensor[index] = words_by_tensor.get(index, 0) + count
         return words_by_tensor

@@ -3,6 +3,7 @@
 Every way of NCCL and Gloo sends a control message before data, as trainers do by RPC: here one over Gloo and loopback, so that
 its cost is a lower bound. Standard library and torch (>= 2.2), Python >= 3.9.
 """
+
 import base64
 import collections
 import contextlib
@@ -34,8 +35,9 @@ class Span(contextlib.AbstractContextManager):
 
     def __exit__(self, kind, *_):
         if kind is None:
-            self.clock.spans.append((self.phase, self.first - self.clock.began,
-                                     time.perf_counter() - self.clock.began))
+            self.clock.spans.append(
+                (self.phase, self.first - self.clock.began, time.perf_counter() - self.clock.began)
+            )
 
 
 class Clock:
@@ -82,8 +84,9 @@ class Clock:
         """Wait for the last byte; then ``seconds`` and ``phases``, which add up to them."""
         self.wait()
         self.seconds = time.perf_counter() - self.began
-        self.spans += [(p, self.base.elapsed_time(a) / 1e3, self.base.elapsed_time(b) / 1e3)
-                       for p, a, b in self.events]
+        self.spans += [
+            (p, self.base.elapsed_time(a) / 1e3, self.base.elapsed_time(b) / 1e3) for p, a, b in self.events
+        ]
         self.phases = shares(self.spans, self.seconds)
 
 
@@ -117,7 +120,11 @@ def _to_each(sync, data):
     """From the trainer to each engine, which gets the bytes. Gloo's broadcast wakes threads of its own: 0.3
     to 0.5 ms more (torch 2.11)."""
     tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    for sent in [dist.isend(tensor, other) for other in range(1, sync.size)] if sync.rank == 0 else [dist.irecv(tensor, 0)]:
+    for sent in (
+        [dist.isend(tensor, other) for other in range(1, sync.size)]
+        if sync.rank == 0
+        else [dist.irecv(tensor, 0)]
+    ):
         sent.wait()
     return bytes(tensor.tolist()) if sync.rank else data
 
@@ -162,7 +169,7 @@ def _send(sync, clock, bucket):
                 dist.broadcast(sync.views[i], 0, group=sync.data)
         return
     sizes = [sync.sizes[i] for i in bucket]
-    for i, part in zip(bucket, sync.stage[0][:sum(sizes)].split(sizes)):
+    for i, part in zip(bucket, sync.stage[0][: sum(sizes)].split(sizes)):
         if sync.rank == 0:
             with clock.queued("gather", sync.wire):
                 part.copy_(sync.views[i], non_blocking=True)
@@ -182,12 +189,16 @@ def flat(sync, clock):
     free, at, side = [None, None], 0, sync.side
     for k, bucket in enumerate(sync.buckets):
         sizes, here = [sync.sizes[i] for i in bucket], k % 2
-        buffer = sync.stage[here][:sum(sizes)]
+        buffer = sync.stage[here][: sum(sizes)]
         announce(sync, clock, bucket)
         if sync.rank == 0:
             _after(side, free[here])
             with clock.queued("gather" if sync.pinned is not None or sync.through_cpu else "pack", side):
-                sources = [sync.pinned[at:at + len(buffer)]] if sync.pinned is not None else [sync.views[i] for i in bucket]
+                sources = (
+                    [sync.pinned[at : at + len(buffer)]]
+                    if sync.pinned is not None
+                    else [sync.views[i] for i in bucket]
+                )
                 for part, source in zip(buffer.split([len(s) for s in sources]), sources):
                     part.copy_(source, non_blocking=True)
             _after(sync.wire, _done(side))
@@ -234,14 +245,20 @@ def _copy(sync, clock, group):
     """All tensors of ``group`` from the trainer's memory: large ones in two streams, as one has gaps between
     copies, and the largest first, so that both end together; small ones at once. Qwen2.5-7B, H200: 7.33 ms;
     as they come 7.40, in one stream 7.89, one flat copy 7.15."""
-    large, small = ([i for i in sorted(group, key=lambda i: -sync.sizes[i]) if (sync.sizes[i] >= LARGE) is big] for big in (True, False))
+    large, small = (
+        [i for i in sorted(group, key=lambda i: -sync.sizes[i]) if (sync.sizes[i] >= LARGE) is big]
+        for big in (True, False)
+    )
     for stream, part in ((sync.wire, large[::2]), (sync.side, large[1::2])):
         with clock.queued("wire", stream):
             for i in part:
                 sync.views[i].copy_(sync.own(i, sync.opened[i]), non_blocking=True)
             if small and stream is sync.wire:
-                torch._foreach_copy_([sync.views[i] for i in small],
-                                     [sync.own(i, sync.opened[i]) for i in small], non_blocking=True)
+                torch._foreach_copy_(
+                    [sync.views[i] for i in small],
+                    [sync.own(i, sync.opened[i]) for i in small],
+                    non_blocking=True,
+                )
 
 
 def ipc_flat(sync, clock):
@@ -250,35 +267,41 @@ def ipc_flat(sync, clock):
         sizes = [sync.sizes[i] for i in bucket]
         if sync.rank == 0:
             with clock.queued("pack", sync.wire):
-                for part, i in zip(sync.stage[k % 2][:sum(sizes)].split(sizes), bucket):
+                for part, i in zip(sync.stage[k % 2][: sum(sizes)].split(sizes), bucket):
                     part.copy_(sync.views[i], non_blocking=True)
             clock.notice("pack")
         # the message of a bucket also says that the one before last is free
         with clock.host("control" if sync.rank == 0 else "wait"):
-            handles = tell(sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened
-                           else [])
+            handles = tell(
+                sync, [handle(s) for s in sync.stage] if sync.rank == 0 and not sync.opened else []
+            )
             clock.wait()
         acknowledge(sync, clock)
         with clock.host("control"):
             sync.opened.update(enumerate(map(opened, handles) if sync.rank else handles))
         if sync.rank:
             with clock.queued("wire", sync.wire):
-                for part, i in zip(sync.opened[k % 2][:sum(sizes)].split(sizes), bucket):
+                for part, i in zip(sync.opened[k % 2][: sum(sizes)].split(sizes), bucket):
                     sync.views[i].copy_(sync.own(i, part), non_blocking=True)
 
 
 def handle(view):
     """What another process needs to map the memory of this CUDA tensor (torch 2.2 to 2.13:
     UntypedStorage._share_cuda_), as JSON."""
-    packed = [{"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x
-              for x in view.untyped_storage()._share_cuda_()]
+    packed = [
+        {"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x
+        for x in view.untyped_storage()._share_cuda_()
+    ]
     return {"storage": packed, "at": view.storage_offset(), "n": view.numel()}
 
 
 def opened(message):
-    storage = torch.UntypedStorage._new_shared_cuda(*(base64.b64decode(x["b"]) if isinstance(x, dict) else x
-                                                      for x in message["storage"]))
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[message["at"]:message["at"] + message["n"]]
+    storage = torch.UntypedStorage._new_shared_cuda(
+        *(base64.b64decode(x["b"]) if isinstance(x, dict) else x for x in message["storage"])
+    )
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[
+        message["at"] : message["at"] + message["n"]
+    ]
 
 
 @functools.lru_cache(maxsize=None)
@@ -288,6 +311,7 @@ def library():
     try:
         import safetensors
         import safetensors.torch
+
         safetensors.torch.save({"probe": torch.zeros(1)})
     except (ImportError, RuntimeError):
         return None
@@ -328,16 +352,28 @@ def fast(sync, clock):
     """Sixteen files, threads and pinned buffers, checksums on both sides: fast_disk.py."""
     path, tensors = sync.path("weights"), dict(zip(sync.names, sync.shaped))
     return sync.by_file(
-        clock, path, write=lambda: fast_disk.save(tensors, path, clean=False),
-        read=lambda: fast_disk.load(path, tensors, rows=sync.rows), tidy=lambda: fast_disk.sweep(path))
+        clock,
+        path,
+        write=lambda: fast_disk.save(tensors, path, clean=False),
+        read=lambda: fast_disk.load(path, tensors, rows=sync.rows),
+        tidy=lambda: fast_disk.sweep(path),
+    )
 
 
 # name -> its way; sync/facts.py lists the same names, in the order in which they are tried
 METHODS = {
-    "nccl-flat": flat, "nccl-list": listed, "nccl-per-tensor": per_tensor, "nccl-pinned": flat,
-    "ipc-direct": ipc, "ipc-flat": ipc_flat,
-    "ipc-per-tensor": ipc, "fast-disk": fast, "fast-disk-shm": fast, "gloo-flat": flat,
-    "gloo-per-tensor": per_tensor, "disk-shm": disk,
+    "nccl-flat": flat,
+    "nccl-list": listed,
+    "nccl-per-tensor": per_tensor,
+    "nccl-pinned": flat,
+    "ipc-direct": ipc,
+    "ipc-flat": ipc_flat,
+    "ipc-per-tensor": ipc,
+    "fast-disk": fast,
+    "fast-disk-shm": fast,
+    "gloo-flat": flat,
+    "gloo-per-tensor": per_tensor,
+    "disk-shm": disk,
     "disk": disk,
 }
 

@@ -4,6 +4,7 @@ Runs under the judged interpreter by file path: Python >= 3.9, torch >= 2.2 or n
 ``surroundings`` and ``cuda``, one JSON line each, to the descriptor in NCCL_RUNBOOK_EVENT_FD, else to standard output. It makes no CUDA
 context: it disturbs nobody and takes no memory. Errors of CUDA are reported as text, never raised.
 """
+
 import ctypes
 import errno
 import glob
@@ -14,12 +15,27 @@ import sys
 import uuid
 import warnings
 
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
-             "NVIDIA_DRIVER_CAPABILITIES", "SLURM_JOB_GPUS",
-             "SLURM_STEP_GPUS", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "LD_LIBRARY_PATH",
-             "CUDA_MPS_PIPE_DIRECTORY")
-DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dxg", "/dev/nvidia-caps/*",
-                "/dev/nvidia-caps-imex-channels/*")
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "SLURM_JOB_GPUS",
+    "SLURM_STEP_GPUS",
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "LD_LIBRARY_PATH",
+    "CUDA_MPS_PIPE_DIRECTORY",
+)
+DEVICE_FILES = (
+    "/dev/nvidia[0-9]*",
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/dxg",
+    "/dev/nvidia-caps/*",
+    "/dev/nvidia-caps-imex-channels/*",
+)
 NOT_A_USERS = ("/dev/nvidia-caps",)  # MIG and IMEX capabilities: for the administrator, not opened here
 DISPLAY_CLASS = "0x03"
 BUS_ID_SIZE = 32
@@ -53,25 +69,37 @@ def device_file(path):
 def container_signs():
     """Why this looks like a container; empty on a plain host."""
     signs = [path for path in ("/.dockerenv", "/run/.containerenv", "/singularity") if os.path.exists(path)]
-    return signs + [name for name in ("container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "KUBERNETES_SERVICE_HOST")
-                    if os.environ.get(name)]
+    return signs + [
+        name
+        for name in ("container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "KUBERNETES_SERVICE_HOST")
+        if os.environ.get(name)
+    ]
 
 
 def pci_gpus():
     """NVIDIA display devices on the PCI bus and the kernel driver bound to each. A container sees its host's
     bus here."""
-    folders = [folder for folder in sorted(glob.glob("/sys/bus/pci/devices/*"))
-               if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS)]
-    return {os.path.basename(f): os.path.basename(os.path.realpath(f + "/driver")) if os.path.exists(f + "/driver") else ""
-            for f in folders}
+    folders = [
+        folder
+        for folder in sorted(glob.glob("/sys/bus/pci/devices/*"))
+        if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS)
+    ]
+    return {
+        os.path.basename(f): os.path.basename(os.path.realpath(f + "/driver"))
+        if os.path.exists(f + "/driver")
+        else ""
+        for f in folders
+    }
 
 
 def surroundings():
-    return {"files": [device_file(path) for pattern in DEVICE_FILES for path in sorted(glob.glob(pattern))],
-            "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-            "container": container_signs(),
-            "is_wsl": os.path.exists("/dev/dxg") or "microsoft" in read("/proc/version").lower(),
-            "pci_gpus": pci_gpus()}
+    return {
+        "files": [device_file(path) for pattern in DEVICE_FILES for path in sorted(glob.glob(pattern))],
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "container": container_signs(),
+        "is_wsl": os.path.exists("/dev/dxg") or "microsoft" in read("/proc/version").lower(),
+        "pci_gpus": pci_gpus(),
+    }
 
 
 class Driver:
@@ -97,7 +125,11 @@ class Driver:
         """What CUDA itself counts, or None: torch.cuda.device_count() may answer from NVML instead (torch
         2.11)."""
         number = ctypes.c_int()
-        return number.value if self.code == 0 and self.library.cuDeviceGetCount(ctypes.byref(number)) == 0 else None
+        return (
+            number.value
+            if self.code == 0 and self.library.cuDeviceGetCount(ctypes.byref(number)) == 0
+            else None
+        )
 
     def identity(self, index):
         """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver
@@ -114,11 +146,16 @@ class Driver:
 def mapped_nccl(torch):
     """Version and path of the libnccl that importing torch mapped; one that is linked in has no path. Gaps as
     {"reason", "detail"}."""
-    paths = [line.split(None, 5)[-1].strip()
-             for line in read("/proc/self/maps").splitlines() if "libnccl.so" in line]
+    paths = [
+        line.split(None, 5)[-1].strip()
+        for line in read("/proc/self/maps").splitlines()
+        if "libnccl.so" in line
+    ]
     if not paths:
         nothing = {"reason": "absent", "detail": "importing torch mapped no libnccl"}
-        return ".".join(map(str, torch.cuda.nccl.version())) if torch.distributed.is_nccl_available() else nothing, nothing
+        return ".".join(
+            map(str, torch.cuda.nccl.version())
+        ) if torch.distributed.is_nccl_available() else nothing, nothing
     version = ctypes.c_int()
     if ctypes.CDLL(paths[0]).ncclGetVersion(ctypes.byref(version)) != 0:
         return {"reason": "failed", "detail": "ncclGetVersion"}, paths[0]
@@ -133,24 +170,43 @@ def add_gpus(torch, driver, gpus):
     for index in range(torch.cuda.device_count() if counted is None else counted):
         p = torch.cuda.get_device_properties(index)
         identifier, bus = driver.identity(index)
-        gpus.append({"cuda_index": index, "name": p.name, "uuid": identifier, "pci_bus_id": bus,
-                     "total_bytes": p.total_memory,
-                     "capability": f"{p.major}.{p.minor}"})
+        gpus.append(
+            {
+                "cuda_index": index,
+                "name": p.name,
+                "uuid": identifier,
+                "pci_bus_id": bus,
+                "total_bytes": p.total_memory,
+                "capability": f"{p.major}.{p.minor}",
+            }
+        )
 
 
 def cuda(torch):
     driver = Driver()
     nccl, nccl_path = mapped_nccl(torch)
-    fields = {"torch": torch.__version__, "cuda": torch.version.cuda or "",
-              "hip": getattr(torch.version, "hip", None) or "", "nccl": nccl,
-            "nccl_path": nccl_path, "gpus": [], "error": "", "error_code": driver.code, "peer_access": []}
+    fields = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "hip": getattr(torch.version, "hip", None) or "",
+        "nccl": nccl,
+        "nccl_path": nccl_path,
+        "gpus": [],
+        "error": "",
+        "error_code": driver.code,
+        "peer_access": [],
+    }
     try:
         torch.cuda.init()
         add_gpus(torch, driver, fields["gpus"])
         count = len(fields["gpus"])
-        fields["peer_access"] = [[i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)]
-                                 for i in range(count)]
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch compiled without CUDA (torch 2.13)
+        fields["peer_access"] = [
+            [i == j or torch.cuda.can_device_access_peer(i, j) for j in range(count)] for i in range(count)
+        ]
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # AssertionError: torch compiled without CUDA (torch 2.13)
         fields["error"] = "\n".join(filter(None, (str(error).split("\nCUDA kernel errors")[0], driver.text)))
     return fields
 

@@ -8,6 +8,7 @@ Every tensor holds bytes that differ by place and repeat, which the engines make
 swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text is the finding), 5 not enough memory or
 space, 6 wrong bytes arrived, 7 another rank stopped first.
 """
+
 import contextlib
 import datetime
 import fcntl
@@ -35,7 +36,7 @@ del sys.path[:2]
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
 # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
 SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30
-SMALL = 16                # a part of every tensor, for t = N a + B / b from two sizes
+SMALL = 16  # a part of every tensor, for t = N a + B / b from two sizes
 
 
 class PeerStopped(RuntimeError):
@@ -44,17 +45,25 @@ class PeerStopped(RuntimeError):
 
 OPTIONS = {
     "--method": {"required": True, "choices": sync_ways.METHODS},
-    "--spec": {"required": True,
-               "help": "JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype"},
+    "--spec": {
+        "required": True,
+        "help": "JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype",
+    },
     "--repeats": {"type": int, "default": 3, "help": "syncs; the first is told apart"},
-    "--buckets": {"default": "512", "help": "MiB, at least the largest tensor; more than one is a sweep: 512,64"},
+    "--buckets": {
+        "default": "512",
+        "help": "MiB, at least the largest tensor; more than one is a sweep: 512,64",
+    },
     "--busy": {"default": "0", "help": "edges of the matrices that engines multiply meanwhile: 0,4096"},
     "--tp": {"type": int, "default": 1, "help": "ranks of one engine; each keeps its rows of every tensor"},
     "--directory": {"default": "", "help": "for disk; made if it is not there, and then removed again"},
     "--devices": check.DEVICES,
     "--cpu": {"action": "store_true", "help": "keep the tensors on the CPU, also where there is a GPU"},
     "--timeout": check.TIMEOUT,
-    "--fault": {"default": "", "help": "inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die"},
+    "--fault": {
+        "default": "",
+        "help": "inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die",
+    },
 }
 
 
@@ -111,16 +120,23 @@ class Sync:
         bytes."""
         part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
         self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
-        split = [self.rank > 0 and self.args.tp > 1 and len(s) > 0 and s[0] % self.args.tp == 0 for s in shapes]
+        split = [
+            self.rank > 0 and self.args.tp > 1 and len(s) > 0 and s[0] % self.args.tp == 0 for s in shapes
+        ]
         self.starts = [size // self.args.tp * part if cut else 0 for size, cut in zip(self.sizes, split)]
-        self.own_shapes = [torch.Size([s[0] // self.args.tp, *s[1:]]) if cut else s for s, cut in zip(shapes, split)]
-        self.rows = {name: (part * own[0], (part + 1) * own[0])
-                     for name, own, cut in zip(self.names, self.own_shapes, split) if cut}
+        self.own_shapes = [
+            torch.Size([s[0] // self.args.tp, *s[1:]]) if cut else s for s, cut in zip(shapes, split)
+        ]
+        self.rows = {
+            name: (part * own[0], (part + 1) * own[0])
+            for name, own, cut in zip(self.names, self.own_shapes, split)
+            if cut
+        }
         self.total, self.own_sizes = sum(self.sizes), [shape.numel() * width for shape in self.own_shapes]
 
     def own(self, i, whole):
         """This rank's part of the bytes of tensor ``i``."""
-        return whole[self.starts[i]:self.starts[i] + self.views[i].numel()]
+        return whole[self.starts[i] : self.starts[i] + self.views[i].numel()]
 
     def bucket_bytes(self, mib):
         return min(max(mib << 20, max(self.sizes)), self.total)
@@ -138,15 +154,29 @@ class Sync:
     def check_memory(self):
         """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
         busy = 3 * self.dtype.itemsize * max(map(int, self.args.busy.split(","))) ** 2
-        own, staging = busy + sum(map(sync_bytes.padded, self.own_sizes)), self.staging()[0] * self.staging()[1]
+        own, staging = (
+            busy + sum(map(sync_bytes.padded, self.own_sizes)),
+            self.staging()[0] * self.staging()[1],
+        )
         lanes = 4 * fast_disk.LANES * fast_disk.CHUNK * self.args.method.startswith("fast")
-        copies = self.total if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host) else 0
-        needed = (0 if self.on_gpu else staging + lanes) * self.size + copies + SPARE_BYTES + (own * self.size if self.on_host else 0)
+        copies = (
+            self.total
+            if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host)
+            else 0
+        )
+        needed = (
+            (0 if self.on_gpu else staging + lanes) * self.size
+            + copies
+            + SPARE_BYTES
+            + (own * self.size if self.on_host else 0)
+        )
         if fast_disk.free_memory() < needed:
             raise fast_disk.NotEnough("host memory", needed, fast_disk.free_memory())
         if not self.on_host:
             devices = self.args.devices.split(",") if self.args.devices else [str(self.device.index)]
-            needed = (own + lanes + (staging if self.on_gpu else 0)) * devices.count(str(self.device.index)) + SPARE_GPU_BYTES
+            needed = (own + lanes + (staging if self.on_gpu else 0)) * devices.count(
+                str(self.device.index)
+            ) + SPARE_GPU_BYTES
             free = torch.cuda.mem_get_info(self.device)[0]
             if free < needed:
                 raise fast_disk.NotEnough(f"memory on GPU {self.device.index}", needed, free)
@@ -154,12 +184,22 @@ class Sync:
     def prepare(self):
         """Allocate and touch all memory, so that no first sync pays for page faults of the measurement
         itself."""
-        self.memory, self.pattern = sync_bytes.slabs(self.own_sizes, self.device), sync_bytes.Pattern(self.device)
+        self.memory, self.pattern = (
+            sync_bytes.slabs(self.own_sizes, self.device),
+            sync_bytes.Pattern(self.device),
+        )
         if self.args.method.startswith("disk"):
             sync_ways.library()
         size, count = self.staging()
-        self.stage = [torch.zeros(size, dtype=torch.uint8, device=self.device if self.on_gpu else torch.device("cpu"),
-                                  pin_memory=self.through_cpu) for _ in range(count)]
+        self.stage = [
+            torch.zeros(
+                size,
+                dtype=torch.uint8,
+                device=self.device if self.on_gpu else torch.device("cpu"),
+                pin_memory=self.through_cpu,
+            )
+            for _ in range(count)
+        ]
         if self.args.method == "nccl-pinned" and self.rank == 0:
             self.pinned = torch.zeros(self.total, dtype=torch.uint8, pin_memory=True)
         if self.on_gpu and not self.on_host:
@@ -178,13 +218,21 @@ class Sync:
         engines that are busy."""
         together(self.check_memory)
         self.prepare()
-        self.data = dist.new_group(
-            backend="nccl", timeout=datetime.timedelta(seconds=self.args.timeout)) if self.over_nccl else None
+        self.data = (
+            dist.new_group(backend="nccl", timeout=datetime.timedelta(seconds=self.args.timeout))
+            if self.over_nccl
+            else None
+        )
         try:
-            good = [self.several("sync", self.args.repeats, self.mib[0], 0),
-                    *(self.several("variant", 2, mib, 0) for mib in self.mib[1:]),
-                    *(self.several("variant", 2, self.mib[0], int(edge))
-                      for edge in self.args.busy.split(",") if int(edge))]
+            good = [
+                self.several("sync", self.args.repeats, self.mib[0], 0),
+                *(self.several("variant", 2, mib, 0) for mib in self.mib[1:]),
+                *(
+                    self.several("variant", 2, self.mib[0], int(edge))
+                    for edge in self.args.busy.split(",")
+                    if int(edge)
+                ),
+            ]
             self.lay_out([torch.Size([-(-shape.numel() // SMALL)]) for shape in self.whole])
             self.show()
             repeats = 1 if self.args.method.endswith("per-tensor") else 2
@@ -196,8 +244,15 @@ class Sync:
     def several(self, event, repeats, mib, busy):
         self.buckets = sync_bytes.buckets_of(self.sizes, self.bucket_bytes(mib))
         with sync_ways.busy(self.device, busy) if busy and self.rank else contextlib.nullcontext():
-            return all([self.once({"event": event, "bucket_mib": mib, "busy": busy, "repeat": repeat}, repeat == repeats - 1)
-                        for repeat in range(repeats)])
+            return all(
+                [
+                    self.once(
+                        {"event": event, "bucket_mib": mib, "busy": busy, "repeat": repeat},
+                        repeat == repeats - 1,
+                    )
+                    for repeat in range(repeats)
+                ]
+            )
 
     def once(self, about, last):
         """One sync: new weights on the trainer, the clock, the bytes compared on every engine."""
@@ -207,7 +262,7 @@ class Sync:
         if self.rank == 0:
             self.pattern.fill(self.number)
             if self.pinned is not None:
-                for pinned, view in zip(self.pinned[:self.total].split(self.sizes), self.views):
+                for pinned, view in zip(self.pinned[: self.total].split(self.sizes), self.views):
                     pinned.copy_(view, non_blocking=True)
         before = self.views[-1].clone() if self.kind == "stale" else None
         # else the engines' clocks run while the trainer's bytes are still being made
@@ -219,13 +274,24 @@ class Sync:
             self.views[len(self.views) // 2][7:8].bitwise_xor_(1)
         elif before is not None:
             self.views[-1].copy_(before)
-        wrong = [{"tensor": self.names[i], "index": i, "words": n}
-                 for i, n in (self.pattern.differing(self.number) if self.rank else {}).items()]
-        check.emit(**about, method=self.args.method, seconds=clock.seconds, bytes=self.total,
-                   tensors=len(self.names), phases=clock.phases,
-                   by=self.by, verified=not wrong, compared=bool(self.rank), wrong=wrong[:5],
-                   wrong_count=len(wrong),
-                   fsync_s=fsync(path) if path and last and about["event"] == "sync" else None)
+        wrong = [
+            {"tensor": self.names[i], "index": i, "words": n}
+            for i, n in (self.pattern.differing(self.number) if self.rank else {}).items()
+        ]
+        check.emit(
+            **about,
+            method=self.args.method,
+            seconds=clock.seconds,
+            bytes=self.total,
+            tensors=len(self.names),
+            phases=clock.phases,
+            by=self.by,
+            verified=not wrong,
+            compared=bool(self.rank),
+            wrong=wrong[:5],
+            wrong_count=len(wrong),
+            fsync_s=fsync(path) if path and last and about["event"] == "sync" else None,
+        )
         together()
         if path and not path.endswith("weights"):
             drop(path)

@@ -2,6 +2,7 @@
 
 Standard library and Python >= 3.9, because nccl-look.pyz writes a page where the job hangs.
 """
+
 import itertools
 import pkgutil
 import re
@@ -13,8 +14,15 @@ from nccl_runbook.core.redact import masked, plain
 from nccl_runbook.core.share import replaced, shared
 
 # translucent, so that they read on light and dark; a word always says what the colour says
-TONES = {"": "", "ok": "rgba(46,160,67,.18)", "note": "rgba(56,139,253,.18)", "warn": "rgba(210,153,34,.28)",
-         "broken": "rgba(248,81,73,.28)", "unknown": "rgba(139,92,246,.22)", "muted": "rgba(128,128,128,.14)"}
+TONES = {
+    "": "",
+    "ok": "rgba(46,160,67,.18)",
+    "note": "rgba(56,139,253,.18)",
+    "warn": "rgba(210,153,34,.28)",
+    "broken": "rgba(248,81,73,.28)",
+    "unknown": "rgba(139,92,246,.22)",
+    "muted": "rgba(128,128,128,.14)",
+}
 _CODE = re.compile("`([^`\n]{1,200})`")
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 
@@ -57,8 +65,10 @@ def table_html(caption: str, columns: Iterable[str], rows: Iterable[Iterable[Tup
     """A table in a box that scrolls by itself and takes the keyboard. ``rows``: (text, background) a cell, the first one heads its row."""
     head = "".join(f'<th scope="col">{escape(c)}</th>' for c in columns)
     body = "".join(f"<tr>{''.join(_cell(i, *cell) for i, cell in enumerate(row))}</tr>" for row in rows)
-    return (f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption>'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>")
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _cell(index: int, shown: str, background: str) -> str:
@@ -78,11 +88,26 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
 
     ``status``: a verdict, or "running"; ``sub``: the line below the sentence; ``about``: what the page is of, and when.
     """
-    frame, style = ((pkgutil.get_data(__package__, f"templates/{name}") or b"").decode() for name in ("frame.html", "style.css"))
+    frame, style = (
+        (pkgutil.get_data(__package__, f"templates/{name}") or b"").decode()
+        for name in ("frame.html", "style.css")
+    )
     links = "".join(f'<li><a href="#{at}">{name}</a></li>' for at, name in _HEADING.findall(main))
     look = BADGES[status]
     main, sentence, sub, about = map(shared, (main, sentence, sub, about))
     hidden = masked(main) or "nothing"
-    return plain(string.Template(frame).substitute(
-        main=main, style=style, links=links, tone=look.tone, symbol=look.symbol, sentence=escape(sentence), sub=escape(sub),
-        headline=_CODE.sub(r"<code>\1</code>", escape(sentence)), about=escape(about), hidden=hidden, names=replaced(main)))
+    return plain(
+        string.Template(frame).substitute(
+            main=main,
+            style=style,
+            links=links,
+            tone=look.tone,
+            symbol=look.symbol,
+            sentence=escape(sentence),
+            sub=escape(sub),
+            headline=_CODE.sub(r"<code>\1</code>", escape(sentence)),
+            about=escape(about),
+            hidden=hidden,
+            names=replaced(main),
+        )
+    )

@@ -1,4 +1,5 @@
 """An executed notebook as one HTML file: code folded, outputs sanitised, no script, no request."""
+
 from __future__ import annotations
 
 import os
@@ -11,13 +12,24 @@ from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor, plain
 
 TEMPLATES = Path(__file__).parent / "templates"
-_TAGS = frozenset("a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter ol p pre progress s "
-                  "small span strong sub summary sup table tbody td tfoot th thead tr ul".split())
-_ATTRIBUTES = {"*": ["class", "style", "title"], "a": ["href"], "th": ["scope", "colspan", "rowspan"], "td": ["colspan", "rowspan"],
-               "meter": ["value", "min", "max", "low", "high", "optimum"], "progress": ["value", "max"], "details": ["open"]}
-_STYLES = frozenset("background background-color border border-left border-collapse color font-family font-size font-style font-weight "
-                    "margin margin-bottom margin-left margin-top max-width opacity overflow-wrap padding padding-left "
-                    "text-align vertical-align white-space width".split())
+_TAGS = frozenset(
+    "a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter ol p pre progress s "
+    "small span strong sub summary sup table tbody td tfoot th thead tr ul".split()
+)
+_ATTRIBUTES = {
+    "*": ["class", "style", "title"],
+    "a": ["href"],
+    "th": ["scope", "colspan", "rowspan"],
+    "td": ["colspan", "rowspan"],
+    "meter": ["value", "min", "max", "low", "high", "optimum"],
+    "progress": ["value", "max"],
+    "details": ["open"],
+}
+_STYLES = frozenset(
+    "background background-color border border-left border-collapse color font-family font-size font-style font-weight "
+    "margin margin-bottom margin-left margin-top max-width opacity overflow-wrap padding padding-left "
+    "text-align vertical-align white-space width".split()
+)
 # values that can load nothing: words, numbers, colours; no quotes, no escapes, no function but a colour
 _PLAIN_STYLE = re.compile(r"(?:[\w\s:;.,%#+-]|(?<=rgb)\(|(?<=rgba)\(|(?<=hsl)\(|(?<=hsla)\(|\))*\Z", re.I)
 _HREF = re.compile(r"(#|https?://|[\w./-]+(#[\w-]*)?\Z)")
@@ -25,7 +37,9 @@ _HREF = re.compile(r"(#|https?://|[\w./-]+(#[\w-]*)?\Z)")
 
 def _is_allowed(tag: str, name: str, value: str) -> bool:
     matches = {"style": _PLAIN_STYLE.match, "href": _HREF.match}.get(name)
-    return name in (*_ATTRIBUTES["*"], *_ATTRIBUTES.get(tag, ())) and (matches is None or matches(value) is not None)
+    return name in (*_ATTRIBUTES["*"], *_ATTRIBUTES.get(tag, ())) and (
+        matches is None or matches(value) is not None
+    )
 
 
 def _cleaner() -> Any:
@@ -33,15 +47,22 @@ def _cleaner() -> Any:
     from bleach.css_sanitizer import CSSSanitizer
     from bleach.sanitizer import Cleaner
 
-    cleaner = Cleaner(tags=_TAGS, attributes=_is_allowed, protocols={"http", "https"}, strip=True,
-                      css_sanitizer=CSSSanitizer(allowed_css_properties=_STYLES))
+    cleaner = Cleaner(
+        tags=_TAGS,
+        attributes=_is_allowed,
+        protocols={"http", "https"},
+        strip=True,
+        css_sanitizer=CSSSanitizer(allowed_css_properties=_STYLES),
+    )
     return lambda text: cleaner.clean(_BODY_OF_CODE.sub("", str(text)))
 
 
 # their content is code, not text: bleach would keep it as text once the tag is gone
 _BODY_OF_CODE = re.compile(r"<(script|style)\b[^>]*>.*?(</\1\s*>|\Z)", re.I | re.S)
 
-_NEXT = re.compile(r'href="(\d\d-[\w-]+)\.ipynb')  # a reader of pages goes on to the next page, not to a file for Jupyter
+_NEXT = re.compile(
+    r'href="(\d\d-[\w-]+)\.ipynb'
+)  # a reader of pages goes on to the next page, not to a file for Jupyter
 
 
 _LINK = re.compile(r'<a href="([^"#:]{1,300})["#][^>]{0,300}>((?:(?!<a\b).){0,2000}?)</a>', re.S)
@@ -64,24 +85,41 @@ class NotebookPages:
 
         wanted = ["text/html", "text/markdown", "image/png", "text/plain"]
         self._exporter = HTMLExporter(
-            config=Config({"NbConvertBase": {"display_data_priority": wanted}}), template_name="runbook", sanitize_html=True,
-            extra_template_basedirs=[str(TEMPLATES)], extra_template_paths=[str(TEMPLATES)], exclude_anchor_links=True)
+            config=Config({"NbConvertBase": {"display_data_priority": wanted}}),
+            template_name="runbook",
+            sanitize_html=True,
+            extra_template_basedirs=[str(TEMPLATES)],
+            extra_template_paths=[str(TEMPLATES)],
+            exclude_anchor_links=True,
+        )
         self._exporter.register_filter("clean_html", _cleaner())
-        self._exporter.register_filter("join_lines", lambda value: "".join(value) if isinstance(value, list) else str(value))
+        self._exporter.register_filter(
+            "join_lines", lambda value: "".join(value) if isinstance(value, list) else str(value)
+        )
         self._lock = threading.Lock()  # the exporter keeps state between calls
 
     def render(self, notebook: Path) -> str:
         """The page of one notebook file. Raises OSError, or nbformat's ValidationError for a file that is no notebook."""
         import nbformat
 
-        return self._page(nbformat.from_dict(Redactor(os.environ).json(nbformat.read(notebook, as_version=4))), notebook.stem)
+        return self._page(
+            nbformat.from_dict(Redactor(os.environ).json(nbformat.read(notebook, as_version=4))),
+            notebook.stem,
+        )
 
     def warm(self) -> NotebookPages:
         """Pay for the first page now: its template, lexers and cleaner are made with it."""
         from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-        self._page(new_notebook(cells=[new_markdown_cell("a"), new_code_cell("a", outputs=[
-            new_output("display_data", {"text/html": "<p>a</p>"})])]), "warm")
+        self._page(
+            new_notebook(
+                cells=[
+                    new_markdown_cell("a"),
+                    new_code_cell("a", outputs=[new_output("display_data", {"text/html": "<p>a</p>"})]),
+                ]
+            ),
+            "warm",
+        )
         return self
 
     def _page(self, node: Any, name: str) -> str:

@@ -1,4 +1,5 @@
 """index.html: the one page that is passed on. Self-contained, escaped everywhere, and never larger than MAX_BYTES."""
+
 import dataclasses
 import json
 from collections import Counter
@@ -45,8 +46,14 @@ class Cut:
 
 
 # tried in this order until the page fits
-CUTS = (Cut(4000, 24_000, 200, 60), Cut(2000, 8000, 80, 30), Cut(800, 2000, 30, 15), Cut(300, 500, 10, 8),
-        Cut(200, 0, 0, 8, sections=False), Cut(60, 0, 0, 3, sections=False))
+CUTS = (
+    Cut(4000, 24_000, 200, 60),
+    Cut(2000, 8000, 80, 30),
+    Cut(800, 2000, 30, 15),
+    Cut(300, 500, 10, 8),
+    Cut(200, 0, 0, 8, sections=False),
+    Cut(60, 0, 0, 3, sections=False),
+)
 
 
 def _middle_out(text: str, limit: int) -> str:
@@ -54,43 +61,97 @@ def _middle_out(text: str, limit: int) -> str:
         return text
     head = limit * 2 // 3
     tail = limit - head
-    return f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] {text[len(text) - tail:] if tail else ''}".rstrip()
+    return f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] {text[len(text) - tail :] if tail else ''}".rstrip()
 
 
-def render_index(document: VerdictDocument, records: Iterable[Record], files: Collection[str] = (), test: object = None,
-                 diff: str = "", collect: Sequence[str] = ()) -> str:
+def render_index(
+    document: VerdictDocument,
+    records: Iterable[Record],
+    files: Collection[str] = (),
+    test: object = None,
+    diff: str = "",
+    collect: Sequence[str] = (),
+) -> str:
     """The page of a run or of one command. ``files``: names in the run's folder that it may link to; ``test``: case.judge.Test, what to
     do next; ``diff``: the fix as a change of a script; ``collect``: lines for the next run of the job."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead = leading(document.steps, document.causes)
-    ahead = next((s.notebook for s in document.steps if lead in s.findings or len(document.steps) == 1
-                  or not lead and s.reason and s.reason.rstrip(".") in document.sentence), "")
+    ahead = next(
+        (
+            s.notebook
+            for s in document.steps
+            if lead in s.findings
+            or len(document.steps) == 1
+            or not lead
+            and s.reason
+            and s.reason.rstrip(".") in document.sentence
+        ),
+        "",
+    )
     # beside what leads, a cause that is only possible stands with its remedies among the other causes
-    answer = [one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith(POSSIBLE))]
-    weaker = [c for c in document.causes if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))]
+    answer = [
+        one for at, one in enumerate(fixes(document)) if not (lead and at and one[0].startswith(POSSIBLE))
+    ]
+    weaker = [
+        c
+        for c in document.causes
+        if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))
+    ]
     context = {
-        "doc": document, "records": known, "tables": tables, "files": set(files), "test": test, "diff": diff, "collect": collect,
+        "doc": document,
+        "records": known,
+        "tables": tables,
+        "files": set(files),
+        "test": test,
+        "diff": diff,
+        "collect": collect,
         "counts": _counts(document),
-        "verify": causes()[lead.cause].verify if lead and lead.cause in causes() else "", "lead": lead, "ahead": ahead,
+        "verify": causes()[lead.cause].verify if lead and lead.cause in causes() else "",
+        "lead": lead,
+        "ahead": ahead,
         # of a machine on which nothing is wrong the first picture of any step
-        "picture": max((t for step, made in tables.items() if step == ahead or document.verdict == "healthy" for t in made
-                        if any(_first_shown(t))), key=_first_shown, default=None),
+        "picture": max(
+            (
+                t
+                for step, made in tables.items()
+                if step == ahead or document.verdict == "healthy"
+                for t in made
+                if any(_first_shown(t))
+            ),
+            key=_first_shown,
+            default=None,
+        ),
         "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
         "weaker": [c for c in weaker if f"{POSSIBLE}{c.title}" not in dict(answer)],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
-        "fixes": answer, "fixed": [*(remedy for _, remedies in answer for remedy in remedies), *[NOTHING_KNOWN] * bool(document.causes)],
+        "fixes": answer,
+        "fixed": [
+            *(remedy for _, remedies in answer for remedy in remedies),
+            *[NOTHING_KNOWN] * bool(document.causes),
+        ],
         "by_title": {f"{POSSIBLE}{c.title}": c for c in weaker},
-        "says": {c.id: c.says for c in causes().values()}, "leading": LEADING, "open_tables": OPEN_TABLES, "open_rows": OPEN_ROWS,
+        "says": {c.id: c.says for c in causes().values()},
+        "leading": LEADING,
+        "open_tables": OPEN_TABLES,
+        "open_rows": OPEN_ROWS,
         "open_cards": OPEN_CARDS,
         "gpus": [f"{n} x {name}" if n > 1 else name for name, n in Counter(document.judged.gpus).items()],
         "tried": [(step, trial) for step, record in known.items() for trial in record.tried_by_hand],
-        "missing": not_looked_at_table(document)}
+        "missing": not_looked_at_table(document),
+    }
     template = environment().get_template("index.html.j2")
-    sub = [_counts(document)] * (len(document.steps) > 1) + [f"exit code {document.exit_code}{' if it ended now' * document.running}"]
+    sub = [_counts(document)] * (len(document.steps) > 1) + [
+        f"exit code {document.exit_code}{' if it ended now' * document.running}"
+    ]
     for cut in CUTS:
-        page = framed(template.render(context, cut=cut), "running" if document.running else document.verdict, cut.text(document.sentence),
-                      " \u00b7 ".join(sub), f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}")
+        page = framed(
+            template.render(context, cut=cut),
+            "running" if document.running else document.verdict,
+            cut.text(document.sentence),
+            " \u00b7 ".join(sub),
+            f"{cut.text(document.run.id)} \u00b7 {cut.text(document.run.started)}",
+        )
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
@@ -103,7 +164,11 @@ def _first_shown(table: Table) -> tuple[bool, bool]:
 
 def _counts(document: VerdictDocument) -> str:
     words = [s.status for s in document.steps]
-    told = [f"{words.count(w)} {badge(w).word}" for w in ("broken", "warn", "unknown", "skipped", "note", "ok") if w in words]
+    told = [
+        f"{words.count(w)} {badge(w).word}"
+        for w in ("broken", "warn", "unknown", "skipped", "note", "ok")
+        if w in words
+    ]
     return counted(len(words), "step") + (f": {', '.join(told)}" if told else "")
 
 

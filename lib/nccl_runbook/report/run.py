@@ -1,4 +1,5 @@
 """A run's folder: read its records, write verdict.json and index.html."""
+
 import dataclasses
 import os
 from pathlib import Path
@@ -41,7 +42,9 @@ def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
 def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Record], dict[str, str]]:
     """The document of a folder, the records it rests on, and those that cannot be read; their steps are unknown."""
     good, bad = read_records(run_dir)
-    run = dataclasses.replace(run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad})
+    run = dataclasses.replace(
+        run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad}
+    )
     return verdict_document(records.read(RunInfo, Redactor(os.environ).json(to_json(run))), good), good, bad
 
 
@@ -52,8 +55,12 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     document, found, _ = build(run_dir, run)
     document.written = utc_now()
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
-    records.write_texts({run_dir / "verdict.json": records.json_text(document, Redactor(os.environ)),
-                         run_dir / "index.html": render_index(document, found, files)})
+    records.write_texts(
+        {
+            run_dir / "verdict.json": records.json_text(document, Redactor(os.environ)),
+            run_dir / "index.html": render_index(document, found, files),
+        }
+    )
     return document
 
 
@@ -63,23 +70,41 @@ def info_of(run_dir: Path) -> RunInfo:
         run = records.read(VerdictDocument, (run_dir / "verdict.json").read_bytes()).run
         return run if run.command else dataclasses.replace(run, planned=[], not_run={})
     except (OSError, records.RecordError):
-        return RunInfo(id=run_dir.name, started=min((r.started for r in read_records(run_dir)[0]), default=utc_now()))
+        return RunInfo(
+            id=run_dir.name, started=min((r.started for r in read_records(run_dir)[0]), default=utc_now())
+        )
 
 
 def collect(run_dir: Path) -> RunFolder:
     """The verdict of a folder as a fact, for 99-verdict; nothing is written."""
     document, found, unreadable = build(run_dir, info_of(run_dir))
-    return RunFolder(run_dir.name, [r.step for r in found if r.step != VERDICT_STEP], unreadable, to_json(document))
+    return RunFolder(
+        run_dir.name, [r.step for r in found if r.step != VERDICT_STEP], unreadable, to_json(document)
+    )
 
 
 def judge(folder: RunFolder) -> list[Finding]:
     """At least one finding: records read, a record unreadable, or none at all. The verdict is the sum of the steps, not judged here."""
-    found = [Finding("record-unreadable", Severity.UNKNOWN, f"the record of {step} cannot be read", (Evidence(why, f"{step}.json"),))
-             for step, why in folder.unreadable.items()]
+    found = [
+        Finding(
+            "record-unreadable",
+            Severity.UNKNOWN,
+            f"the record of {step} cannot be read",
+            (Evidence(why, f"{step}.json"),),
+        )
+        for step, why in folder.unreadable.items()
+    ]
     if not folder.read:
         return [*found, Finding("no-records", Severity.UNKNOWN, f"no step left a record in {folder.name}")]
-    return [*found, Finding("records-read", Severity.OK, f"{counted(len(folder.read), 'record')} read",
-                            (Evidence(", ".join(folder.read), folder.name),))]
+    return [
+        *found,
+        Finding(
+            "records-read",
+            Severity.OK,
+            f"{counted(len(folder.read), 'record')} read",
+            (Evidence(", ".join(folder.read), folder.name),),
+        ),
+    ]
 
 
 def write_by_hand(run_dir: Path, by_hand: bool) -> Line:

@@ -3,6 +3,7 @@
 Markup stands in templates/, escaped everywhere; jinja2 is loaded with the first page or cell. Pictures are SVG without script, in colours
 that read on light and dark pages.
 """
+
 import base64
 import collections
 import dataclasses
@@ -35,8 +36,13 @@ def environment() -> Any:
     """Where templates are found; in each of them ``badge`` and ``tones`` say how a status looks."""
     import jinja2
 
-    made = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.globals.update(badge=badge, tones=TONES, who=WHO, folder=os.environ.get(FOLDER, ""))
     return made
 
@@ -59,7 +65,10 @@ class Curve:
     def svg(self) -> str:
         """The picture; "" where there is nothing to draw."""
         # what can be drawn, bounded
-        clean = {n: [(x, y) for x, y in points[:MOST_POINTS] if 0 < x < 1e18 and 1e-9 < y < 1e12] for n, points in self.series.items()}
+        clean = {
+            n: [(x, y) for x, y in points[:MOST_POINTS] if 0 < x < 1e18 and 1e-9 < y < 1e12]
+            for n, points in self.series.items()
+        }
         points = dict([(name, points) for name, points in clean.items() if points][:MOST_SERIES])
         every = [p for line in points.values() for p in line]
         if len({x for x, _ in every}) < 2:
@@ -77,7 +86,10 @@ class Lanes:
 
     def svg(self) -> str:
         """The picture; "" where there is no time between the marks."""
-        clean = {name: [mark for mark in marks[:MOST_POINTS] if 0 <= mark[0] < 1e9] for name, marks in self.lanes.items()}
+        clean = {
+            name: [mark for mark in marks[:MOST_POINTS] if 0 <= mark[0] < 1e9]
+            for name, marks in self.lanes.items()
+        }
         shown = dict([(name, marks) for name, marks in clean.items() if marks][:MOST_LANES])
         return str(macros("pictures.svg.j2").lanes(shown, len(clean) - len(shown))) if shown else ""
 
@@ -91,7 +103,10 @@ class Bars:
 
     def svg(self) -> str:
         """The picture; "" where there is nothing to draw."""
-        clean = {name: [part for part in parts[:MOST_POINTS] if 0 < part[1] < 1e12] for name, parts in self.bars.items()}
+        clean = {
+            name: [part for part in parts[:MOST_POINTS] if 0 < part[1] < 1e12]
+            for name, parts in self.bars.items()
+        }
         shown = dict([(name, parts) for name, parts in clean.items() if parts][:MOST_LANES])
         return str(macros("pictures.svg.j2").bars(shown, self.unit)) if shown else ""
 
@@ -103,14 +118,21 @@ class Plot:
 
     def __init__(self, xs: list[float], ys: list[float]) -> None:
         self.x0, self.x1 = math.log2(min(xs)), math.log2(max(xs))
-        self.y0, self.y1 = math.floor(math.log10(min(ys))), max(math.ceil(math.log10(max(ys))), math.floor(math.log10(min(ys))) + 1)
+        self.y0, self.y1 = (
+            math.floor(math.log10(min(ys))),
+            max(math.ceil(math.log10(max(ys))), math.floor(math.log10(min(ys))) + 1),
+        )
         self.xs = sorted(set(xs))
 
     def x(self, value: float) -> float:
-        return round(self.left + (math.log2(value) - self.x0) / (self.x1 - self.x0) * (self.right - self.left), 1)
+        return round(
+            self.left + (math.log2(value) - self.x0) / (self.x1 - self.x0) * (self.right - self.left), 1
+        )
 
     def y(self, value: float) -> float:
-        return round(self.bottom - (math.log10(value) - self.y0) / (self.y1 - self.y0) * (self.bottom - self.top), 1)
+        return round(
+            self.bottom - (math.log10(value) - self.y0) / (self.y1 - self.y0) * (self.bottom - self.top), 1
+        )
 
 
 def size_words(size_bytes: float) -> str:
@@ -123,6 +145,7 @@ def size_words(size_bytes: float) -> str:
 
 
 # --- tables
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -138,7 +161,11 @@ class Cell:
 
     @property
     def background(self) -> str:
-        return TONES[self.tone] if self.heat is None else f"hsla({int(120 * max(0.0, min(1.0, self.heat)))},70%,45%,.3)"
+        return (
+            TONES[self.tone]
+            if self.heat is None
+            else f"hsla({int(120 * max(0.0, min(1.0, self.heat)))},70%,45%,.3)"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,12 +183,21 @@ class Table:
     drawn: Literal["", "grid", "spread", "strip"] = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows])
+        object.__setattr__(
+            self, "rows", [[c if isinstance(c, Cell) else Cell(str(c)) for c in row] for row in self.rows]
+        )
 
     @property
     def filled(self) -> list[int]:
         """The columns that say something, the first one always."""
-        return [0, *(at for at in range(1, len(self.columns)) if not self.rows or any(row[at].text for row in self.rows if at < len(row)))]
+        return [
+            0,
+            *(
+                at
+                for at in range(1, len(self.columns))
+                if not self.rows or any(row[at].text for row in self.rows if at < len(row))
+            ),
+        ]
 
     @property
     def picture(self) -> str:
@@ -182,6 +218,7 @@ class Table:
 def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Callable[..., Table]]:
     """For a function that makes a table of a fact: ``caption`` goes before its own. A Gap in place of the fact, or of what is ``inside``
     it (``nvml``, then ``pairs`` of that), stands in a table of that caption, with its reason."""
+
     def of(make: Callable[..., Table]) -> Callable[..., Table]:
         @functools.wraps(make)
         def table(fact: Any, *more: Any, **options: Any) -> Table:
@@ -192,11 +229,15 @@ def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Calla
                 return Table(caption, ["not looked at", "why"], [[Cell(seen.reason, "muted"), seen.detail]])
             made = make(fact, *more, **options)
             return dataclasses.replace(made, caption=caption + made.caption)
+
         return table
+
     return of
 
 
-_QUOTED = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""", re.DOTALL)  # as a shell reads it: each once, from the left
+_QUOTED = re.compile(
+    r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""", re.DOTALL
+)  # as a shell reads it: each once, from the left
 
 
 def short_path(path: Path) -> str:
@@ -210,7 +251,9 @@ def finding_text(finding: Finding) -> str:
     status = f" ({badge(finding.status).word})" if finding.cause and finding.status else ""
     told = [("seen", e) for e in finding.evidence] + [("against", e) for e in finding.against]
     lines = [f"    {what}: {e.text}" + (f" [{e.source}]" if e.source else "") for what, e in told]
-    return "\n".join([f"{look.symbol} {look.word}: {finding.title}{status}", *lines, *map(remedy_text, finding.remedy)])
+    return "\n".join(
+        [f"{look.symbol} {look.word}: {finding.title}{status}", *lines, *map(remedy_text, finding.remedy)]
+    )
 
 
 def remedy_text(remedy: Remedy) -> str:
@@ -233,7 +276,10 @@ class StepView:
 
     def __repr__(self) -> str:
         record, look = self.record, badge(self.record.status)
-        lines = [f"{look.symbol} {record.step}: {look.word} - {record.reason}", *map(finding_text, record.findings)]
+        lines = [
+            f"{look.symbol} {record.step}: {look.word} - {record.reason}",
+            *map(finding_text, record.findings),
+        ]
         lines += [f"not looked at: {line}" for line in record.not_looked_at]
         lines += _by_hand(record.commands)
         return "\n".join(lines + ([f"record: {short_path(self.path)}"] if self.path else []))
@@ -241,10 +287,15 @@ class StepView:
 
 def _by_hand(commands: list[Command]) -> list[str]:
     """Lines to paste; a long value that several of them carry, such as a model's shapes, is set once."""
-    found = collections.Counter(v for c in commands for v in _QUOTED.findall(c.line) if v[0] == "'" and len(v) > 300)
+    found = collections.Counter(
+        v for c in commands for v in _QUOTED.findall(c.line) if v[0] == "'" and len(v) > 300
+    )
     value = next((v for v, count in found.most_common(1) if count > 1), "")
-    return [f"repeat by hand, first: LONG={value}"] * bool(value) + [f"repeat by hand, in the runbook's folder ({c.label}): " + _QUOTED.sub(
-        lambda m: '"$LONG"' if m[0] == value else m[0], c.line) for c in commands]
+    return [f"repeat by hand, first: LONG={value}"] * bool(value) + [
+        f"repeat by hand, in the runbook's folder ({c.label}): "
+        + _QUOTED.sub(lambda m: '"$LONG"' if m[0] == value else m[0], c.line)
+        for c in commands
+    ]
 
 
 class Line(str):
@@ -263,8 +314,13 @@ def _badged(status: str) -> Cell:
 
 def steps_table(document: VerdictDocument) -> Table:
     """Every step with its status and one line why."""
-    rows = [[s.notebook, _badged(s.status), s.reason, f"{s.wall_s:.1f}" if s.wall_s else ""] for s in document.steps]
-    return Table("Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step left a record.")
+    rows = [
+        [s.notebook, _badged(s.status), s.reason, f"{s.wall_s:.1f}" if s.wall_s else ""]
+        for s in document.steps
+    ]
+    return Table(
+        "Steps", ["step", "status", "why", "seconds"], rows, "" if rows else "No step left a record."
+    )
 
 
 def not_looked_at_table(document: VerdictDocument) -> Table:
@@ -274,6 +330,14 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
     """
     parts = ((*line.split(": ", 2), "", "")[:3] for line in document.not_looked_at)
     groups = grouped((why or what, (step, what if why else "")) for step, what, why in parts)
-    rows = [[", ".join(dict.fromkeys(s for s, _ in of)), why, of[0][1] + f" and {n - 1} more" * (n > 1)]
-            for why, of in groups.items() if (n := len({w for _, w in of}))]
-    return Table("Not looked at", ["step", "why", "in the record"], rows, "" if rows else "Everything requested was seen.")
+    rows = [
+        [", ".join(dict.fromkeys(s for s, _ in of)), why, of[0][1] + f" and {n - 1} more" * (n > 1)]
+        for why, of in groups.items()
+        if (n := len({w for _, w in of}))
+    ]
+    return Table(
+        "Not looked at",
+        ["step", "why", "in the record"],
+        rows,
+        "" if rows else "Everything requested was seen.",
+    )

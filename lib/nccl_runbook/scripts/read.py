@@ -2,6 +2,7 @@
 
 Variables that the same text sets and arithmetic are worked out. What needs a shell ($(...), a variable from elsewhere) stays as written.
 """
+
 import ast
 import dataclasses
 import itertools
@@ -16,13 +17,17 @@ MOST_BYTES = 1 << 20
 MOST_COMMANDS = 50_000  # of one text; with more it is a log or a table
 MOST_LEVELS = 4
 MOST_HEREDOCS = 500  # of one text: for each the rest is searched
-MOST_EXPANDED = 1 << 20  # characters that the variables of a text may be put in for: `A=$A$A` doubles with each line
+MOST_EXPANDED = (
+    1 << 20
+)  # characters that the variables of a text may be put in for: `A=$A$A` doubles with each line
 _HERE = r"<<(?P<tabs>-?)[ \t]*\\?(?P<quote>[\"']?)(?P<name>[A-Za-z_][\w.-]*)(?P=quote)"
 # a quote that is never closed is a letter, < one of a word unless a heredoc begins there
 _TOKEN = re.compile(
     rf"(?P<gap>(?:[ \t\r]|\\[ \t]*(?:\r?\n|\Z))+|\#[^\n]*)|(?P<end>[;&|\n]+)|(?P<here>{_HERE})|"
     r"(?P<word>(?:[^ \t\r\n;&|\"'\\<$]+|\$\(\((?:[^()\n]|\([^()\n]*\))*\)\)|\"(?:[^\"\\]|\\.)*\"|'[^']*'|<<<|"
-    r"\\(?![ \t]*(?:\r?\n|\Z)).|[\"'$]|<(?!<-?[ \t]*\\?[\"']?[A-Za-z_]))+)|.", re.S)
+    r"\\(?![ \t]*(?:\r?\n|\Z)).|[\"'$]|<(?!<-?[ \t]*\\?[\"']?[A-Za-z_]))+)|.",
+    re.S,
+)
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)", re.S)
 _NO_SHELL = {"cat", "python", "python3"}  # unless they write a file
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.M)
@@ -30,13 +35,37 @@ _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
 _USED = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|(\w+))")
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
-_DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)  # overrides as Hydra and OmegaConf take them
-_BEFORE = {"env", "export", "declare", "-x", "exec", "nohup", "time", "then", "do", "else", "if", "!", "{", "("}
+_DOTTED = re.compile(
+    r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S
+)  # overrides as Hydra and OmegaConf take them
+_BEFORE = {
+    "env",
+    "export",
+    "declare",
+    "-x",
+    "exec",
+    "nohup",
+    "time",
+    "then",
+    "do",
+    "else",
+    "if",
+    "!",
+    "{",
+    "(",
+}
 # where one line does not say for another which GPUs there are, or where ranks need none of their own
 _UNSURE = re.compile(
     r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|docker|podman|apptainer|singularity|enroot|ssh|hostfile)\b|"
-    r"--cpu\b|device[= ]cpu|\(\)\s{0,4}\{|-u CUDA|CUDA_VISIBLE_DEVICES(?:\+=|=[^\n]{0,40}:-)|> ?[^\n ]{1,100} ?<<|<<[^\n]{1,40}>")
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv, ast.Mod: operator.mod}
+    r"--cpu\b|device[= ]cpu|\(\)\s{0,4}\{|-u CUDA|CUDA_VISIBLE_DEVICES(?:\+=|=[^\n]{0,40}:-)|> ?[^\n ]{1,100} ?<<|<<[^\n]{1,40}>"
+)
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,36 +102,67 @@ def read(text: str) -> Script:
     names = ("SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_GPUS_PER_NODE")
     known = {name: str(value) for name, value in zip(names, asked * 2) if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
-    launchers = {program: name for name, row in table("scripts/launchers").items() for program in row["programs"]}
+    launchers = {
+        program: name for name, row in table("scripts/launchers").items() for program in row["programs"]
+    }
     # what follows the script that a launcher starts is for that script
-    told = [(launchers[program], _size(launchers[program], re.split(r"(?<!mason)\.py(?= |$)", c.text, maxsplit=1)[0]),
-             c.env.get("CUDA_VISIBLE_DEVICES", "")) for c in commands
-            for program in dict.fromkeys(map(posixpath.basename, c.words if c.words[0] == "srun" else c.words[:3]))
-            if program in launchers and c.words[0] not in ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")]
+    told = [
+        (
+            launchers[program],
+            _size(launchers[program], re.split(r"(?<!mason)\.py(?= |$)", c.text, maxsplit=1)[0]),
+            c.env.get("CUDA_VISIBLE_DEVICES", ""),
+        )
+        for c in commands
+        for program in dict.fromkeys(
+            map(posixpath.basename, c.words if c.words[0] == "srun" else c.words[:3])
+        )
+        if program in launchers
+        and c.words[0] not in ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")
+    ]
     submitted = [asked, *(size for name, size, _ in told if name in ("sbatch", "mason"))]
     nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
-    sourced = [*(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
-               *(file for c in commands for file in c.flags.get("env_file", ())[:1])]
-    crowded = ((size[1], there) for name, size, shown in told if name not in ("sbatch", "mason")
-               for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else asked[1]] if 0 < there < size[1])
-    return Script(commands, nodes, gpus, max([nodes, *(size[0] for _, size, _ in told)]), tuple(dict.fromkeys(sourced)),
-                  () if _UNSURE.search(text[:MOST_BYTES]) else next(crowded, ()))
+    sourced = [
+        *(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
+        *(file for c in commands for file in c.flags.get("env_file", ())[:1]),
+    ]
+    crowded = (
+        (size[1], there)
+        for name, size, shown in told
+        if name not in ("sbatch", "mason")
+        for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else asked[1]]
+        if 0 < there < size[1]
+    )
+    return Script(
+        commands,
+        nodes,
+        gpus,
+        max([nodes, *(size[0] for _, size, _ in told)]),
+        tuple(dict.fromkeys(sourced)),
+        () if _UNSURE.search(text[:MOST_BYTES]) else next(crowded, ()),
+    )
 
 
 def _size(launcher: str, text: str) -> tuple[int, int]:
     """Nodes, and GPUs of a node, as this launcher gets them."""
     row = table("scripts/launchers")[launcher]
-    nodes, gpus, total = (int(next(reversed(re.findall(row[what], text)), 0)) if what in row else 0 for what in ("nodes", "gpus", "total"))
+    nodes, gpus, total = (
+        int(next(reversed(re.findall(row[what], text)), 0)) if what in row else 0
+        for what in ("nodes", "gpus", "total")
+    )
     return nodes, gpus or total // (nodes or 1)
 
 
-def _commands(text: str, known: dict[str, str], left: list[int],
-              levels: int = MOST_LEVELS) -> Iterator[Command]:
+def _commands(
+    text: str, known: dict[str, str], left: list[int], levels: int = MOST_LEVELS
+) -> Iterator[Command]:
     """Every command, with variables put in. ``left``: how many characters may still be put in, of all texts together: none
     grows without end."""
     # an escaped operator is for the shell of whoever is handed these words
-    lines = (own for line in _split(worked_out(text, None))
-             for own in _groups(line, lambda w: w and not w.strip(";&|\n")))
+    lines = (
+        own
+        for line in _split(worked_out(text, None))
+        for own in _groups(line, lambda w: w and not w.strip(";&|\n"))
+    )
     for line in lines:
         words, env, at = [w for word in line for w in _expanded(word, known, left)], {}, 0
         while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
@@ -114,9 +174,13 @@ def _commands(text: str, known: dict[str, str], left: list[int],
         visible = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
         for command in _groups(words[at:], "--".__eq__):
             yield Command(tuple(command), _flags(command), {**visible, **env})
-            inner = command[command.index("-c") + 1:][:1] if "-c" in command and levels else []
-            yield from (c for line in inner if re.search(r"\s", line)
-                        for c in _commands(line, {**known, **env}, left, levels - 1))
+            inner = command[command.index("-c") + 1 :][:1] if "-c" in command and levels else []
+            yield from (
+                c
+                for line in inner
+                if re.search(r"\s", line)
+                for c in _commands(line, {**known, **env}, left, levels - 1)
+            )
 
 
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
@@ -125,17 +189,23 @@ def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]
     left[0] -= sum(len(known.get(name, "")) for name in names)
     if left[0] < 0 or not (names or "$((" in word):
         return [word]
-    filled = worked_out(_USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]),
-                                  word), known)
+    filled = worked_out(
+        _USED.sub(lambda m: known.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), word), known
+    )
     return next(_split(filled), []) if _USED.fullmatch(word) and re.search(r"\s", filled) else [filled]
 
 
 def worked_out(text: str, known: Mapping[str, str] | None) -> str:
     """The text with $((4 * 1024)) as its result; without blanks in it where ``known`` is None or that is unknown."""
+
     def result(found: re.Match[str]) -> str:
         expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", found[1])
         try:
-            return f"$(({expression}))" if known is None else str(_number(ast.parse(expression, mode="eval").body, known))
+            return (
+                f"$(({expression}))"
+                if known is None
+                else str(_number(ast.parse(expression, mode="eval").body, known))
+            )
         except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
             return f"$(({expression}))"
 
@@ -192,7 +262,12 @@ def _unquoted(word: str) -> str:
     """As the shell takes it; within double quotes a backslash stays but before a quote, itself and the end of a line."""
     if not {*"\"'\\"} & {*word}:
         return word
-    return _QUOTED.sub(lambda m: re.sub(r"\\(?:([\\\"])|[ \t]*\r?\n)", r"\1", m[1]) if m[1] is not None else m[2] or m[3] or "", word)
+    return _QUOTED.sub(
+        lambda m: (
+            re.sub(r"\\(?:([\\\"])|[ \t]*\r?\n)", r"\1", m[1]) if m[1] is not None else m[2] or m[3] or ""
+        ),
+        word,
+    )
 
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:

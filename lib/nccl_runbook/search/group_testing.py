@@ -4,6 +4,7 @@ The model: a world fails if a faulty GPU is in it, or both ends of a faulty link
 search asks for *rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. ``replay``
 judges recorded rounds.
 """
+
 import dataclasses
 import math
 from itertools import combinations
@@ -39,7 +40,6 @@ class Diagnosis:
     repeated: int = 0
 
 
-
 class _Unsteady(Exception):
     """A group both failed and passed; ``args[0]``: that group."""
 
@@ -69,8 +69,10 @@ class _Outcomes:
         """A group that contains one that failed fails, one inside a group that passed passes; None: not
         known."""
         here = frozenset(group)
-        return max((passed for known, passed in self.known.items()
-                    if (here <= known if passed else known <= here)), default=None)
+        return max(
+            (passed for known, passed in self.known.items() if (here <= known if passed else known <= here)),
+            default=None,
+        )
 
     def run(self, groups: Round) -> Answers:
         self.left -= len(groups)
@@ -102,7 +104,9 @@ class _Outcomes:
         comes and goes passes once by chance, and then it looks like another fault."""
         passed = [k for k, fine in self.known.items() if fine]
         most = [tuple(sorted(k)) for k in passed if len(k) > 1 and not any(k < other for other in passed)]
-        for group, fine in [(self.smallest, False)] * CONFIRM + [(g, True) for g in sorted(most, key=len)[-CONFIRM:] * (CONFIRM // 2)]:
+        for group, fine in [(self.smallest, False)] * CONFIRM + [
+            (g, True) for g in sorted(most, key=len)[-CONFIRM:] * (CONFIRM // 2)
+        ]:
             self.recurs([group], fine)
 
     @property
@@ -128,8 +132,12 @@ def identify(gpus: Sequence[int], answer: Asked, repeats: int = REPEATS) -> Diag
         return Diagnosis("unclear", within=outcomes.smallest)
     except _Unsteady as unsteady:
         group = tuple(unsteady.args[0])
-        return Diagnosis("intermittent", within=group, repeated=repeats,
-                         failed=sum(not answer([group])[group] for _ in range(repeats)))
+        return Diagnosis(
+            "intermittent",
+            within=group,
+            repeated=repeats,
+            failed=sum(not answer([group])[group] for _ in range(repeats)),
+        )
 
 
 def _identify(outcomes: _Outcomes) -> Diagnosis:
@@ -141,8 +149,9 @@ def _identify(outcomes: _Outcomes) -> Diagnosis:
     if not sides and not bad:
         return _count(outcomes, rest)
     if not bad and _is_split(outcomes, sides):
-        return Diagnosis("split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)),
-                         within=outcomes.smallest)
+        return Diagnosis(
+            "split", sides=tuple(sorted(tuple(sorted(side)) for side in sides)), within=outcomes.smallest
+        )
     if not sides or len(sides) > 2 and len(sides[0]) < 2:
         return Diagnosis("unclear", within=outcomes.smallest)
     return _located(outcomes, bad, sides)
@@ -155,8 +164,12 @@ def _no_two(outcomes: _Outcomes, rest: List[int]) -> bool:
     teams, passed = [rest] if len(rest) <= 10 else [rest[:6], rest[6:12]], False
     for turn in range(len(teams[0])):
         if not passed or len(rest) <= MATRIX_MOST:
-            pairs = [(a, b) for t in teams for (i, a), (j, b) in combinations(enumerate(t), 2)
-                     if (i + j) % len(t) == turn]
+            pairs = [
+                (a, b)
+                for t in teams
+                for (i, a), (j, b) in combinations(enumerate(t), 2)
+                if (i + j) % len(t) == turn
+            ]
             passed = any(outcomes.ask(*pairs)) or passed
     return len(rest) > 2 and not passed
 
@@ -196,8 +209,11 @@ def _partners(outcomes: _Outcomes, gpu: int, group: List[int]) -> List[int]:
     if len(group) == 1:
         return group
     first = _partners(outcomes, gpu, group[: len(group) // 2])
-    return first if len(first) >= outcomes.enough else \
-        [*first, *_partners(outcomes, gpu, group[len(group) // 2 :])]
+    return (
+        first
+        if len(first) >= outcomes.enough
+        else [*first, *_partners(outcomes, gpu, group[len(group) // 2 :])]
+    )
 
 
 def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> bool:
@@ -221,24 +237,34 @@ def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Dia
     """Across the sides: a GPU that fails with enough of the largest is bad, else each failing pair is a
     link."""
     links, stars = [], []
-    for gpu, own, larger in ((g, side, sides[:at]) for at, side in enumerate(sides)
-                             for g in (side if at else ())):
+    for gpu, own, larger in (
+        (g, side, sides[:at]) for at, side in enumerate(sides) for g in (side if at else ())
+    ):
         for side in larger:
             row = _partners(outcomes, gpu, [g for g in side if g not in stars])
-            every = len(row) >= max(2, len(side)) and not any(outcomes.known_to_pass([gpu, g]) for g in outcomes.gpus if g != gpu)
+            every = len(row) >= max(2, len(side)) and not any(
+                outcomes.known_to_pass([gpu, g]) for g in outcomes.gpus if g != gpu
+            )
             if own == [gpu] and side is sides[0] and (every or len(row) >= outcomes.enough):
                 stars.append(gpu)
                 break
             links += [(min(gpu, g), max(gpu, g)) for g in row]
-    faulty, pairs = tuple(sorted([*bad, *stars])), tuple(sorted({p for p in links if not set(stars) & set(p)}))
+    faulty, pairs = (
+        tuple(sorted([*bad, *stars])),
+        tuple(sorted({p for p in links if not set(stars) & set(p)})),
+    )
     for pair in pairs:
         outcomes.recurs([pair])
     for gone in ({p[0] for p in pairs}, {p[1] for p in pairs}):  # the faults found must explain everything
         good = [g for g in outcomes.gpus if g not in faulty and g not in gone]
         if stars and len(good) < 2 or not outcomes.passes(good):
             return Diagnosis("unclear", within=outcomes.smallest)
-    return Diagnosis("several" if faulty and pairs else "gpus" if faulty else "pairs", faulty, pairs,
-                     within=outcomes.smallest)
+    return Diagnosis(
+        "several" if faulty and pairs else "gpus" if faulty else "pairs",
+        faulty,
+        pairs,
+        within=outcomes.smallest,
+    )
 
 
 def _count(outcomes: _Outcomes, rest: List[int]) -> Diagnosis:
@@ -254,6 +280,7 @@ def _count(outcomes: _Outcomes, rest: List[int]) -> Diagnosis:
 
 
 # --- recorded rounds, and how sure a rate is
+
 
 def wilson(failed: int, runs: int) -> Tuple[float, float]:
     """The interval in which the true rate lies with 95 % (E. B. Wilson, 1927); 0 to 1 without a run."""
@@ -281,11 +308,16 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
         return identify(gpus, answer, repeats)
     except KeyError:
         fewer = replay(gpus, rounds, repeats - 1) if repeats > REPEATS // 4 else None
-        return fewer if fewer and fewer.kind == "intermittent" else Diagnosis("unclear", within=min(failed, key=len))
+        return (
+            fewer
+            if fewer and fewer.kind == "intermittent"
+            else Diagnosis("unclear", within=min(failed, key=len))
+        )
 
 
 def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
     """The diagnosis where every pair was tried and just these failed: what a search would find if larger
     groups fail by their pairs."""
-    return identify(sorted(gpus),
-                    lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question})
+    return identify(
+        sorted(gpus), lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question}
+    )

@@ -1,4 +1,5 @@
 """From a set of differences to the few that carry an effect, by halving it. Pure; Python >= 3.9, as the node walks by it too."""
+
 import dataclasses
 from typing import Callable, Dict, FrozenSet, Generic, Optional, Sequence, Tuple, TypeVar
 
@@ -37,8 +38,9 @@ def _guilty(suspects: Sequence[T], beside: Sequence[T], shows: Callable[[Sequenc
     return [*_guilty(first, [*beside, *second], shows), *_guilty(second, [*beside, *first], shows)]
 
 
-def halve(candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[bool]],
-          most: int = 40) -> Halved[T]:
+def halve(
+    candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[bool]], most: int = 40
+) -> Halved[T]:
     """Which of ``candidates``, no two of them equal, carry the effect. ``shows(subset)``: whether it shows
     with that subset alone (never asked twice for one); None if that cannot be said. The caller has seen that
     it shows with all of them and not with none; ``most``: answers at most.

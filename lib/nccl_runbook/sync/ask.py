@@ -1,4 +1,5 @@
 """Weight syncs, one world a method: what was moved, how fast, and whether every byte arrived."""
+
 import contextlib
 import json
 import os
@@ -16,17 +17,25 @@ from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTi
 
 _FOLDER = "nccl-runbook-sync-"
 _BUCKET_MIB = "512"
-_LEAST_S = 5.0          # below that no arm is started
-_KEPT_S = 12.0          # of the budget for each method that is still to come: a world and a first sync
+_LEAST_S = 5.0  # below that no arm is started
+_KEPT_S = 12.0  # of the budget for each method that is still to come: a world and a first sync
 _ONE_GPU_S = 20.0
 _SHM = "/dev/shm"
 _ON_GPUS = ("nccl", "ipc")
 
 
-def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], methods: str = "usual",
-            directory: str = "",
-            repeats: int = 3, deadline_s: float = 100.0, busy: str = "", tp: int = 1,
-            say: Callable[[str], None] = lambda _: None) -> SyncRuns:
+def collect(
+    engine: Engine,
+    spec: Dict[str, Any],
+    devices: List[Optional[int]],
+    methods: str = "usual",
+    directory: str = "",
+    repeats: int = 3,
+    deadline_s: float = 100.0,
+    busy: str = "",
+    tp: int = 1,
+    say: Callable[[str], None] = lambda _: None,
+) -> SyncRuns:
     """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or a signal came; ``say``
     hears of each.
 
@@ -37,18 +46,30 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
     one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
     """
     ends, chosen = time.monotonic() + deadline_s, methods_of(methods, devices)
-    options = ["--busy", _numbers("receivers_busy", busy or "0", 0), "--tp", str(tp), "--repeats",
-               str(repeats)]
+    options = [
+        "--busy",
+        _numbers("receivers_busy", busy or "0", 0),
+        "--tp",
+        str(tp),
+        "--repeats",
+        str(repeats),
+    ]
     if tp < 1 or (len(devices) - 1) % tp:
         raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
     parent = os.path.abspath(directory or tempfile.gettempdir())
     sweep([parent, _SHM] if local else [], [_FOLDER])
-    if local and any("disk" in m and "shm" not in m for m in chosen) and not os.access(os.path.join(parent, ""), os.W_OK | os.X_OK):
+    if (
+        local
+        and any("disk" in m and "shm" not in m for m in chosen)
+        and not os.access(os.path.join(parent, ""), os.W_OK | os.X_OK)
+    ):
         raise ValueError(f"directory: there is no folder {parent} in which files can be written")
     worlds: Dict[str, Union[World, Gap]] = {}
     arms: Dict[str, Union[SyncArm, Gap]] = {}
-    say(f"weight sync of {spec['name']}, {counted(len(chosen), 'method')} in {deadline_s:.0f} s: running {chosen[0]}")
+    say(
+        f"weight sync of {spec['name']}, {counted(len(chosen), 'method')} in {deadline_s:.0f} s: running {chosen[0]}"
+    )
     for method, following in zip(chosen, [*chosen[1:], ""]):
         left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
         share_s = max(left_s / (later + 1), left_s - later * _KEPT_S)
@@ -56,7 +77,9 @@ def collect(engine: Engine, spec: Dict[str, Any], devices: List[Optional[int]], 
             worlds[method] = world = _world(engine, method, spec, devices, folder, options, share_s)
         arms[method] = world if isinstance(world, Gap) else _arm(method, world, engine.stopped())
         then = f"; running {following}" if following and not engine.stopped() else ""
-        say(f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}{then}")
+        say(
+            f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}{then}"
+        )
     return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, arms, tp)
 
 
@@ -71,7 +94,9 @@ def _numbers(name: str, text: str, least: int) -> str:
     """The text, if it is whole numbers of at least ``least`` with commas."""
     parts = [p.strip() for p in text.split(",")]
     if not all(p.isdecimal() and least <= int(p) < 1 << 20 for p in parts):
-        raise ValueError(f"{name}: {text!r} is not of the form 512 or 64,256, each from {least} to {(1 << 20) - 1}")
+        raise ValueError(
+            f"{name}: {text!r} is not of the form 512 or 64,256, each from {least} to {(1 << 20) - 1}"
+        )
     return ",".join(parts)
 
 
@@ -82,8 +107,11 @@ def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List
     if methods in ("all", "usual"):
         few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk")
         names = METHODS if methods == "all" else few
-        return [m for m in names if (devices[0] is not None or not m.startswith(_ON_GPUS))
-                and (shared or m != "nccl-one-gpu")]
+        return [
+            m
+            for m in names
+            if (devices[0] is not None or not m.startswith(_ON_GPUS)) and (shared or m != "nccl-one-gpu")
+        ]
     names = [m.strip() for m in methods.split(",")]
     for name in names:
         if name.partition("@")[0] not in METHODS:
@@ -96,49 +124,96 @@ def _buckets(method: str) -> str:
     return _numbers(method, method.partition("@")[2].replace("+", ",") or _BUCKET_MIB, 1)
 
 
-def _world(engine: Engine, method: str, spec: Dict[str, Any], devices: List[Optional[int]], folder: str,
-           options: List[str],
-           left_s: float) -> Union[World, Gap]:
+def _world(
+    engine: Engine,
+    method: str,
+    spec: Dict[str, Any],
+    devices: List[Optional[int]],
+    folder: str,
+    options: List[str],
+    left_s: float,
+) -> Union[World, Gap]:
     if engine.stopped():
         return Gap("not-run", engine.stopped())
     if left_s < _LEAST_S:
-        return Gap("not-run", f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, or methods={method}")
+        return Gap(
+            "not-run",
+            f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, or methods={method}",
+        )
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, but CUDA shows none")
     nccl = engine.judged()["nccl"] if method == "nccl-one-gpu" else ""
     # NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so its time is bounded
     if method == "nccl-one-gpu" and tuple(map(int, re.findall(r"\d+", nccl)[:2])) < (2, 30):
-        return Gap("unsupported",
-                   f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does")
+        return Gap(
+            "unsupported",
+            f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does",
+        )
     name = method.partition("@")[0]
-    args = ["--method", "nccl-flat" if name == "nccl-one-gpu" else name, "--spec", json.dumps(spec, separators=(",", ":")),
-            "--buckets", _buckets(method), *options, *["--directory", folder] * ("disk" in method), *["--cpu"] * (devices[0] is None)]
-    env = {**(LOGGED if method.startswith("nccl") else {}),
-           **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {})}
-    return engine.run(WorldRequest(f"weight sync, {method}", "weight_sync.py", list(devices), args, env,
-                                   min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s))
+    args = [
+        "--method",
+        "nccl-flat" if name == "nccl-one-gpu" else name,
+        "--spec",
+        json.dumps(spec, separators=(",", ":")),
+        "--buckets",
+        _buckets(method),
+        *options,
+        *["--directory", folder] * ("disk" in method),
+        *["--cpu"] * (devices[0] is None),
+    ]
+    env = {
+        **(LOGGED if method.startswith("nccl") else {}),
+        **({"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if method == "nccl-one-gpu" else {}),
+    }
+    return engine.run(
+        WorldRequest(
+            f"weight sync, {method}",
+            "weight_sync.py",
+            list(devices),
+            args,
+            env,
+            min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s,
+        )
+    )
 
 
-def _runs(spec: Dict[str, Any], devices: List[Optional[int]], parent: str, file_system: str, repeats: int,
-          worlds: Dict[str, Union[World, Gap]], arms: Dict[str, Union[SyncArm, Gap]], tp: int) -> SyncRuns:
+def _runs(
+    spec: Dict[str, Any],
+    devices: List[Optional[int]],
+    parent: str,
+    file_system: str,
+    repeats: int,
+    worlds: Dict[str, Union[World, Gap]],
+    arms: Dict[str, Union[SyncArm, Gap]],
+    tp: int,
+) -> SyncRuns:
     ran = [w for w in worlds.values() if isinstance(w, World)]
     hellos = [r.first("hello") or {} for r in ran[0].ranks] if ran else []
     moved = next((e for w in ran for r in w.ranks for e in r.named("sync")), {})
     return SyncRuns(
-        model=spec["name"], layers=spec["layers"], layers_of=spec["layers_of"],
+        model=spec["name"],
+        layers=spec["layers"],
+        layers_of=spec["layers_of"],
         tensors=moved.get("tensors", 0),
-        size_bytes=moved.get("bytes", 0), repeats=repeats, directory=parent, file_system=file_system,
+        size_bytes=moved.get("bytes", 0),
+        repeats=repeats,
+        directory=parent,
+        file_system=file_system,
         devices=list(devices),
-        gpu_names=[h.get("name", "") for h in hellos], uuids=[h.get("uuid", "") for h in hellos],
-        arms=arms, tensor_parallel=tp)
+        gpu_names=[h.get("name", "") for h in hellos],
+        uuids=[h.get("uuid", "") for h in hellos],
+        arms=arms,
+        tensor_parallel=tp,
+    )
 
 
 def _file_system(directory: str) -> str:
     """Type below ``directory``, such as ext4, tmpfs, overlay or nfs4; "" where the kernel does not say."""
     here = Path(directory).resolve()
     try:
-        kinds = {line.split()[1]: line.split()[2]
-                 for line in Path("/proc/self/mounts").read_text().splitlines()}
+        kinds = {
+            line.split()[1]: line.split()[2] for line in Path("/proc/self/mounts").read_text().splitlines()
+        }
     except OSError:
         return ""
     return next((kinds[str(path)] for path in (here, *here.parents) if str(path) in kinds), "")
@@ -148,23 +223,37 @@ def _arm(method: str, world: World, stopped: str) -> SyncArm:
     failed = [r for r in world.ranks if r.code != 0 or r.outcome != "exited"]
     moved = [(r.rank, e) for r in world.ranks for e in [*r.named("sync"), *r.named("variant")]]
     return SyncArm(
-        method=method, syncs=_times(world.ranks), compared=sum(e["compared"] for _, e in moved),
-        wrong=[{"rank": rank, "repeat": e["repeat"], "count": e["wrong_count"], **w} for rank, e in moved
-               for w in e["wrong"]],
+        method=method,
+        syncs=_times(world.ranks),
+        compared=sum(e["compared"] for _, e in moved),
+        wrong=[
+            {"rank": rank, "repeat": e["repeat"], "count": e["wrong_count"], **w}
+            for rank, e in moved
+            for w in e["wrong"]
+        ],
         errors={str(r.rank): e["text"] for r in world.ranks for e in r.named("error")},
-        shortage=next((Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks for e in r.named("not-enough")), None),
+        shortage=next(
+            (Shortage(e["what"], e["needed"], e["free"]) for r in world.ranks for e in r.named("not-enough")),
+            None,
+        ),
         ended=[f"{r.outcome} {r.code}" for r in world.ranks],
-        timed_out=world.hung, deadline_s=world.request.deadline_s, wall_s=world.wall_s,
+        timed_out=world.hung,
+        deadline_s=world.request.deadline_s,
+        wall_s=world.wall_s,
         transports=world.transports if method.startswith("nccl") and not failed else {},
         shell_line=world.shell_line,
         last_lines=[f"[rank{r.rank}] {line}" for r in failed for line in r.last_lines[-8:]],
         variants=_variants(world.ranks),
-        by=moved[0][1].get("by", "") if moved else "", stopped=stopped if failed else "")
+        by=moved[0][1].get("by", "") if moved else "",
+        stopped=stopped if failed else "",
+    )
 
 
 def _variants(ranks: List[RankResult]) -> List[SyncVariant]:
-    seconds = grouped(((events[0]["bucket_mib"], events[0]["busy"], events[0]["bytes"]),
-                       max(e["seconds"] for e in events)) for events in zip(*(r.named("variant") for r in ranks)))
+    seconds = grouped(
+        ((events[0]["bucket_mib"], events[0]["busy"], events[0]["bytes"]), max(e["seconds"] for e in events))
+        for events in zip(*(r.named("variant") for r in ranks))
+    )
     return [SyncVariant(*variant, min(each)) for variant, each in seconds.items()]
 
 
@@ -172,8 +261,11 @@ def _times(ranks: List[RankResult]) -> List[SyncTime]:
     """One SyncTime for each repeat that every rank finished; the trainer reports first."""
     return [
         SyncTime(
-            repeat=events[0]["repeat"], seconds=max(e["seconds"] for e in events),
+            repeat=events[0]["repeat"],
+            seconds=max(e["seconds"] for e in events),
             trainer=events[0]["phases"],
             engine=max(events[1:] or events, key=lambda e: e["seconds"])["phases"],
-            fsync_s=events[0]["fsync_s"])
-        for events in zip(*(r.named("sync") for r in ranks))]
+            fsync_s=events[0]["fsync_s"],
+        )
+        for events in zip(*(r.named("sync") for r in ranks))
+    ]

@@ -1,4 +1,5 @@
 """Facts about weight syncs: which method moved which bytes, how long each phase took, and how it ended."""
+
 import dataclasses
 from typing import Any, Dict, List, Optional, Tuple, Union
 
@@ -6,9 +7,22 @@ from nccl_runbook.core.facts import Gap
 
 # as ranks/sync_ways.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes
 # longest comes last
-METHODS = ("nccl-flat", "nccl-list", "nccl-per-tensor", "nccl-pinned", "nccl-one-gpu", "ipc-direct",
-           "ipc-flat", "ipc-per-tensor",
-           "fast-disk", "fast-disk-shm", "gloo-flat", "gloo-per-tensor", "disk-shm", "disk")
+METHODS = (
+    "nccl-flat",
+    "nccl-list",
+    "nccl-per-tensor",
+    "nccl-pinned",
+    "nccl-one-gpu",
+    "ipc-direct",
+    "ipc-flat",
+    "ipc-per-tensor",
+    "fast-disk",
+    "fast-disk-shm",
+    "gloo-flat",
+    "gloo-per-tensor",
+    "disk-shm",
+    "disk",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +99,16 @@ class SyncArm:
             return f"wrong: {self.wrong[0]['tensor']}"
         if self.shortage and not self.complete:
             return f"not enough {self.shortage.what}: {self.shortage.needed_bytes} bytes needed, {self.shortage.free_bytes} free"
-        late = "all compared, all correct; time ran out during the variants" if self.variants else "did not end in time"
-        return "all compared, all correct" if self.complete else self.stopped or (late if self.timed_out else "did not pass")
+        late = (
+            "all compared, all correct; time ran out during the variants"
+            if self.variants
+            else "did not end in time"
+        )
+        return (
+            "all compared, all correct"
+            if self.complete
+            else self.stopped or (late if self.timed_out else "did not pass")
+        )
 
     def __str__(self) -> str:
         took = f"first {self.syncs[0].seconds:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""
@@ -102,8 +124,11 @@ class SyncArm:
         """Every byte of every finished sync is right, and one was steady: it ended well, or its share of the
         time ended it, after its syncs or with at least a third gone into them. Less may be a hang in the next
         one."""
-        cut = self.timed_out and len(self.syncs) > 1 and (bool(self.variants)
-                                                          or 3 * sum(s.seconds for s in self.syncs) > self.deadline_s)
+        cut = (
+            self.timed_out
+            and len(self.syncs) > 1
+            and (bool(self.variants) or 3 * sum(s.seconds for s in self.syncs) > self.deadline_s)
+        )
         return (self.complete or cut) and not self.wrong and self.compared > 0 and bool(self.steady_s)
 
     @property
@@ -162,8 +187,11 @@ class SyncRuns:
 
     def fastest(self, prefix: str) -> Optional[SyncArm]:
         """The arm that passed with the least steady time among the methods that begin so."""
-        return min((a for a in self.run if a.method.startswith(prefix) and a.passed),
-                   key=lambda a: a.steady_s or 0.0, default=None)
+        return min(
+            (a for a in self.run if a.method.startswith(prefix) and a.passed),
+            key=lambda a: a.steady_s or 0.0,
+            default=None,
+        )
 
 
 ALL_OF_THEM = "all of them"  # who spent the time of a sync seen in several processes at once

@@ -1,4 +1,5 @@
 """Did every method bring every byte, which way to move the weights here, and what does the user's own sync spend its seconds on?"""
+
 import itertools
 import re
 from collections.abc import Sequence
@@ -12,18 +13,28 @@ from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, SyncArm, Sync
 
 # not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path
 # ends in a digit
-RESTS_ON = ("plan", "runs", *(f"runs.arms.{m}{buckets}" for m in METHODS if m != "nccl-one-gpu"
-                              for buckets in ("", "@*[0-9]")))
+RESTS_ON = (
+    "plan",
+    "runs",
+    *(f"runs.arms.{m}{buckets}" for m in METHODS if m != "nccl-one-gpu" for buckets in ("", "@*[0-9]")),
+)
 
-SLOWER = 2.0              # times; below that disk against NCCL is no news
-FASTER = 1.5              # another method that is so much faster than the one the table names is told
-HANG_S = 60.0             # an arm that finished no sync in that time is stuck, not slow
+SLOWER = 2.0  # times; below that disk against NCCL is no news
+FASTER = 1.5  # another method that is so much faster than the one the table names is told
+HANG_S = 60.0  # an arm that finished no sync in that time is stuck, not slow
 # GB/s in one direction of NVLink 3, 4 and 5: half of the vendor's figure, which adds both directions
-NVLINK_GB_PER_S = {"A100": 300.0, "A800": 200.0, "H100": 450.0, "H200": 450.0, "H800": 200.0, "B200": 900.0,
-                   "B300": 900.0}
+NVLINK_GB_PER_S = {
+    "A100": 300.0,
+    "A800": 200.0,
+    "H100": 450.0,
+    "H200": 450.0,
+    "H800": 200.0,
+    "B200": 900.0,
+    "B300": 900.0,
+}
 WIDEST_GB_PER_S = 900.0
-HBM_GB_PER_S = 4000.0     # a copy inside one GPU reads and writes: half of HBM3e's 8 TB/s (B200)
-PCIE_GB_PER_S = 126.0     # PCIe 6 x16 in one direction: what goes through the CPU cannot be faster
+HBM_GB_PER_S = 4000.0  # a copy inside one GPU reads and writes: half of HBM3e's 8 TB/s (B200)
+PCIE_GB_PER_S = 126.0  # PCIe 6 x16 in one direction: what goes through the CPU cannot be faster
 
 
 def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
@@ -31,7 +42,17 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
     if isinstance(runs, Gap) or isinstance(plan, Gap):
         return []
     of_arms = (f for arm in runs.run for f in (of_one(arm, runs, plan), rate_above_link(arm, runs)))
-    findings = [f for f in (*of_arms, choice(runs), disk_slower_than_nccl(runs), rehearsed_without_gpu(runs), bytes_verified(runs)) if f]
+    findings = [
+        f
+        for f in (
+            *of_arms,
+            choice(runs),
+            disk_slower_than_nccl(runs),
+            rehearsed_without_gpu(runs),
+            bytes_verified(runs),
+        )
+        if f
+    ]
     # the refusal of several NCCL methods is one finding
     first = {(f.id, f.title): f for f in reversed(findings)}
     return [f for f in findings if first[f.id, f.title] is f]
@@ -42,15 +63,20 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     known, over_nccl = recognise(_messages(arm)), arm.method.startswith("nccl")
     on_one_gpu = over_nccl and _shared(runs, plan)
     is_refused = over_nccl and known is not None and known[0].id == "duplicate-gpu"
-    finding = next(finding for fits, finding in (
-        (arm.wrong, wrong_bytes),
-        (arm.complete, shared_gpu_not_refused if on_one_gpu else None),
-        (arm.shortage, not_enough),
-        (arm.stopped, interrupted),
-        (is_refused, expected_refusal if on_one_gpu else refused_though_gpus_differ),
-        (on_one_gpu and known is None, failed_on_one_gpu),
-        (arm.timed_out, did_not_end),
-        (True, failed)) if fits)
+    finding = next(
+        finding
+        for fits, finding in (
+            (arm.wrong, wrong_bytes),
+            (arm.complete, shared_gpu_not_refused if on_one_gpu else None),
+            (arm.shortage, not_enough),
+            (arm.stopped, interrupted),
+            (is_refused, expected_refusal if on_one_gpu else refused_though_gpus_differ),
+            (on_one_gpu and known is None, failed_on_one_gpu),
+            (arm.timed_out, did_not_end),
+            (True, failed),
+        )
+        if fits
+    )
     return finding and finding(arm, runs, plan)
 
 
@@ -67,24 +93,43 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
     """Bytes differ after a sync that reported success: an engine would serve wrong weights without a word."""
     w = arm.wrong[0]
     return Finding(
-        "weight-sync-wrong-bytes", Severity.BROKEN,
+        "weight-sync-wrong-bytes",
+        Severity.BROKEN,
         f"{arm.method} delivered wrong bytes: {w['tensor']} on rank {w['rank']}, sync {w['repeat'] + 1}",
-        (Evidence(f"{w['count']} tensors differ in that sync; {w['words']} 16-bit words of {w['tensor']}",
-                  _source(arm)),),
-        (Remedy("you",
+        (
+            Evidence(
+                f"{w['count']} tensors differ in that sync; {w['words']} 16-bit words of {w['tensor']}",
+                _source(arm),
+            ),
+        ),
+        (
+            Remedy(
+                "you",
                 "Do not use this method until the cause is known. Repeat it to see whether it stays with one GPU or "
-                "pair when repeated:", (arm.shell_line,)),))
+                "pair when repeated:",
+                (arm.shell_line,),
+            ),
+        ),
+    )
 
 
 def not_enough(arm: SyncArm, *_: Any) -> Finding:
     """The method is not at fault for too little memory or space: it was not tested."""
     s = arm.shortage
     return Finding(
-        "weight-sync-not-enough", Severity.UNKNOWN, f"{arm.method} was not measured: not enough {s.what}",
+        "weight-sync-not-enough",
+        Severity.UNKNOWN,
+        f"{arm.method} was not measured: not enough {s.what}",
         (Evidence(f"{_gb(s.needed_bytes)} needed, {_gb(s.free_bytes)} free", _source(arm)),),
-        (Remedy("you",
-                "Use the parameter directory to name a folder with enough space." if " in " in s.what
-                else "Free memory, or choose a smaller model."),))
+        (
+            Remedy(
+                "you",
+                "Use the parameter directory to name a folder with enough space."
+                if " in " in s.what
+                else "Free memory, or choose a smaller model.",
+            ),
+        ),
+    )
 
 
 def _shared(runs: SyncRuns, plan: Placement) -> bool:
@@ -97,11 +142,17 @@ def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
     """NCCL refuses two ranks on one GPU, and there they sit."""
     cause = causes()["trainer-and-engine-share-gpu"]
     return Finding(
-        cause.id, Severity.NOTE,
+        cause.id,
+        Severity.NOTE,
         f"{cause.title}, so NCCL refuses to connect them (expected here). The other methods need no second GPU",
-        (Evidence(recognise(_messages(arm))[1], _source(arm)),
-         Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}",
-                  "plan")), remedies(cause), cause.id, "established")
+        (
+            Evidence(recognise(_messages(arm))[1], _source(arm)),
+            Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan"),
+        ),
+        remedies(cause),
+        cause.id,
+        "established",
+    )
 
 
 def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Finding:
@@ -109,11 +160,17 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
     cause = causes()["bus-id-collision"]
     status = "likely" if all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids) else "possible"
     return Finding(
-        "refused-though-gpus-differ", Severity.BROKEN,
+        "refused-though-gpus-differ",
+        Severity.BROKEN,
         "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
-        (Evidence(recognise(_messages(arm))[1], _source(arm)),
-         Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids")),
-        remedies(cause, status), cause.id, status)
+        (
+            Evidence(recognise(_messages(arm))[1], _source(arm)),
+            Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
+        ),
+        remedies(cause, status),
+        cause.id,
+        status,
+    )
 
 
 def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
@@ -121,25 +178,36 @@ def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
     echo, a hang of the experimental mode) tells nothing about this machine either."""
     cause = causes()["trainer-and-engine-share-gpu"]
     return Finding(
-        "failed-on-one-gpu", Severity.NOTE,
+        "failed-on-one-gpu",
+        Severity.NOTE,
         f"{arm.method} did not work between two ranks on one GPU (expected), without NCCL's usual message",
-        (Evidence([*_messages(arm), "no rank printed anything"][0], _source(arm)),
-         Evidence("ranks: " + ", ".join(arm.ended), _source(arm))), remedies(cause), cause.id, "likely")
+        (
+            Evidence([*_messages(arm), "no rank printed anything"][0], _source(arm)),
+            Evidence("ranks: " + ", ".join(arm.ended), _source(arm)),
+        ),
+        remedies(cause),
+        cause.id,
+        "likely",
+    )
 
 
 def shared_gpu_not_refused(arm: SyncArm, _: SyncRuns, plan: Placement) -> Finding:
     return Finding(
-        "shared-gpu-not-refused", Severity.NOTE,
+        "shared-gpu-not-refused",
+        Severity.NOTE,
         "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later",
-        (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),))
+        (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),),
+    )
 
 
 def interrupted(arm: SyncArm, *_: Any) -> Finding:
     """Ended from outside: that says nothing of the method."""
     return Finding(
-        "weight-sync-interrupted", Severity.UNKNOWN, f"{arm.method} was {arm.stopped}",
-        (Evidence(f"{len(arm.syncs)} syncs finished in {arm.wall_s:.0f} s",
-                  _source(arm)),))
+        "weight-sync-interrupted",
+        Severity.UNKNOWN,
+        f"{arm.method} was {arm.stopped}",
+        (Evidence(f"{len(arm.syncs)} syncs finished in {arm.wall_s:.0f} s", _source(arm)),),
+    )
 
 
 def did_not_end(arm: SyncArm, *_: Any) -> Finding:
@@ -148,17 +216,34 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
     more_time = Remedy("you", "Give the step a larger budget_s.")
     if arm.passed and arm.variants:
         return Finding(
-            "weight-sync-cut", Severity.NOTE,
+            "weight-sync-cut",
+            Severity.NOTE,
             f"{arm.method} was measured; {arm.deadline_s:.0f} s were too short to measure it with busy "
-            "engines or other buckets", evidence, (more_time,))
+            "engines or other buckets",
+            evidence,
+            (more_time,),
+        )
     if arm.syncs or arm.deadline_s < HANG_S or "disk" in arm.method:
         return Finding(
-            "weight-sync-too-slow", Severity.UNKNOWN,
-            f"{arm.method} did not end within {arm.deadline_s:.0f} s", evidence, (more_time,))
-    return Finding("weight-sync-hangs", Severity.BROKEN,
-                   f"{arm.method} hangs: no sync finished in {arm.deadline_s:.0f} s", evidence,
-                   (Remedy("you", "Run 03-fewer-gpus and 04-transports first: they find the pair and the transport. By hand:",
-                           (arm.shell_line,)),))
+            "weight-sync-too-slow",
+            Severity.UNKNOWN,
+            f"{arm.method} did not end within {arm.deadline_s:.0f} s",
+            evidence,
+            (more_time,),
+        )
+    return Finding(
+        "weight-sync-hangs",
+        Severity.BROKEN,
+        f"{arm.method} hangs: no sync finished in {arm.deadline_s:.0f} s",
+        evidence,
+        (
+            Remedy(
+                "you",
+                "Run 03-fewer-gpus and 04-transports first: they find the pair and the transport. By hand:",
+                (arm.shell_line,),
+            ),
+        ),
+    )
 
 
 def failed(arm: SyncArm, *_: Any) -> Finding:
@@ -167,12 +252,26 @@ def failed(arm: SyncArm, *_: Any) -> Finding:
     known = recognise(messages)
     cause = known[0] if known and known[0].id != "duplicate-gpu" else None
     return Finding(
-        "weight-sync-failed", Severity.BROKEN, f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
-        (Evidence(known[1] if known else messages[0] if messages else "no rank printed anything", _source(arm)),
-         Evidence("ranks: " + ", ".join(arm.ended))),
-        (*(remedies(cause) if cause else ()),
-         Remedy("you", "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
-                (arm.shell_line,))), cause and cause.id, cause and "likely")
+        "weight-sync-failed",
+        Severity.BROKEN,
+        f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
+        (
+            Evidence(
+                known[1] if known else messages[0] if messages else "no rank printed anything", _source(arm)
+            ),
+            Evidence("ranks: " + ", ".join(arm.ended)),
+        ),
+        (
+            *(remedies(cause) if cause else ()),
+            Remedy(
+                "you",
+                "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
+                (arm.shell_line,),
+            ),
+        ),
+        cause and cause.id,
+        cause and "likely",
+    )
 
 
 def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
@@ -183,32 +282,58 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
     name = next((n for n in runs.gpu_names if n), "")
     nvlink = next((limit for key, limit in NVLINK_GB_PER_S.items() if key in name), WIDEST_GB_PER_S)
     here = HBM_GB_PER_S if len(set(runs.devices)) < len(runs.devices) else nvlink
-    limit = nvlink if arm.method.startswith("nccl") else here if arm.method.startswith("ipc") else PCIE_GB_PER_S
+    limit = (
+        nvlink if arm.method.startswith("nccl") else here if arm.method.startswith("ipc") else PCIE_GB_PER_S
+    )
     rate = runs.size_bytes / seconds / 1e9 if seconds else float("inf")
-    return None if rate <= limit else Finding(
-        "rate-above-link", Severity.UNKNOWN,
-        f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), so the timing is wrong",
-        (Evidence(f"{_gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),))
+    return (
+        None
+        if rate <= limit
+        else Finding(
+            "rate-above-link",
+            Severity.UNKNOWN,
+            f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), so the timing is wrong",
+            (Evidence(f"{_gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),),
+        )
+    )
 
 
 def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
     """The price of the fallback, as measured here."""
     disk, nccl = runs.fastest("disk"), runs.fastest("nccl")
-    if disk is None or nccl is None or not disk.steady_s or not nccl.steady_s or disk.steady_s < SLOWER * nccl.steady_s:
+    if (
+        disk is None
+        or nccl is None
+        or not disk.steady_s
+        or not nccl.steady_s
+        or disk.steady_s < SLOWER * nccl.steady_s
+    ):
         return None
     return Finding(
-        "disk-slower-than-nccl", Severity.NOTE,
+        "disk-slower-than-nccl",
+        Severity.NOTE,
         f"a sync through disk takes {disk.steady_s / nccl.steady_s:.0f} times as long as {nccl.method} here",
-        (Evidence(f"disk {disk.steady_s:.3f} s, {nccl.method} {nccl.steady_s:.4f} s for "
-                  f"{_gb(runs.size_bytes)} (steady syncs)", "runs.arms"),))
+        (
+            Evidence(
+                f"disk {disk.steady_s:.3f} s, {nccl.method} {nccl.steady_s:.4f} s for "
+                f"{_gb(runs.size_bytes)} (steady syncs)",
+                "runs.arms",
+            ),
+        ),
+    )
 
 
 def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
-    return Finding(
-        "rehearsed-without-gpu", Severity.UNKNOWN,
-        "rehearsal on Gloo: no GPU here, so NCCL and copies to GPUs were not measured",
-        (Evidence("the figures are for this CPU and its disk",
-                  "runs.devices"),)) if runs.on_cpu else None
+    return (
+        Finding(
+            "rehearsed-without-gpu",
+            Severity.UNKNOWN,
+            "rehearsal on Gloo: no GPU here, so NCCL and copies to GPUs were not measured",
+            (Evidence("the figures are for this CPU and its disk", "runs.devices"),),
+        )
+        if runs.on_cpu
+        else None
+    )
 
 
 def bytes_verified(runs: SyncRuns) -> Finding | None:
@@ -217,11 +342,17 @@ def bytes_verified(runs: SyncRuns) -> Finding | None:
         return None
     part = "" if runs.layers == runs.layers_of else f", only {runs.layers} of {runs.layers_of} layers"
     return Finding(
-        "weight-sync-verified", Severity.OK,
+        "weight-sync-verified",
+        Severity.OK,
         f"every byte arrived with {', '.join(a.method for a in good)} ({runs.tensors} tensors, "
         f"{_gb(runs.size_bytes)}{part})",
-        (Evidence(f"{sum(a.compared for a in good)} comparisons of all tensors, with new bytes in each sync",
-                  "runs.arms"),))
+        (
+            Evidence(
+                f"{sum(a.compared for a in good)} comparisons of all tensors, with new bytes in each sync",
+                "runs.arms",
+            ),
+        ),
+    )
 
 
 def _gb(size_bytes: int) -> str:
@@ -229,6 +360,7 @@ def _gb(size_bytes: int) -> str:
 
 
 # --- which way here: the decision table with what was measured; the user's own sync
+
 
 def topology(runs: SyncRuns | Gap) -> str:
     """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs
@@ -255,38 +387,64 @@ def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
 def choice(runs: SyncRuns) -> Finding | None:
     """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
     row = table("sync/choice")["topology"].get(topology(runs), {"order": ()})
-    if not (fit := [a.method for m in row["order"]
-                    for a in runs.run if a.passed and a.method.partition("@")[0] == m]):
+    if not (
+        fit := [
+            a.method for m in row["order"] for a in runs.run if a.passed and a.method.partition("@")[0] == m
+        ]
+    ):
         return None
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
     quickest = min(seconds, key=lambda m: seconds[m])
-    other = f"; {quickest} was faster, {seconds[quickest]:.4f} s" if seconds[quickest] * FASTER < seconds[fit[0]] else ""
+    other = (
+        f"; {quickest} was faster, {seconds[quickest]:.4f} s"
+        if seconds[quickest] * FASTER < seconds[fit[0]]
+        else ""
+    )
     return Finding(
-        "weight-sync-choice", Severity.NOTE,
+        "weight-sync-choice",
+        Severity.NOTE,
         f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB "
         f"here{other}",
-        tuple(Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
-              for m, s in sorted(seconds.items(), key=lambda item: item[1])),
-        tuple(Remedy("you", f"{name}:", lines) for name, lines in lines_for(fit[0])))
+        tuple(
+            Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
+            for m, s in sorted(seconds.items(), key=lambda item: item[1])
+        ),
+        tuple(Remedy("you", f"{name}:", lines) for name, lines in lines_for(fit[0])),
+    )
 
 
 def own_sync(own: OwnSync | Gap) -> list[Finding]:
     """The longest phase of the longest sync, of all processes together where that is known, else of one:
     where the user's seconds go."""
     if isinstance(own, Gap) or not own.syncs:
-        return [Finding("own-sync-not-seen", Severity.UNKNOWN,
-                        own.detail if isinstance(own, Gap) else "your own sync was not recorded")]
-    slowest = max([s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs,
-                  key=lambda s: sum(s.phases.values()))
+        return [
+            Finding(
+                "own-sync-not-seen",
+                Severity.UNKNOWN,
+                own.detail if isinstance(own, Gap) else "your own sync was not recorded",
+            )
+        ]
+    slowest = max(
+        [s for s in own.syncs if s.who == ALL_OF_THEM] or own.syncs, key=lambda s: sum(s.phases.values())
+    )
     whole, phase = sum(slowest.phases.values()), max(slowest.phases, key=lambda p: slowest.phases[p])
-    return [Finding("own-sync-phases", Severity.NOTE,
-                    f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it "
-                    f"in {phase}",
-                    (Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()),
-                              slowest.source),),
-                    (Remedy("you",
-                            table("sync/choice")["own"]["advice"].get(
-                                phase, "Check what your code does in that phase.")),))]
+    return [
+        Finding(
+            "own-sync-phases",
+            Severity.NOTE,
+            f"your own sync took {whole:.3f} s on {slowest.who}, {slowest.phases[phase]:.3f} s of it "
+            f"in {phase}",
+            (Evidence(", ".join(f"{p} {s:.3f} s" for p, s in slowest.phases.items()), slowest.source),),
+            (
+                Remedy(
+                    "you",
+                    table("sync/choice")["own"]["advice"].get(
+                        phase, "Check what your code does in that phase."
+                    ),
+                ),
+            ),
+        )
+    ]
 
 
 def phase_of(frames: Sequence[str]) -> str:
@@ -295,7 +453,7 @@ def phase_of(frames: Sequence[str]) -> str:
     # without class or <locals>
     own, named = table("sync/choice")["own"], [re.sub(r"^[^ ]*\.", "", frame) for frame in frames]
     roots = [number for number, frame in enumerate(named) if re.match(own["sync"], frame)]
-    inside = named[:roots[-1] + 1] if roots else []
+    inside = named[: roots[-1] + 1] if roots else []
     whole = (phase for phase, names in own["phases"].items() if any(re.search(names, f) for f in inside))
     leaf = (phase for f in inside for phase, names in own["innermost"].items() if re.search(names, f))
     return next(itertools.chain(whole, leaf), "other") if inside else ""

@@ -1,4 +1,5 @@
 """Public models, and any other by its config.json or its safetensors files: tensor names and shapes. No weight is read."""
+
 import contextlib
 import difflib
 import errno
@@ -15,10 +16,10 @@ from nccl_runbook.core.facts import grouped
 
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
 _LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
-_MOST = 1 << 32                 # of one dimension
+_MOST = 1 << 32  # of one dimension
 # Qwen3-30B-A3B unfused has 18,867; a slip of the pen in a config.json would fill the ranks' memory
 _MOST_TENSORS = 1 << 20
-_HEADER_BYTES = 100 << 20       # the safetensors library reads no longer header
+_HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header
 
 
 def part(spec: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -26,26 +27,67 @@ def part(spec: dict[str, Any], layers: int) -> dict[str, Any]:
     return {**spec, "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"]}
 
 
-def _spec(name: str, head: list[Any], layer: list[Any], layers: int, prefix: str, tail: list[Any],
-          experts: dict[str, Any] | None = None) -> dict[str, Any]:
+def _spec(
+    name: str,
+    head: list[Any],
+    layer: list[Any],
+    layers: int,
+    prefix: str,
+    tail: list[Any],
+    experts: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """What a rank needs to make the tensors, as JSON of about 1 kB: those outside the layers, those of one layer, as all are alike, and
     those of each expert in a layer."""
-    return {"name": name, "dtype": "bfloat16", "head": head, "layers": layers, "layers_of": layers, "prefix": prefix, "layer": layer,
-            "experts": experts or {}, "tail": tail}
+    return {
+        "name": name,
+        "dtype": "bfloat16",
+        "head": head,
+        "layers": layers,
+        "layers_of": layers,
+        "prefix": prefix,
+        "layer": layer,
+        "experts": experts or {},
+        "tail": tail,
+    }
 
 
-def decoder(name: str, template: str, hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int,
-            head_dim: int, vocab: int, tied: bool, experts: int = 0) -> dict[str, Any]:
+def decoder(
+    name: str,
+    template: str,
+    hidden: int,
+    intermediate: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    vocab: int,
+    tied: bool,
+    experts: int = 0,
+) -> dict[str, Any]:
     """A decoder-only model; ``template`` names its layer in layouts.toml, ``vocab`` counts the stored
     rows of the embedding."""
-    sizes = {"hidden": hidden, "intermediate": intermediate, "gate_up": 2 * intermediate, "experts": experts,
-             "head_dim": head_dim, "query": heads * head_dim, "key": kv_heads * head_dim}
-    rows = {part: [[tensor, [sizes[dimension] for dimension in shape]] for tensor, *shape in listed]
-            for part, listed in table("sync/layouts")[template].items()}
-    return _spec(name, [["model.embed_tokens.weight", [vocab, hidden]]],
-                 rows["layer"], layers, "model.layers.{i}.",
-                 [["model.norm.weight", [hidden]], *([] if tied else [["lm_head.weight", [vocab, hidden]]])],
-                 {"count": experts, "prefix": "mlp.experts.{e}.", "each": rows["each"]} if "each" in rows else {})
+    sizes = {
+        "hidden": hidden,
+        "intermediate": intermediate,
+        "gate_up": 2 * intermediate,
+        "experts": experts,
+        "head_dim": head_dim,
+        "query": heads * head_dim,
+        "key": kv_heads * head_dim,
+    }
+    rows = {
+        part: [[tensor, [sizes[dimension] for dimension in shape]] for tensor, *shape in listed]
+        for part, listed in table("sync/layouts")[template].items()
+    }
+    return _spec(
+        name,
+        [["model.embed_tokens.weight", [vocab, hidden]]],
+        rows["layer"],
+        layers,
+        "model.layers.{i}.",
+        [["model.norm.weight", [hidden]], *([] if tied else [["lm_head.weight", [vocab, hidden]]])],
+        {"count": experts, "prefix": "mlp.experts.{e}.", "each": rows["each"]} if "each" in rows else {},
+    )
 
 
 @functools.cache
@@ -72,23 +114,34 @@ def find(name: str) -> dict[str, Any]:
     if os.path.exists(name):
         return _bounded(_from_path(Path(name)), name)
     near = difflib.get_close_matches(name, known, 1, 0.4)
-    raise ValueError(f"unknown model {name!r}: " + (f"did you mean {near[0]}? " if near else "")
-                     + f"known: {', '.join(known)}")
+    raise ValueError(
+        f"unknown model {name!r}: "
+        + (f"did you mean {near[0]}? " if near else "")
+        + f"known: {', '.join(known)}"
+    )
 
 
 def _bounded(spec: dict[str, Any], path: str) -> dict[str, Any]:
     """The model, if ranks can make it: some bytes, and no more tensors than a model has."""
-    count = len(spec["head"] + spec["tail"]) + spec["layers"] * (len(spec["layer"]) + 3 * spec["experts"].get("count", 0))
-    if count > _MOST_TENSORS or not any(math.prod(shape)
-                                        for _, shape in spec["head"] + spec["layer"] + spec["tail"]):
-        raise ValueError(f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: not a model that can be moved")
+    count = len(spec["head"] + spec["tail"]) + spec["layers"] * (
+        len(spec["layer"]) + 3 * spec["experts"].get("count", 0)
+    )
+    if count > _MOST_TENSORS or not any(
+        math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]
+    ):
+        raise ValueError(
+            f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: not a model that can be moved"
+        )
     return spec
 
 
 def _from_path(path: Path) -> dict[str, Any]:
     if path.is_dir():
-        files = [path / n for n in ("model.safetensors.index.json", "model.safetensors", "config.json")
-                 if (path / n).is_file()]
+        files = [
+            path / n
+            for n in ("model.safetensors.index.json", "model.safetensors", "config.json")
+            if (path / n).is_file()
+        ]
         if not files:
             raise ValueError(f"{path} contains no config.json and no safetensors files")
         path = files[0]
@@ -97,8 +150,9 @@ def _from_path(path: Path) -> dict[str, Any]:
     document = _json(path, path.stat().st_size)
     if isinstance(document.get("weight_map"), dict):
         shards = {n for n in document["weight_map"].values() if isinstance(n, str)}
-        merged = dict(entry for name in sorted(shards)
-                      for entry in _header(path.parent / Path(name).name).items())
+        merged = dict(
+            entry for name in sorted(shards) for entry in _header(path.parent / Path(name).name).items()
+        )
         return _listed(path.parent.name or str(path), merged)
     return _from_config(path, document)
 
@@ -107,7 +161,9 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     further = [name for name in ("attention_bias", "mlp_bias", "mlp_only_layers") if config.get(name)]
     kind = " with ".join([re.sub("^mistral$", "llama", str(config.get("model_type", ""))), *further])
     if kind not in _LAYOUTS:
-        raise ValueError(f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); name its safetensors index")
+        raise ValueError(
+            f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); name its safetensors index"
+        )
 
     def number(*names: str) -> int:
         value = next((config[n] for n in names if config.get(n) is not None), None)
@@ -116,14 +172,19 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         return value
 
     moe, hidden, heads = kind == "qwen3_moe", number("hidden_size"), number("num_attention_heads")
-    return decoder(path.parent.name or str(path), kind, hidden, heads=heads,
-                   layers=number("num_hidden_layers"),
-                   intermediate=number("moe_intermediate_size" if moe else "intermediate_size"),
-                   vocab=number("vocab_size"),
-                   kv_heads=number("num_key_value_heads", "num_attention_heads"),
-                   tied=config.get("tie_word_embeddings") is True,
-                   head_dim=hidden // heads if config.get("head_dim") is None else number("head_dim"),
-                   experts=number("num_experts") if moe else 0)
+    return decoder(
+        path.parent.name or str(path),
+        kind,
+        hidden,
+        heads=heads,
+        layers=number("num_hidden_layers"),
+        intermediate=number("moe_intermediate_size" if moe else "intermediate_size"),
+        vocab=number("vocab_size"),
+        kv_heads=number("num_key_value_heads", "num_attention_heads"),
+        tied=config.get("tie_word_embeddings") is True,
+        head_dim=hidden // heads if config.get("head_dim") is None else number("head_dim"),
+        experts=number("num_experts") if moe else 0,
+    )
 
 
 def _bytes(path: Path, size: int, start: int = 0) -> bytes:
@@ -134,7 +195,9 @@ def _bytes(path: Path, size: int, start: int = 0) -> bytes:
             file.seek(start)
             return file.read(size)
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}; the shapes are in its config.json or safetensors files") from error
+        raise ValueError(
+            f"cannot read {path}: {error.strerror}; the shapes are in its config.json or safetensors files"
+        ) from error
 
 
 def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
@@ -147,8 +210,11 @@ def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
 
 def _header(path: Path) -> dict[str, list[int]]:
     """Names and shapes of one safetensors file, from its first kilobytes."""
-    shapes = {n: e.get("shape") if isinstance(e, dict) else None
-              for n, e in _json(path, int.from_bytes(_bytes(path, 8), "little"), 8).items() if n != "__metadata__"}
+    shapes = {
+        n: e.get("shape") if isinstance(e, dict) else None
+        for n, e in _json(path, int.from_bytes(_bytes(path, 8), "little"), 8).items()
+        if n != "__metadata__"
+    }
     for name, shape in shapes.items():
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < _MOST for n in shape):
             raise ValueError(f"cannot read {path}: {name[:80]} has no shape")
@@ -162,6 +228,10 @@ def _listed(name: str, shapes: dict[str, list[int]]) -> dict[str, Any]:
     inside = {tensor: m for tensor, m in matches.items() if m and m[1] == prefix}
     layers = grouped((int(m[2]), [m[3], shapes[tensor]]) for tensor, m in inside.items())
     rest = [[tensor, shape] for tensor, shape in shapes.items() if tensor not in inside]
-    if len({json.dumps(sorted(layer)) for layer in layers.values()}) != 1 or sorted(layers) != list(range(len(layers))):
+    if len({json.dumps(sorted(layer)) for layer in layers.values()}) != 1 or sorted(layers) != list(
+        range(len(layers))
+    ):
         return _spec(name, list(map(list, shapes.items())), [], 0, "", [])
-    return _spec(name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.", [])
+    return _spec(
+        name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.", []
+    )

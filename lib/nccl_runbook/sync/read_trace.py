@@ -1,4 +1,5 @@
 """The phases of the user's own weight syncs, from the NCCL_GUARD lines that pause_trace() of nccl_guards.py prints."""
+
 import itertools
 import json
 import math
@@ -12,8 +13,8 @@ from nccl_runbook.logs.file import opened
 from nccl_runbook.sync.facts import OwnSync, OwnSyncTime
 
 PREFIX = "NCCL_GUARD "
-MOST_LINES = 100_000     # lines of guards that are kept; a job that syncs each second for a day prints fewer
-LINE_BYTES = 8192        # nccl_guards.py prints none longer than 4,096
+MOST_LINES = 100_000  # lines of guards that are kept; a job that syncs each second for a day prints fewer
+LINE_BYTES = 8192  # nccl_guards.py prints none longer than 4,096
 FILE_BYTES = 2 << 30
 
 
@@ -26,8 +27,14 @@ def collect(path: str) -> OwnSync | Gap:
         if os.fstat(file.fileno()).st_size > FILE_BYTES:
             return Gap("unsupported", f"{path} has more than {FILE_BYTES >> 30} GiB")
         syncs = read(_beginnings(file), path)
-    return OwnSync(syncs) if syncs else Gap("absent",
-                                            f"{path} contains no line of pause_trace(): wrap your sync in pause_trace() of nccl_guards.py")
+    return (
+        OwnSync(syncs)
+        if syncs
+        else Gap(
+            "absent",
+            f"{path} contains no line of pause_trace(): wrap your sync in pause_trace() of nccl_guards.py",
+        )
+    )
 
 
 def _beginnings(file: BinaryIO) -> Iterator[bytes]:
@@ -39,8 +46,12 @@ def _beginnings(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
-    times = (_time(text, f"{name}:{number}") for number, line in enumerate(lines, 1)
-             for text in [line[:LINE_BYTES].partition(PREFIX.encode())[2]] if text)
+    times = (
+        _time(text, f"{name}:{number}")
+        for number, line in enumerate(lines, 1)
+        for text in [line[:LINE_BYTES].partition(PREFIX.encode())[2]]
+        if text
+    )
     return list(itertools.islice(filter(None, times), MOST_LINES))
 
 
@@ -49,8 +60,19 @@ def _time(text: bytes, source: str) -> OwnSyncTime | None:
         event: Any = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(event, dict) or event.get("guard") != "pause_trace" or not isinstance(event.get("data"), dict):
+    if (
+        not isinstance(event, dict)
+        or event.get("guard") != "pause_trace"
+        or not isinstance(event.get("data"), dict)
+    ):
         return None
-    phases = {clipped(str(phase), 40): float(seconds) for phase, seconds in event["data"].items()
-              if type(seconds) in (int, float) and 0 <= seconds < 1e6 and math.isfinite(seconds)}
-    return OwnSyncTime(event["rank"] if type(event.get("rank")) is int else -1, phases, source) if phases else None
+    phases = {
+        clipped(str(phase), 40): float(seconds)
+        for phase, seconds in event["data"].items()
+        if type(seconds) in (int, float) and 0 <= seconds < 1e6 and math.isfinite(seconds)
+    }
+    return (
+        OwnSyncTime(event["rank"] if type(event.get("rank")) is int else -1, phases, source)
+        if phases
+        else None
+    )

@@ -1,4 +1,5 @@
 """Tables of weight syncs: who sits where, what each method took, what changes it, and which to take."""
+
 from collections import Counter
 from typing import Any
 
@@ -13,9 +14,17 @@ def placement_table(plan: Any) -> Table:
     """Ranks of the weight-update group (a placement.Placement, or a Gap) and their GPUs; a GPU that
     two share is marked."""
     shared = {rank for ranks in plan.shared for rank in ranks}
-    rows = [[f"rank {s.rank}", s.role, s.place or "CPU",
-             Cell("shared: NCCL will refuse it", "note") if s.rank in shared else
-             Cell("its own" if s.place else "none")] for s in plan.seats]
+    rows = [
+        [
+            f"rank {s.rank}",
+            s.role,
+            s.place or "CPU",
+            Cell("shared: NCCL will refuse it", "note")
+            if s.rank in shared
+            else Cell("its own" if s.place else "none"),
+        ]
+        for s in plan.seats
+    ]
     return Table("", ["rank", "role", "device", "GPU"], rows)
 
 
@@ -26,8 +35,10 @@ def methods_table(runs: SyncRuns) -> Table:
     return Table(
         f" of {runs.model}: {layers}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB",
         ["method", "first s", "steady s", "GB/s", "trainer", "slowest engine", "bytes"],
-        [_row(method, arm, runs) for method, arm in runs.arms.items()], _note(runs),
-        Bars("s", {a.method: list(a.steady.trainer.items()) for a in runs.run if a.steady}))
+        [_row(method, arm, runs) for method, arm in runs.arms.items()],
+        _note(runs),
+        Bars("s", {a.method: list(a.steady.trainer.items()) for a in runs.run if a.steady}),
+    )
 
 
 @titled("With one thing changed")
@@ -35,30 +46,54 @@ def sweeps_table(runs: SyncRuns) -> Table:
     """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from
     two sizes."""
     return Table(
-        "", ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
+        "",
+        ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
         [row for arm in runs.run for row in _sweep(arm, runs)],
         "t = N a + B / b, from the whole tensors and a sixteenth of each; empty if time hardly grew with size. If b is above the "
-        "link's rate, the cost of each tensor overlaps with the transfer, and the sum does not hold.")
+        "link's rate, the cost of each tensor overlaps with the transfer, and the sum does not hold.",
+    )
 
 
 def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
     fit = arm.fit(runs.tensors, runs.size_bytes) if runs.tensors else None
     fitted = [f"{fit[0] * 1e6:.1f}", f"{fit[1] / 1e9:.1f}"] if fit else ["", ""]
-    return [[arm.method, v.bucket_mib, f"{v.busy} x {v.busy}" if v.busy else "idle",
-             f"{v.size_bytes / 1e9:.3f}", f"{v.seconds:.4f}", f"{v.size_bytes / 1e9 / v.seconds:.1f}",
-             *(["", ""] if number else fitted)]
-            for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes))]
+    return [
+        [
+            arm.method,
+            v.bucket_mib,
+            f"{v.busy} x {v.busy}" if v.busy else "idle",
+            f"{v.size_bytes / 1e9:.3f}",
+            f"{v.seconds:.4f}",
+            f"{v.size_bytes / 1e9 / v.seconds:.1f}",
+            *(["", ""] if number else fitted),
+        ]
+        for number, v in enumerate(sorted(arm.variants, key=lambda v: v.size_bytes))
+    ]
 
 
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
-    rows = [[Cell(f"{r['title']} (here)", "note") if key == here else r["title"], r["decoupled"],
-             r["overlap"], r["shared"], r["colocated"]]
-            for key, r in table("sync/choice")["topology"].items()]
+    rows = [
+        [
+            Cell(f"{r['title']} (here)", "note") if key == here else r["title"],
+            r["decoupled"],
+            r["overlap"],
+            r["shared"],
+            r["colocated"],
+        ]
+        for key, r in table("sync/choice")["topology"].items()
+    ]
     return Table(
         "Which method moves the weights",
-        ["what connects them", "every rank has its own GPU", "groups overlap", "silently shared", "colocated"],
-        rows)
+        [
+            "what connects them",
+            "every rank has its own GPU",
+            "groups overlap",
+            "silently shared",
+            "colocated",
+        ],
+        rows,
+    )
 
 
 @titled("Your own sync")
@@ -69,23 +104,32 @@ def own_table(own: OwnSync) -> Table:
     each = " to ".join(dict.fromkeys(map(str, (*read[:1], *read[-1:]))))
     phases = list(dict.fromkeys(p for s in slowest.values() for p in s.phases))[:12]
     return Table(
-        ", the slowest of each process", ["", "s", *phases],
-        [[s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
-         for _, s in sorted(slowest.items())[:64]], f"Syncs read of each: {each}.",
-        Bars("s", {s.who: list(s.phases.items()) for _, s in sorted(slowest.items())}))
+        ", the slowest of each process",
+        ["", "s", *phases],
+        [
+            [s.who, f"{sum(s.phases.values()):.3f}", *(f"{s.phases.get(p, 0):.3f}" for p in phases)]
+            for _, s in sorted(slowest.items())[:64]
+        ],
+        f"Syncs read of each: {each}.",
+        Bars("s", {s.who: list(s.phases.items()) for _, s in sorted(slowest.items())}),
+    )
 
 
 def _note(runs: SyncRuns) -> str:
     given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
     written = sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m})
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
-    return " ".join((
-        f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases.",
-        *["NCCL's first sync also creates the communicator."] * any(a.method.startswith("nccl") for a in runs.run),
-        *[f"Disk: {' and '.join(written)}, no fsync in between; every byte is read."] * bool(written),
-        *(f"{a.method}: by {a.by}." for a in runs.run if a.by),
-        *(f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]),
-        *["Rehearsal on the CPU: these figures do not hold for GPUs."] * runs.on_cpu))
+    return " ".join(
+        (
+            f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases.",
+            *["NCCL's first sync also creates the communicator."]
+            * any(a.method.startswith("nccl") for a in runs.run),
+            *[f"Disk: {' and '.join(written)}, no fsync in between; every byte is read."] * bool(written),
+            *(f"{a.method}: by {a.by}." for a in runs.run if a.by),
+            *(f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]),
+            *["Rehearsal on the CPU: these figures do not hold for GPUs."] * runs.on_cpu,
+        )
+    )
 
 
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
@@ -95,8 +139,15 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     word = Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
     if steady is None:
         return [method, "", "", "", "", "", word]
-    return [method, f"{arm.syncs[0].seconds:.4f}", f"{steady.seconds:.4f}", f"{runs.size_bytes / steady.seconds / 1e9:.1f}",
-            _phases(steady.trainer), _phases(steady.engine), word]
+    return [
+        method,
+        f"{arm.syncs[0].seconds:.4f}",
+        f"{steady.seconds:.4f}",
+        f"{runs.size_bytes / steady.seconds / 1e9:.1f}",
+        _phases(steady.trainer),
+        _phases(steady.engine),
+        word,
+    ]
 
 
 def _phases(phases: dict[str, float]) -> str:

@@ -19,10 +19,16 @@ _HEX, _DIGITS = b"0123456789abcdef", b"0123456789"
 _UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
 _SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in table("triage/profile")["setting"])
 _VIA = re.compile(r" via (?P<via>[A-Za-z]\w*(?:/[\w ()]+)*)")
-_COMM = re.compile(r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId 0x([0-9a-f]+))? - Init COMPLETE")
-_TIMES = tuple((row["kind"], re.compile(row["line"].replace("<seconds>", table("triage/profile")["number"])))
-               for row in table("triage/profile")["time"])
-_HINT = re.compile(rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export ")
+_COMM = re.compile(
+    r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId 0x([0-9a-f]+))? - Init COMPLETE"
+)
+_TIMES = tuple(
+    (row["kind"], re.compile(row["line"].replace("<seconds>", table("triage/profile")["number"])))
+    for row in table("triage/profile")["time"]
+)
+_HINT = re.compile(
+    rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export "
+)
 
 
 def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> RunProfile:
@@ -41,21 +47,36 @@ class _Reader:
         self._comms: set[str] = set()
         self._devices: dict[str, str] = {}
         self._times: dict[str, list[float]] = defaultdict(list)
-        self._source, self._syncs = "", Counter[tuple[str, int | None]]()  # every rank may print the time of the same sync
+        self._source, self._syncs = (
+            "",
+            Counter[tuple[str, int | None]](),
+        )  # every rank may print the time of the same sync
 
     def read(self, source: Source) -> None:
         self._source = source.name
         for raw in (raw for rows in source.rows() for raw in rows if _HINT.search(raw)):
             key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
-            if key not in self._silent and not any([self._line(said(text)) for text in pieces(raw)]) and len(self._silent) < MAX_KINDS:
+            if (
+                key not in self._silent
+                and not any([self._line(said(text)) for text in pieces(raw)])
+                and len(self._silent) < MAX_KINDS
+            ):
                 self._silent.add(key)
 
     def _line(self, who: Said) -> bool:
         """Take in one line; whether it had a setting or a time."""
         text = who.text
-        told = [(kind, found.groupdict()) for kind, pattern in _SETTINGS for found in [pattern.search(text)] if found]
+        told = [
+            (kind, found.groupdict())
+            for kind, pattern in _SETTINGS
+            for found in [pattern.search(text)]
+            if found
+        ]
         for kind, groups in told:
-            name, value = groups["name"] or groups.get("name2") or "", groups["value"] or groups.get("value2") or ""
+            name, value = (
+                groups["name"] or groups.get("name2") or "",
+                groups["value"] or groups.get("value2") or "",
+            )
             values = self._settings[kind][name]
             if value not in values and len(values) < MAX_VALUES:
                 values.append(value.strip())
@@ -81,9 +102,17 @@ class _Reader:
     def profile(self, files: list) -> RunProfile:
         """Everything together."""
         return RunProfile(
-            files, {kind: {name: sorted(values) for name, values in sorted(by.items())} for kind, by in self._settings.items()},
-            dict(self._via.most_common(50)), len(self._comms), max(self._syncs.values(), default=0), self._devices,
-            {kind: values for kind, values in self._times.items() if values})
+            files,
+            {
+                kind: {name: sorted(values) for name, values in sorted(by.items())}
+                for kind, by in self._settings.items()
+            },
+            dict(self._via.most_common(50)),
+            len(self._comms),
+            max(self._syncs.values(), default=0),
+            self._devices,
+            {kind: values for kind, values in self._times.items() if values},
+        )
 
 
 def _seconds(groups: dict[str, str | None]) -> float | None:
@@ -91,4 +120,8 @@ def _seconds(groups: dict[str, str | None]) -> float | None:
         return 1 / float(groups["per"]) if float(groups["per"]) else None
     unit = groups.get("unit") or groups.get("paren") or groups.get("paren2") or "s"
     number = groups.get("number") or groups.get("number2")
-    return float(number) * _UNIT.get("ms" if unit.lower() == "ms" else unit[0].lower(), 1.0) if number and number.count(".") < 2 else None
+    return (
+        float(number) * _UNIT.get("ms" if unit.lower() == "ms" else unit[0].lower(), 1.0)
+        if number and number.count(".") < 2
+        else None
+    )

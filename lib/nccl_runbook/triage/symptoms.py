@@ -35,8 +35,12 @@ class StepText:
 @functools.cache
 def symptoms() -> dict[str, Symptom]:
     """Every symptom by id, in the order of the table."""
-    return {row["id"]: Symptom(**{**row, "signatures": re.compile("|".join(f"(?:{p})" for p in row["signatures"]))})
-            for row in table("triage/symptoms")["symptom"]}
+    return {
+        row["id"]: Symptom(
+            **{**row, "signatures": re.compile("|".join(f"(?:{p})" for p in row["signatures"]))}
+        )
+        for row in table("triage/symptoms")["symptom"]
+    }
 
 
 @functools.cache

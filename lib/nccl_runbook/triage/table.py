@@ -19,25 +19,62 @@ def all_tables(given: Answer) -> list[Table]:
     """Of a whole answer every table that has something to show: what separates what is left, then what was printed."""
     logs = given.logs
     beside = [against_table(given.compared)] if given.compared else []
-    printed = [(ranks_table, logs.ranks), (order_table, logs.ranks[1:]), (unknown_table, logs.unknown), (files_table, logs.files)]
-    return [*beside, *fits_tables(given.fits), *there_tables(logs.here, given.hosts, given.there),
-            *(table(logs) for table, rows in printed if rows)]
+    printed = [
+        (ranks_table, logs.ranks),
+        (order_table, logs.ranks[1:]),
+        (unknown_table, logs.unknown),
+        (files_table, logs.files),
+    ]
+    return [
+        *beside,
+        *fits_tables(given.fits),
+        *there_tables(logs.here, given.hosts, given.there),
+        *(table(logs) for table, rows in printed if rows),
+    ]
 
 
 def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
-    columns = ["rank", "host", "GPU", "NCCL", "transports", "enqueued, completed", "waited in", "first error", "last line"]
-    return Table("Ranks, from their own lines", columns, [_row(r) for r in logs.ranks],
-                 "Blank means the log does not say. The rank may still be broken.")
+    columns = [
+        "rank",
+        "host",
+        "GPU",
+        "NCCL",
+        "transports",
+        "enqueued, completed",
+        "waited in",
+        "first error",
+        "last line",
+    ]
+    return Table(
+        "Ranks, from their own lines",
+        columns,
+        [_row(r) for r in logs.ranks],
+        "Blank means the log does not say. The rank may still be broken.",
+    )
 
 
 def _row(rank: RankLog) -> list[object]:
     via = ", ".join(f"{name} {count}" for name, count in rank.transports.items()) or rank.network
-    works = "; ".join(f"{t.op} {t.seq if t.seq is not None else ''} after {t.ran_ms / 1000:.0f} s" for t in rank.timeouts[:3])
-    numbers = "; ".join(f"{name or 'group'}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}" for name in rank.enqueued)
+    works = "; ".join(
+        f"{t.op} {t.seq if t.seq is not None else ''} after {t.ran_ms / 1000:.0f} s"
+        for t in rank.timeouts[:3]
+    )
+    numbers = "; ".join(
+        f"{name or 'group'}: {rank.enqueued[name]}, {rank.completed.get(name, '?')}" for name in rank.enqueued
+    )
     error = _short(rank.first_error)
-    return [str(rank.rank), " ".join(rank.hosts[:2]), "; ".join(rank.devices[:1]), rank.nccl, via, numbers,
-            Cell(works, "warn" if works else ""), Cell(error, "broken" if error else ""), _short(rank.last)]
+    return [
+        str(rank.rank),
+        " ".join(rank.hosts[:2]),
+        "; ".join(rank.devices[:1]),
+        rank.nccl,
+        via,
+        numbers,
+        Cell(works, "warn" if works else ""),
+        Cell(error, "broken" if error else ""),
+        _short(rank.last),
+    ]
 
 
 def _short(line: LogLine | None) -> str:
@@ -46,33 +83,77 @@ def _short(line: LogLine | None) -> str:
 
 def order_table(logs: Logs) -> Table:
     """What each rank said that mattered, by time, on one clock."""
-    said = [(line, what) for r in logs.ranks for line, what in (
-        (r.progress, "last progress"), (r.first_error, "first error"), *((t.at, "waited") for t in r.timeouts[:1]))]
-    timed = sorted(((when(line, logs), line, what) for line, what in said if line and line.time is not None), key=lambda row: row[0])
-    rows = [[f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, Cell(what, _TONES[what]), _short(line)]
-            for at, line, what in timed[:100]]
-    apart = ", ".join(f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:])
+    said = [
+        (line, what)
+        for r in logs.ranks
+        for line, what in (
+            (r.progress, "last progress"),
+            (r.first_error, "first error"),
+            *((t.at, "waited") for t in r.timeouts[:1]),
+        )
+    ]
+    timed = sorted(
+        ((when(line, logs), line, what) for line, what in said if line and line.time is not None),
+        key=lambda row: row[0],
+    )
+    rows = [
+        [f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, Cell(what, _TONES[what]), _short(line)]
+        for at, line, what in timed[:100]
+    ]
+    apart = ", ".join(
+        f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:]
+    )
     several = len({line.host for _, line, _ in timed}) > 1
-    note = f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order." if apart else \
-        "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps." * several
+    note = (
+        f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order."
+        if apart
+        else "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps."
+        * several
+    )
     failed_first = sorted(timed, key=lambda row: (row[2] == "last progress", row[0]))
-    lanes = grouped((f"rank {line.rank}", (at - timed[0][0], _TONES[what], what)) for at, line, what in failed_first)
-    return Table("In order of time" if apart or not several else "By the time stamps of each host",
-                 ["time", "rank", "host", "what", "line"], rows, note, Lanes(lanes))
+    lanes = grouped(
+        (f"rank {line.rank}", (at - timed[0][0], _TONES[what], what)) for at, line, what in failed_first
+    )
+    return Table(
+        "In order of time" if apart or not several else "By the time stamps of each host",
+        ["time", "rank", "host", "what", "line"],
+        rows,
+        note,
+        Lanes(lanes),
+    )
 
 
 def against_table(compared: Comparison) -> Table:
     """A good run beside the bad one, most telling first."""
-    rows = [[f"{t.kind} time", span(t.good), span(t.bad), Cell(t.says, "warn" if "slower" in t.says else "")] for t in compared.times]
-    rows += [[d.name, d.good, d.bad, Cell(f"could explain: {d.why}", "note") if d.could_explain else Cell(f"cannot: {d.why}", "muted")]
-             for d in compared.differences]
-    return Table("The good run and the bad run", ["what", "good run", "bad run", "could it explain the change"], rows, compared.sentence)
+    rows = [
+        [f"{t.kind} time", span(t.good), span(t.bad), Cell(t.says, "warn" if "slower" in t.says else "")]
+        for t in compared.times
+    ]
+    rows += [
+        [
+            d.name,
+            d.good,
+            d.bad,
+            Cell(f"could explain: {d.why}", "note") if d.could_explain else Cell(f"cannot: {d.why}", "muted"),
+        ]
+        for d in compared.differences
+    ]
+    return Table(
+        "The good run and the bad run",
+        ["what", "good run", "bad run", "could it explain the change"],
+        rows,
+        compared.sentence,
+    )
 
 
 def fits_tables(fits: Sequence[Cause]) -> list[Table]:
     """Causes that fit the symptom, below the test that separates them; none without any."""
-    rows = [[line, "; ".join(those)] for line, those in grouped(
-        (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits).items()]
+    rows = [
+        [line, "; ".join(those)]
+        for line, those in grouped(
+            (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits
+        ).items()
+    ]
     caption = "Other causes of this symptom, without evidence in this log"
     return [Table(caption, ["test that separates them", "causes"], rows)] if rows else []
 
@@ -80,21 +161,45 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
     """What to run on ``hosts``, which are other hosts; none without hosts. ``rows``: line, what it separates, its price."""
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
-    note = (f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds are for four GPUs. If nothing "
-            "can be installed there: run python3 nccl-look.pyz --json look.json there, and nccl-runbook run --record look.json here.")
-    return [Table("Run on the hosts of the job", ["line", "to check for", "takes"], [list(row) for row in rows], note)] if hosts else []
+    note = (
+        f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds are for four GPUs. If nothing "
+        "can be installed there: run python3 nccl-look.pyz --json look.json there, and nccl-runbook run --record look.json here."
+    )
+    return (
+        [
+            Table(
+                "Run on the hosts of the job",
+                ["line", "to check for", "takes"],
+                [list(row) for row in rows],
+                note,
+            )
+        ]
+        if hosts
+        else []
+    )
 
 
 def unknown_table(logs: Logs) -> Table:
     """Lines that look like errors and match nothing."""
     rows = [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown]
-    return Table("Lines that look like errors, but match no known "
-                 "message", ["times", "first of them", "where"], rows, "Numbers in them differ.")
+    return Table(
+        "Lines that look like errors, but match no known message",
+        ["times", "first of them", "where"],
+        rows,
+        "Numbers in them differ.",
+    )
 
 
 def files_table(logs: Logs) -> Table:
     """What was read, and what was not."""
     missed = {f.name: f.problem or f.left_out for f in logs.files}
-    rows = [[f.name, str(f.size_bytes), str(f.lines), Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else "")]
-            for f in logs.files]
+    rows = [
+        [
+            f.name,
+            str(f.size_bytes),
+            str(f.lines),
+            Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else ""),
+        ]
+        for f in logs.files
+    ]
     return Table("Files", ["file", "bytes", "lines", "how it went"], rows)

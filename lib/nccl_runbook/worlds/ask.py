@@ -32,35 +32,64 @@ def budget(seconds: float, gpu: bool, deadline_s: float = 0.0) -> Callable[[], b
     return lambda: time.monotonic() > last
 
 
-def request(name: str, devices: List[Optional[int]], env: Optional[Dict[str, Optional[str]]] = None,
-            ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv", deadline_s: float = 0.0,
-            timed: bool = True,
-            stall_s: float = STALL_FIRST_S, sizes: Tuple[int, ...] = ()) -> WorldRequest:
+def request(
+    name: str,
+    devices: List[Optional[int]],
+    env: Optional[Dict[str, Optional[str]]] = None,
+    ops: str = "barrier,all_reduce,broadcast,all_gather,send_recv",
+    deadline_s: float = 0.0,
+    timed: bool = True,
+    stall_s: float = STALL_FIRST_S,
+    sizes: Tuple[int, ...] = (),
+) -> WorldRequest:
     """One world of checked collectives; ``deadline_s`` 0 and no ``sizes``: the usual ones of GPUs or of the
     CPU."""
     gpu = on_gpus(devices)
-    args = ["--ops", ops, "--sizes", ",".join(map(str, sizes or (GPU_SIZES if gpu else CPU_SIZES))),
-            "--repeats", "3" if timed else "0", "--backend", "nccl" if gpu else "gloo"]
-    return WorldRequest(name, "check.py", devices, args, {**(LOGGED if gpu else {}), **(env or {})},
-                        deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S),
-                        stall_s=stall_s * max(1.0, len(devices) / 8) if gpu else None, timed=timed)
+    args = [
+        "--ops",
+        ops,
+        "--sizes",
+        ",".join(map(str, sizes or (GPU_SIZES if gpu else CPU_SIZES))),
+        "--repeats",
+        "3" if timed else "0",
+        "--backend",
+        "nccl" if gpu else "gloo",
+    ]
+    return WorldRequest(
+        name,
+        "check.py",
+        devices,
+        args,
+        {**(LOGGED if gpu else {}), **(env or {})},
+        deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S),
+        stall_s=stall_s * max(1.0, len(devices) / 8) if gpu else None,
+        timed=timed,
+    )
 
 
-def trials(engine: Engine, requests: List[WorldRequest], repeat: bool = True,
-           lone: bool = False) -> List[Trial]:
+def trials(
+    engine: Engine, requests: List[WorldRequest], repeat: bool = True, lone: bool = False
+) -> List[Trial]:
     """Run these at the same time; then what did not pass once more at the same time, in fresh processes
     (``repeat``; with ``lone`` only where others passed: those that fail beside it are the recurrence)."""
     worlds = engine.run_all(requests)
     repeat = repeat and not (lone and not any(w.passed for w in worlds))
-    failed = [dataclasses.replace(r, stall_s=r.stall_s and max(STALL_S, r.stall_s * STALL_S / STALL_FIRST_S))
-              for r, w in zip(requests, worlds) if repeat and not w.passed]
+    failed = [
+        dataclasses.replace(r, stall_s=r.stall_s and max(STALL_S, r.stall_s * STALL_S / STALL_FIRST_S))
+        for r, w in zip(requests, worlds)
+        if repeat and not w.passed
+    ]
     again = dict(zip([r.name for r in failed], engine.run_all(failed)))
     return [Trial(r.name, w, again.get(r.name)) for r, w in zip(requests, worlds)]
 
 
 def world_sizes(most: int) -> List[int]:
     """1, 2, ... N up to eight, then powers of two and N."""
-    return list(range(1, most + 1)) if most <= 8 else sorted({*range(1, 9), *(1 << k for k in range(4, most.bit_length())), most})
+    return (
+        list(range(1, most + 1))
+        if most <= 8
+        else sorted({*range(1, 9), *(1 << k for k in range(4, most.bit_length())), most})
+    )
 
 
 def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Ladder:
@@ -70,8 +99,10 @@ def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Lad
     for size in wanted:
         if rungs and (not rungs[-1].passed or spent()):
             break
-        rungs += trials(engine, [request(counted(size, "rank"), devices[:size],
-                                         deadline_s=0.0 if rungs else FIRST_DEADLINE_S)])
+        rungs += trials(
+            engine,
+            [request(counted(size, "rank"), devices[:size], deadline_s=0.0 if rungs else FIRST_DEADLINE_S)],
+        )
     return Ladder("nccl" if on_gpus(devices) else "gloo", wanted, rungs)
 
 
@@ -80,8 +111,9 @@ def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Un
     if not on_gpus(devices) or budget(budget_s, True)():
         return Gap("not-run", SPENT if on_gpus(devices) else "no GPU to test alone")
     gpus = sorted(set(devices))
-    done = trials(engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather")
-                           for g in gpus])
+    done = trials(
+        engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather") for g in gpus]
+    )
     return Singles({str(g): trial for g, trial in zip(gpus, done)})
 
 
@@ -90,13 +122,20 @@ def rounds(items: List[int]) -> List[List[tuple]]:
     even n, n for an odd one."""
     even: List[Optional[int]] = [*items, *[None] * (len(items) % 2)]
     ring, half = [*even[::2], *reversed(even[1::2])], len(even) // 2
-    turns = [[ring[0], *ring[len(ring) - n:], *ring[1:len(ring) - n]] for n in range(len(ring) - 1)]
-    return [[tuple(sorted(pair)) for pair in zip(turn[:half], reversed(turn[half:])) if None not in pair]
-            for turn in turns]
+    turns = [[ring[0], *ring[len(ring) - n :], *ring[1 : len(ring) - n]] for n in range(len(ring) - 1)]
+    return [
+        [tuple(sorted(pair)) for pair in zip(turn[:half], reversed(turn[half:])) if None not in pair]
+        for turn in turns
+    ]
 
 
-def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, Gap], budget_s: float,
-          ladder: Union[Ladder, Gap] = NOT_RUN) -> Union[Pairs, Gap]:
+def pairs(
+    engine: Engine,
+    devices: List[Optional[int]],
+    singles: Union[Singles, Gap],
+    budget_s: float,
+    ladder: Union[Ladder, Gap] = NOT_RUN,
+) -> Union[Pairs, Gap]:
     """Every pair of GPUs that pass alone, disjoint pairs at the same time, as far as the budget (seconds)
     goes."""
     alone = {} if isinstance(singles, Gap) else singles.trials
@@ -106,15 +145,21 @@ def pairs(engine: Engine, devices: List[Optional[int]], singles: Union[Singles, 
     failing = not isinstance(ladder, Gap) and ladder.first_failing is not None
     if failing and len(gpus) > MATRIX_MOST:
         return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below tests the pairs that it needs")
-    make = functools.partial(request, ops="all_reduce,send_recv",
-                             stall_s=STALL_S if failing else STALL_FIRST_S)
+    make = functools.partial(
+        request, ops="all_reduce,send_recv", stall_s=STALL_S if failing else STALL_FIRST_S
+    )
     # where the ladder failed the search repeats what decides, of three GPUs or more
     return every_pair(engine, gpus, budget(budget_s, True), make, repeat=not failing or len(gpus) < 3)
 
 
-def every_pair(engine: Engine, gpus: List[int], spent: Callable[[], bool],
-               make: Callable[[str, List[Optional[int]]], WorldRequest],
-               repeat: bool = True, lone: bool = False) -> Pairs:
+def every_pair(
+    engine: Engine,
+    gpus: List[int],
+    spent: Callable[[], bool],
+    make: Callable[[str, List[Optional[int]]], WorldRequest],
+    repeat: bool = True,
+    lone: bool = False,
+) -> Pairs:
     """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``lone``: end where all that
     run at once fail."""
     done: List[Pair] = []
@@ -129,24 +174,41 @@ def every_pair(engine: Engine, gpus: List[int], spent: Callable[[], bool],
 Group = Tuple[int, ...]
 
 
-def search(engine: Engine, ladder: Union[Ladder, Gap], singles: Union[Singles, Gap],
-           pairs: Union[Pairs, Gap], budget_s: float,
-           identify: Callable[..., Any]) -> Union[Search, Gap]:
+def search(
+    engine: Engine,
+    ladder: Union[Ladder, Gap],
+    singles: Union[Singles, Gap],
+    pairs: Union[Pairs, Gap],
+    budget_s: float,
+    identify: Callable[..., Any],
+) -> Union[Search, Gap]:
     """Which GPU or link it is, where the ladder failed. ``identify``: search.group_testing.identify, which
     asks for the rounds."""
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing is None or isinstance(singles, Gap):
         return Gap("not-run", "no run with several GPUs failed")
     steady = failing.again is not None and not failing.again.passed
-    gpus = sorted(int(g) for g in singles.trials) if steady else sorted(d for d in failing.world.request.devices if d is not None)
+    gpus = (
+        sorted(int(g) for g in singles.trials)
+        if steady
+        else sorted(d for d in failing.world.request.devices if d is not None)
+    )
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
     if len(gpus) < 3 and steady or len(set(failing.world.request.devices)) < failing.world.request.world_size:
         return Gap("not-run", "fewer than three GPUs: there is only one pair")
-    if not any(t.passed for t in singles.trials.values()) or len(gpus) > 2 and matrix and not any(p.trial.passed for p in matrix):
+    if (
+        not any(t.passed for t in singles.trials.values())
+        or len(gpus) > 2
+        and matrix
+        and not any(p.trial.passed for p in matrix)
+    ):
         return Gap("not-run", "every GPU or every pair fails: no single one is at fault")
     # a world that failed and passed did so, whatever the same two did as a pair
-    known = {**{tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]},
-             **{(p.first, p.second): p.trial for p in matrix}, **({} if steady else {tuple(gpus): failing})}
+    known = {
+        **{tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]},
+        **{(p.first, p.second): p.trial for p in matrix},
+        **({} if steady else {tuple(gpus): failing}),
+    }
     return _rounds(engine, known, gpus, budget(budget_s, True), identify)
 
 
@@ -154,8 +216,13 @@ class _Ended(Exception):
     """The budget is spent before the fault is known."""
 
 
-def _rounds(engine: Engine, trials: Mapping[Group, Trial], gpus: List[int], spent: Callable[[], bool],
-            identify: Callable[..., Any]) -> Search:
+def _rounds(
+    engine: Engine,
+    trials: Mapping[Group, Trial],
+    gpus: List[int],
+    spent: Callable[[], bool],
+    identify: Callable[..., Any],
+) -> Search:
     """The groups of a round at the same time: first the outcomes that ladder, singles and pairs have seen,
     each once, then new worlds in fresh processes."""
     known = {g: [w for w in (t.world, t.again) if w is not None] for g, t in trials.items()}
@@ -165,9 +232,23 @@ def _rounds(engine: Engine, trials: Mapping[Group, Trial], gpus: List[int], spen
         if spent():
             raise _Ended
         new = [g for g in groups if not known.get(g)]
-        worlds = dict(zip(new, engine.run_all([
-            request(f"GPUs {', '.join(map(str, g))}", list(g), ops="all_reduce,send_recv", timed=False,
-                    stall_s=STALL_S) for g in new])))
+        worlds = dict(
+            zip(
+                new,
+                engine.run_all(
+                    [
+                        request(
+                            f"GPUs {', '.join(map(str, g))}",
+                            list(g),
+                            ops="all_reduce,send_recv",
+                            timed=False,
+                            stall_s=STALL_S,
+                        )
+                        for g in new
+                    ]
+                ),
+            )
+        )
         worlds.update({g: known[g].pop(0) for g in groups if g not in new})
         failed.extend(w for w in worlds.values() if not w.passed)
         done.append(SearchRound([list(g) for g in groups], [worlds[g].passed for g in groups]))

@@ -24,9 +24,16 @@ INFINIBAND = Path("/sys/class/infiniband")
 # what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build,
 # stays, and so does multicast off: an arm switches nothing on
 STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
-STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE",
-         "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NCCL_RUNBOOK_\\w+",
-         "CUDA_(HOME|PATH)", "TORCH_CUDA_ARCH_LIST", *LOGGED)
+STAYS = (
+    "CUDA_VISIBLE_DEVICES",
+    "(NCCL|CUDA)_VERSION",
+    "NCCL_NVLS_ENABLE",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST",
+    "NCCL_RUNBOOK_\\w+",
+    "CUDA_(HOME|PATH)",
+    "TORCH_CUDA_ARCH_LIST",
+    *LOGGED,
+)
 # an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm
 # has to do before ("": none); later ones only with DEEP_S or where the control fails. The first are narrowed
 # by the later ones, which cost less bandwidth. "P2P off fails": at once beside a control that passes; beside
@@ -34,8 +41,11 @@ STAYS = ("CUDA_VISIBLE_DEVICES", "(NCCL|CUDA)_VERSION", "NCCL_NVLS_ENABLE",
 ARMS = {
     "P2P off": ({"NCCL_P2P_DISABLE": "1"}, ["P2P"], None),
     "P2P and SHM off": ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], "P2P off fails"),
-    "P2P, SHM and IB off": ({f"NCCL_{x}_DISABLE": "1" for x in ("P2P", "SHM", "IB")},
-                            ["P2P", "SHM", "NET/IB"], "P2P and SHM off fails"),
+    "P2P, SHM and IB off": (
+        {f"NCCL_{x}_DISABLE": "1" for x in ("P2P", "SHM", "IB")},
+        ["P2P", "SHM", "NET/IB"],
+        "P2P and SHM off fails",
+    ),
     "SHM off": ({"NCCL_SHM_DISABLE": "1"}, ["SHM"], None),
     "cuMem off": ({"NCCL_CUMEM_ENABLE": "0"}, ["P2P/CUMEM"], None),
     "cuMem host off": ({"NCCL_CUMEM_HOST_ENABLE": "0"}, ["SHM"], "SHM off passes"),
@@ -52,19 +62,30 @@ ARMS = {
 CPU_ARMS = {"interface pinned": ({"GLOO_SOCKET_IFNAME": "lo"}, [], None)}
 
 
-def request(name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool,
-            stall_s: float) -> WorldRequest:
+def request(
+    name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float
+) -> WorldRequest:
     gpu = on_gpus(devices)
     logged = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
-    return worlds.request(name, devices, {**logged, **env}, OPS, GPU_DEADLINE_S if gpu else CPU_DEADLINE_S,
-                          timed, stall_s,
-                          GPU_SIZES if gpu else CPU_SIZES)
+    return worlds.request(
+        name,
+        devices,
+        {**logged, **env},
+        OPS,
+        GPU_DEADLINE_S if gpu else CPU_DEADLINE_S,
+        timed,
+        stall_s,
+        GPU_SIZES if gpu else CPU_SIZES,
+    )
 
 
 def steering(environ: Mapping[str, str]) -> Dict[str, str]:
     """The variables of the surroundings that the arm *clean* takes out."""
-    return {k: v for k, v in sorted(environ.items()) if STEERS.fullmatch(k)
-            and not any(re.fullmatch(stays, k) for stays in STAYS)}
+    return {
+        k: v
+        for k, v in sorted(environ.items())
+        if STEERS.fullmatch(k) and not any(re.fullmatch(stays, k) for stays in STAYS)
+    }
 
 
 class _Session:
@@ -74,8 +95,9 @@ class _Session:
         self.engine, self.devices, self.gpu = engine, devices, on_gpus(devices)
         self.spent, self.deep, self.stall_s = budget(budget_s, self.gpu), budget_s >= DEEP_S, STALL_FIRST_S
 
-    def worlds(self, named: Mapping[str, Mapping[str, Optional[str]]],
-               timed: bool = True) -> Dict[str, World]:
+    def worlds(
+        self, named: Mapping[str, Mapping[str, Optional[str]]], timed: bool = True
+    ) -> Dict[str, World]:
         """One world for each environment, in turn, as far as the budget goes."""
         requests = [request(name, self.devices, env, timed, self.stall_s) for name, env in named.items()]
         return dict(zip(named, self.engine.run_in_turn(requests, self.spent)))
@@ -83,8 +105,11 @@ class _Session:
     def control(self) -> Trial:
         first = self.engine.run_in_turn([request("control", self.devices, {}, True, self.stall_s)])[0]
         self.stall_s = STALL_S
-        return Trial("control", first, None if first.passed
-                     else self.worlds({"control": {}}, timed=False).get("control"))
+        return Trial(
+            "control",
+            first,
+            None if first.passed else self.worlds({"control": {}}, timed=False).get("control"),
+        )
 
 
 def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
@@ -95,19 +120,39 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     # so far that NCCL's log shows all it uses
     connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))
     over_ib = name == "GDR off" or "NCCL_IB_DISABLE" in env
-    return next((Gap(reason, why) for applies, reason, why in (
-        (all(os.environ.get(k) == v for k, v in env.items()), "unsupported", SET_ALREADY),
-        (over_ib and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())),
-         "absent", "no InfiniBand or RoCE device here"),
-        (name == "interface pinned" and met and not any("NET" in key for key in met),
-         "unsupported", "no effect here: the ranks are already connected, and no channel uses the network"),
-        (used and acts_on and connected and not any(key.startswith(tuple(acts_on)) for key in used),
-         "unsupported", f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}"),
-    ) if applies), None)
+    return next(
+        (
+            Gap(reason, why)
+            for applies, reason, why in (
+                (all(os.environ.get(k) == v for k, v in env.items()), "unsupported", SET_ALREADY),
+                (
+                    over_ib and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())),
+                    "absent",
+                    "no InfiniBand or RoCE device here",
+                ),
+                (
+                    name == "interface pinned" and met and not any("NET" in key for key in met),
+                    "unsupported",
+                    "no effect here: the ranks are already connected, and no channel uses the network",
+                ),
+                (
+                    used
+                    and acts_on
+                    and connected
+                    and not any(key.startswith(tuple(acts_on)) for key in used),
+                    "unsupported",
+                    f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}",
+                ),
+            )
+            if applies
+        ),
+        None,
+    )
 
 
-def collect(engine: Engine, devices: List[Optional[int]], budget_s: float,
-            halve: Callable[..., Any]) -> Union[Arms, Gap]:
+def collect(
+    engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Callable[..., Any]
+) -> Union[Arms, Gap]:
     """The control, every arm that can act, the control again, and *clean* where the environment may be to
     blame. Needs two ranks.
 
@@ -117,10 +162,20 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float,
         return Gap("unsupported", "one GPU: a transport needs two ranks")
     session = _Session(engine, devices, budget_s)
     control, named = session.control(), ARMS if session.gpu else CPU_ARMS
-    trials: Dict[str, Union[Trial, Gap]] = {n: gap for n in named
-                                            for gap in [_cannot_act(n, control)] if gap is not None}
-    trials.update(_trials(session, {n: env for n, (env, _, before) in named.items() if n not in trials and (
-        before is None or control.passed and before == "P2P off fails")}, control))
+    trials: Dict[str, Union[Trial, Gap]] = {
+        n: gap for n in named for gap in [_cannot_act(n, control)] if gap is not None
+    }
+    trials.update(
+        _trials(
+            session,
+            {
+                n: env
+                for n, (env, _, before) in named.items()
+                if n not in trials and (before is None or control.passed and before == "P2P off fails")
+            },
+            control,
+        )
+    )
     after = session.worlds({"control again": {}}, timed=control.passed).get("control again")
     ended = Gap("not-run", SPENT) if after is None else Trial("control again", after)
     arms = _environment(session, Arms("nccl" if session.gpu else "gloo", control, [], ended), halve)
@@ -128,34 +183,56 @@ def collect(engine: Engine, devices: List[Optional[int]], budget_s: float,
         if name not in trials:
             why_not = _why_not_later(session, arms, before, trials)
             trials[name] = _trials(session, {name: env}, control)[name] if why_not is None else why_not
-    return dataclasses.replace(arms, arms=[Arm(n, env, acts_on, trials[n])
-                                           for n, (env, acts_on, _) in named.items()])
+    return dataclasses.replace(
+        arms, arms=[Arm(n, env, acts_on, trials[n]) for n, (env, acts_on, _) in named.items()]
+    )
 
 
 def _clean_passes(arms: Arms) -> bool:
     return not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed
 
 
-def _why_not_later(session: _Session, arms: Arms, before: str,
-                   trials: Mapping[str, Union[Trial, Gap]]) -> Optional[Gap]:
+def _why_not_later(
+    session: _Session, arms: Arms, before: str, trials: Mapping[str, Union[Trial, Gap]]
+) -> Optional[Gap]:
     """Why an arm that narrows another one is not run; None if it is."""
     wider = trials.get(before.rpartition(" ")[0])
     passed = arms.control.passed
-    fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(wider, "reason", "") != "not-run"
-    return next((Gap("not-run", why) for applies, why in (
-        (passed and not session.deep, f"runs only if the unchanged test fails, or with budget_s from {DEEP_S:g} on"),
-        (not passed and _clean_passes(arms), "a variable of your environment makes the difference"),
-        (not passed and before and not fits, f"only where {before}")) if applies), None)
+    fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(
+        wider, "reason", ""
+    ) != "not-run"
+    return next(
+        (
+            Gap("not-run", why)
+            for applies, why in (
+                (
+                    passed and not session.deep,
+                    f"runs only if the unchanged test fails, or with budget_s from {DEEP_S:g} on",
+                ),
+                (not passed and _clean_passes(arms), "a variable of your environment makes the difference"),
+                (not passed and before and not fits, f"only where {before}"),
+            )
+            if applies
+        ),
+        None,
+    )
 
 
-def _trials(session: _Session, envs: Dict[str, Dict[str, str]], control: Trial) -> Dict[str, Union[Trial, Gap]]:
+def _trials(
+    session: _Session, envs: Dict[str, Dict[str, str]], control: Trial
+) -> Dict[str, Union[Trial, Gap]]:
     """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the
     arms are only checked, and what passes is repeated and timed: it may be what one runs with meanwhile."""
     first = session.worlds(envs, timed=control.passed)
     more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
-    both = {n: (more[n], world) if not control.passed and n in more else (world, more.get(n)) for n, world in first.items()}
-    return {**dict.fromkeys(envs, Gap("not-run", SPENT)),
-            **{n: Trial(n, timed, None if timed.passed else other) for n, (timed, other) in both.items()}}
+    both = {
+        n: (more[n], world) if not control.passed and n in more else (world, more.get(n))
+        for n, world in first.items()
+    }
+    return {
+        **dict.fromkeys(envs, Gap("not-run", SPENT)),
+        **{n: Trial(n, timed, None if timed.passed else other) for n, (timed, other) in both.items()},
+    }
 
 
 def _environment(session: _Session, arms: Arms, halve: Callable[..., Any]) -> Arms:
@@ -167,7 +244,9 @@ def _environment(session: _Session, arms: Arms, halve: Callable[..., Any]) -> Ar
 
     def without(names: Iterable[str], name: str) -> Union[World, Gap]:
         try:
-            return session.worlds({name: dict.fromkeys(names)}, timed=control.passed or name == "clean").get(name) or Gap("not-run", SPENT)
+            return session.worlds({name: dict.fromkeys(names)}, timed=control.passed or name == "clean").get(
+                name
+            ) or Gap("not-run", SPENT)
         except EngineError as error:
             return Gap("failed", f"the interpreter does not start without them: {error}")
 
@@ -179,8 +258,11 @@ def _environment(session: _Session, arms: Arms, halve: Callable[..., Any]) -> Ar
     # which may be chance
     first, once = clean, not control.passed and isinstance(clean, World) and clean.passed
     clean = without(variables, "clean") if once else first
-    trial = clean if isinstance(clean, Gap) else Trial("clean", clean,
-                                                       first if once and not clean.passed else None)
+    trial = (
+        clean
+        if isinstance(clean, Gap)
+        else Trial("clean", clean, first if once and not clean.passed else None)
+    )
     limit = None if isinstance(clean, Gap) else _speed_limit(control.world, clean)
     arms = dataclasses.replace(arms, clean=Arm("clean", dict.fromkeys(variables), [], trial))
     if isinstance(clean, Gap) or not clean.passed or (control.passed and limit is None):
@@ -193,9 +275,12 @@ def _environment(session: _Session, arms: Arms, halve: Callable[..., Any]) -> Ar
         return not world.passed if limit is None else (world.busbw_gb_per_s("all_reduce") or 0.0) < limit
 
     halved = halve(list(variables), shows)
-    why_not = "cut off by the time budget" if halved.why_not == "unclear" and session.spent() else halved.why_not
-    return dataclasses.replace(arms, guilty=Guilty({v: variables[v] for v in halved.guilty}, len(variables),
-                                                   halved.asked, why_not))
+    why_not = (
+        "cut off by the time budget" if halved.why_not == "unclear" and session.spent() else halved.why_not
+    )
+    return dataclasses.replace(
+        arms, guilty=Guilty({v: variables[v] for v in halved.guilty}, len(variables), halved.asked, why_not)
+    )
 
 
 def _speed_limit(control: World, clean: World) -> Optional[float]:
@@ -209,10 +294,14 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
     """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at
     once, for then it is no single GPU or link, and each that hangs costs seconds."""
     if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
-        return Gap("not-run", "runs only if the unchanged test always fails on three or more GPUs, with and without its variables")
+        return Gap(
+            "not-run",
+            "runs only if the unchanged test always fails on three or more GPUs, with and without its variables",
+        )
     gpus = sorted(arms.control.world.request.devices)
-    make = functools.partial(worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False,
-                             stall_s=STALL_S, sizes=GPU_SIZES)
+    make = functools.partial(
+        worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES
+    )
     return worlds.every_pair(engine, gpus, budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
 
 

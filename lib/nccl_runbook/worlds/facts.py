@@ -62,8 +62,10 @@ class Pairs:
     def worst(self, op: str = "send_recv") -> Optional[Pair]:
         """The pair that failed, else the one with the least bandwidth."""
         timed = (p for p in self.pairs if p.trial.world.busbw_gb_per_s(op) is not None)
-        return next((p for p in self.pairs if not p.trial.passed),
-                    min(timed, key=lambda p: p.trial.world.busbw_gb_per_s(op) or 0.0, default=None))
+        return next(
+            (p for p in self.pairs if not p.trial.passed),
+            min(timed, key=lambda p: p.trial.world.busbw_gb_per_s(op) or 0.0, default=None),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

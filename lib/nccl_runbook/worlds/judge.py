@@ -11,36 +11,53 @@ from nccl_runbook.search.group_testing import Diagnosis, Group, most_runs, of_pa
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pairs, Search, Singles
 
 REHEARSED_ON = "no GPU was used: rehearsal on Gloo"
-SHARED = Remedy("you", "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
-                "IOMMU. 04 switches off each transport:",
-                ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"))
+SHARED = Remedy(
+    "you",
+    "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
+    "IOMMU. 04 switches off each transport:",
+    ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"),
+)
 A_PART = "gpu-or-link-fault"
 
 
-def judge(ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap,
-          search: Search | Gap = NOT_RUN) -> list[Finding]:
+def judge(
+    ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap, search: Search | Gap = NOT_RUN
+) -> list[Finding]:
     """Findings of step 03."""
     if isinstance(ladder, Gap):
         return [Finding("not-run", Severity.UNKNOWN, ladder.detail or str(ladder))]
     if ladder.backend == "gloo":
         return _rehearsal(ladder)
     located = _search(search)
-    alone = [explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again)
-             for g, t in ({} if isinstance(singles, Gap) else singles.trials).items() if not t.passed]
-    return [*located, *_ladder(ladder), *alone, *([] if located else _pairs(pairs))] or [_healthy(ladder, pairs)]
+    alone = [
+        explain("gpu-fails-alone", f"GPU {g} alone", t.world, t.again)
+        for g, t in ({} if isinstance(singles, Gap) else singles.trials).items()
+        if not t.passed
+    ]
+    return [*located, *_ladder(ladder), *alone, *([] if located else _pairs(pairs))] or [
+        _healthy(ladder, pairs)
+    ]
 
 
 def _sizes(ladder: Ladder) -> str:
     sizes = [str(t.world.request.world_size) for t in ladder.rungs]
-    return " and ".join([", ".join(sizes[:-1]), sizes[-1]] if len(sizes) > 1 else sizes) + (" ranks" if sizes != ["1"] else " rank")
+    return " and ".join([", ".join(sizes[:-1]), sizes[-1]] if len(sizes) > 1 else sizes) + (
+        " ranks" if sizes != ["1"] else " rank"
+    )
 
 
 def _rehearsal(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
-        return [explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world,
-                        failing.again)]
-    return [_unknown("rehearsed", f"{REHEARSED_ON} with {_sizes(ladder)}, all correct",
-                     "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked")]
+        return [
+            explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world, failing.again)
+        ]
+    return [
+        _unknown(
+            "rehearsed",
+            f"{REHEARSED_ON} with {_sizes(ladder)}, all correct",
+            "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked",
+        )
+    ]
 
 
 def _unknown(rule: str, title: str, text: str) -> Finding:
@@ -51,8 +68,11 @@ def _ladder(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
         return [explain("first-failing-world-size", failing.name, failing.world, failing.again)]
     untried = ", ".join(map(str, ladder.wanted[len(ladder.rungs) :]))
-    return [_unknown("ladder-not-finished", f"the budget ended before {untried} ranks",
-                     f"passed: {_sizes(ladder)}")] * bool(untried)
+    return [
+        _unknown(
+            "ladder-not-finished", f"the budget ended before {untried} ranks", f"passed: {_sizes(ladder)}"
+        )
+    ] * bool(untried)
 
 
 def _pairs(pairs: Pairs | Gap) -> list[Finding]:
@@ -61,11 +81,14 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
     failed = [p for p in pairs.pairs if not p.trial.passed]
     if len(failed) == len(pairs.pairs) > 1:  # the others are the recurrence
         return [_every_pair("every pair of GPUs", failed[0].trial.world, failed[1].trial.world)]
-    findings = [explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again)
-                for p in failed]
-    unfinished = _unknown("pairs-not-finished",
-                          f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
-                          "raise budget_s to test all")
+    findings = [
+        explain("pair-fails", f"GPUs {p.first} and {p.second}", p.trial.world, p.trial.again) for p in failed
+    ]
+    unfinished = _unknown(
+        "pairs-not-finished",
+        f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
+        "raise budget_s to test all",
+    )
     return findings + [unfinished] * (len(pairs.pairs) < pairs.wanted)
 
 
@@ -77,55 +100,97 @@ def _every_pair(what: str, world: World, again: World) -> Finding:
 
 def diagnosis(search: Search) -> Diagnosis:
     """What the recorded rounds show: the search is walked again with their answers."""
-    return replay(search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False))
-                                for r in search.rounds])
+    return replay(
+        search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False)) for r in search.rounds]
+    )
 
 
 def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
     """(rule, title, cause) of what was found; no rule where the search names nothing."""
     most, bad = diagnosed.works_up_to, culprits(diagnosed)
-    rest = "the others pass together" if diagnosed.gpus and not diagnosed.pairs else "each passes with the others"
+    rest = (
+        "the others pass together"
+        if diagnosed.gpus and not diagnosed.pairs
+        else "each passes with the others"
+    )
     any_of = f"any {most} GPUs pass, and any {most + 1} fail: the count matters, not which GPU"
-    return next(words for fits, words in (
-        (diagnosed.kind == "count", ("count-at-fault", any_of, None)),
-        (diagnosed.kind == "split", ("split-at-fault", bad, "p2p-broken-acs-iommu")),
-        (bad, ("located", f"{bad}; {rest}", A_PART)),
-        (True, ("", "", None))) if fits)
+    return next(
+        words
+        for fits, words in (
+            (diagnosed.kind == "count", ("count-at-fault", any_of, None)),
+            (diagnosed.kind == "split", ("split-at-fault", bad, "p2p-broken-acs-iommu")),
+            (bad, ("located", f"{bad}; {rest}", A_PART)),
+            (True, ("", "", None)),
+        )
+        if fits
+    )
 
 
 def _search(search: Search | Gap) -> list[Finding]:
     """The GPU, the link, the split or the count; a rate for what comes and goes."""
     if isinstance(search, Gap):
         return []
-    diagnosed, example, sizes = diagnosis(search), search.example, [len(group) for r in search.rounds for group in r.groups]
+    diagnosed, example, sizes = (
+        diagnosis(search),
+        search.example,
+        [len(group) for r in search.rounds for group in r.groups],
+    )
     twice = "; the named part failed at least twice, in fresh processes" * (diagnosed.kind != "intermittent")
-    runs = Evidence(f"{len(sizes)} runs of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}", "table below")
+    runs = Evidence(
+        f"{len(sizes)} runs of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}",
+        "table below",
+    )
     if diagnosed.kind == "intermittent":
         return [_rate(diagnosed, runs, example)]
     if diagnosed.works_up_to == 1 and isinstance(example, World):
-        every = _every_pair(f"every GPU passes alone, and every pair fails ({sizes.count(2)} tried): suspect something "
-                            "they share; a pair", example, example)  # the other pairs are the recurrence
+        every = _every_pair(
+            f"every GPU passes alone, and every pair fails ({sizes.count(2)} tried): suspect something "
+            "they share; a pair",
+            example,
+            example,
+        )  # the other pairs are the recurrence
         return [dataclasses.replace(every, evidence=(runs, *every.evidence, NOT_SEEN))]
     rule, title, cause_id = _words(diagnosed)
     if not rule:
         why = search.why or "the results fit no known fault, or the search needs more runs"
-        return [Finding("search-not-finished", Severity.UNKNOWN,
-                        f"the faulty GPU or link was not found: {why}; the smallest group that "
-                        f"failed: {gpus(diagnosed.within)}", (runs,))]
+        return [
+            Finding(
+                "search-not-finished",
+                Severity.UNKNOWN,
+                f"the faulty GPU or link was not found: {why}; the smallest group that "
+                f"failed: {gpus(diagnosed.within)}",
+                (runs,),
+            )
+        ]
     cause = causes().get(cause_id or "")
-    evidence = (runs, *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence),
-                NOT_SEEN)
-    remedy = (look_at(diagnosed, [example]),) if rule == "located" and isinstance(example, World) else remedies(cause)
+    evidence = (
+        runs,
+        *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence),
+        NOT_SEEN,
+    )
+    remedy = (
+        (look_at(diagnosed, [example]),)
+        if rule == "located" and isinstance(example, World)
+        else remedies(cause)
+    )
     return [Finding(rule, Severity.BROKEN, title, evidence, remedy, cause and cause.id, cause and "likely")]
 
 
 def _rate(diagnosed: Diagnosis, runs: Evidence, example: World | Gap) -> Finding:
     low, high = wilson(diagnosed.failed, diagnosed.repeated)
-    again = Remedy("you", "Before you change anything, repeat the test often enough to see an effect:",
-                   () if isinstance(example, Gap) else (example.shell_line,))
-    return Finding("intermittent", Severity.WARN,
-                   f"intermittent: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
-                   f"{diagnosed.repeated} times ({low:.0%} to {high:.0%} at 95 %)", (runs,), (again,))
+    again = Remedy(
+        "you",
+        "Before you change anything, repeat the test often enough to see an effect:",
+        () if isinstance(example, Gap) else (example.shell_line,),
+    )
+    return Finding(
+        "intermittent",
+        Severity.WARN,
+        f"intermittent: {gpus(diagnosed.within)} failed {diagnosed.failed} of "
+        f"{diagnosed.repeated} times ({low:.0%} to {high:.0%} at 95 %)",
+        (runs,),
+        (again,),
+    )
 
 
 def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
@@ -134,11 +199,13 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
     if worst and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
         lines.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
     title = f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right"
-    return Finding("fewer-gpus-pass", Severity.OK, title,
-                   tuple(Evidence(text, "table below") for text in lines))
+    return Finding(
+        "fewer-gpus-pass", Severity.OK, title, tuple(Evidence(text, "table below") for text in lines)
+    )
 
 
 # --- where it is
+
 
 def gpus(group: tuple[int, ...] | list[int]) -> str:
     return f"GPU{'s' if len(group) > 1 else ''} {', '.join(map(str, group))}"
@@ -149,22 +216,32 @@ def culprits(diagnosed: Diagnosis) -> str:
     where nothing is named."""
     if diagnosed.sides:
         return f"{' and '.join(map(gpus, diagnosed.sides))} each work, but no pair across them does"
-    bad = [*[f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus),
-           *(f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs)]
+    bad = [
+        *[f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus),
+        *(f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs),
+    ]
     return f"at fault: {', and '.join(bad)}" if bad else ""
 
 
 def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
     """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing
     ``worlds`` say so."""
-    hellos = {gpu: rank.first("hello") or {} for w in worlds
-              for gpu, rank in zip(w.request.devices, w.ranks, strict=False)}
-    buses = {gpu: hellos.get(gpu, {}).get("pci_bus_id")
-             for gpu in sorted({*diagnosed.gpus, *sum(diagnosed.pairs, ())})}
+    hellos = {
+        gpu: rank.first("hello") or {}
+        for w in worlds
+        for gpu, rank in zip(w.request.devices, w.ranks, strict=False)
+    }
+    buses = {
+        gpu: hellos.get(gpu, {}).get("pci_bus_id")
+        for gpu in sorted({*diagnosed.gpus, *sum(diagnosed.pairs, ())})
+    }
     named = " and ".join(f"GPU {gpu}{f' (PCI bus {bus})' if bus else ''}" for gpu, bus in buses.items())
-    return Remedy("the administrator", "Others pass, so suspect a part rather than a setting of the host. Please check NVLink, slot and "
-                  f"Xids of {named}.", ("nvidia-smi topo -m", "nvidia-smi nvlink -e",
-                                        "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"))
+    return Remedy(
+        "the administrator",
+        "Others pass, so suspect a part rather than a setting of the host. Please check NVLink, slot and "
+        f"Xids of {named}.",
+        ("nvidia-smi topo -m", "nvidia-smi nvlink -e", "sudo dmesg -T | grep -iE 'Xid|nvlink' | head"),
+    )
 
 
 def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
@@ -172,31 +249,60 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     environment."""
     if isinstance(pairs, Gap):
         return fault
-    ran = [p for p in pairs.pairs if not any(w is not None and w.ended == "lost"
-                                             for w in (p.trial.world, p.trial.again))]
+    ran = [
+        p
+        for p in pairs.pairs
+        if not any(w is not None and w.ended == "lost" for w in (p.trial.world, p.trial.again))
+    ]
     failed, passed = [[p for p in ran if p.trial.passed is fine] for fine in (False, True)]
-    steady, untried = not any(p.trial.again is not None and p.trial.again.passed
-                              for p in failed), pairs.wanted - len(ran)
-    diagnosed = of_pairs({g for p in ran for g in (p.first, p.second)},
-                         [(p.first, p.second) for p in failed] if steady else [])
-    via = sorted({name.partition("/")[0] for p in passed if not isinstance(p.trial.world.transports, Gap)
-                  for name in p.trial.world.transports})
+    steady, untried = (
+        not any(p.trial.again is not None and p.trial.again.passed for p in failed),
+        pairs.wanted - len(ran),
+    )
+    diagnosed = of_pairs(
+        {g for p in ran for g in (p.first, p.second)}, [(p.first, p.second) for p in failed] if steady else []
+    )
+    via = sorted(
+        {
+            name.partition("/")[0]
+            for p in passed
+            if not isinstance(p.trial.world.transports, Gap)
+            for name in p.trial.world.transports
+        }
+    )
     # another pair may say otherwise
     sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)
     where = sure and culprits(diagnosed) or f"{len(failed)} of the tested pairs of GPUs fail alone"
-    title = next(title for fits, title in (
-        (passed and failed and steady,
-         f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})"),
-        (failed and steady, "; any two tested GPUs are enough"),
-        (not failed and not untried,
-         f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)"),
-        (True, "")) if fits)
+    title = next(
+        title
+        for fits, title in (
+            (
+                passed and failed and steady,
+                f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})",
+            ),
+            (failed and steady, "; any two tested GPUs are enough"),
+            (
+                not failed and not untried,
+                f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)",
+            ),
+            (True, ""),
+        )
+        if fits
+    )
     at_times = ", but not every time: intermittent" * (not steady)
-    words = [*(f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{at_times}" for p in failed),
-             *[f"{untried} of {pairs.wanted} pairs were not tested"] * bool(untried)]
-    finding = dataclasses.replace(fault, title=fault.title + title, evidence=(
-        *(Evidence(text, "table below") for text in words), *fault.evidence,
-        *[NOT_SEEN] * (NOT_SEEN not in fault.evidence)))
+    words = [
+        *(f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{at_times}" for p in failed),
+        *[f"{untried} of {pairs.wanted} pairs were not tested"] * bool(untried),
+    ]
+    finding = dataclasses.replace(
+        fault,
+        title=fault.title + title,
+        evidence=(
+            *(Evidence(text, "table below") for text in words),
+            *fault.evidence,
+            *[NOT_SEEN] * (NOT_SEEN not in fault.evidence),
+        ),
+    )
     if passed and diagnosed.gpus + diagnosed.pairs:
         return _part_at_fault(finding, diagnosed, [p.trial.world for p in failed], via)
     return finding
@@ -212,27 +318,38 @@ def _without(failed: list[Group]) -> list[int]:
 def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
     """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing
     ones: it may sit behind another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
-    around = Remedy("you", f"Workaround until it is fixed: run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
-                    "every other pair that was tried passes.")
+    around = Remedy(
+        "you",
+        f"Workaround until it is fixed: run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
+        "every other pair that was tried passes.",
+    )
     if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
         return dataclasses.replace(finding, remedy=(*finding.remedy, around))
     kept = (r for r in finding.remedy if r != NOTHING_KNOWN and (diagnosed.gpus or r.who == "you"))
-    return dataclasses.replace(finding, cause=A_PART, status=finding.status or "likely",
-                               remedy=(look_at(diagnosed, failed), around, *kept))
+    return dataclasses.replace(
+        finding,
+        cause=A_PART,
+        status=finding.status or "likely",
+        remedy=(look_at(diagnosed, failed), around, *kept),
+    )
 
 
 # the words that outcomes and answers are told in
 _TABLE = table("worlds/transports")
 REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
-POINTS_TO: dict[str, tuple[str, str | None]] = {arm: (to, cause or None)
-                                                for arm, (to, cause) in _TABLE["points_to"].items()}
+POINTS_TO: dict[str, tuple[str, str | None]] = {
+    arm: (to, cause or None) for arm, (to, cause) in _TABLE["points_to"].items()
+}
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200
 SEEN_ON_HARDWARE = frozenset({"healthy", "explained", "variable", "p2p"})
 FAILING = ("hung", "failed", "wrong values")
 # passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it
 # comes and goes
-UNSURE = {"no proof": "NCCL's log does not show an effect", "passed 1 of 2": "it failed once",
-          "passed 1 of 1": "it was not repeated"}
+UNSURE = {
+    "no proof": "NCCL's log does not show an effect",
+    "passed 1 of 2": "it failed once",
+    "passed 1 of 1": "it was not repeated",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,18 +384,40 @@ def decide(outcomes: Outcomes) -> Decision:
     """One decision for every input. Only an arm that passes with proof, while everything without it fails
     again, names a transport."""
     unsteady = _unsteady(outcomes)
-    return next(decision for fits, decision in (
-        (outcomes.control == "pass" and not unsteady, Decision("healthy", "the unchanged environment passes")),
-        (outcomes.control == "lost",
-         Decision("inconclusive", "the runbook's own process was killed while the ranks ran")),
-        (outcomes.message and outcomes.control in FAILING,
-         Decision("explained", "the messages of the ranks, or how they ended, show the cause",
-                  "" if unsteady else next(iter(cures(outcomes)), ""))),
-        (unsteady, Decision("inconclusive", unsteady)),
-        (outcomes.clean == "pass",
-         Decision("variable", "it passes without the variables of your environment", "clean", "env-conflict",
-                  "established" if outcomes.settled else "likely")),
-        (True, _by_arms(outcomes))) if fits)
+    return next(
+        decision
+        for fits, decision in (
+            (
+                outcomes.control == "pass" and not unsteady,
+                Decision("healthy", "the unchanged environment passes"),
+            ),
+            (
+                outcomes.control == "lost",
+                Decision("inconclusive", "the runbook's own process was killed while the ranks ran"),
+            ),
+            (
+                outcomes.message and outcomes.control in FAILING,
+                Decision(
+                    "explained",
+                    "the messages of the ranks, or how they ended, show the cause",
+                    "" if unsteady else next(iter(cures(outcomes)), ""),
+                ),
+            ),
+            (unsteady, Decision("inconclusive", unsteady)),
+            (
+                outcomes.clean == "pass",
+                Decision(
+                    "variable",
+                    "it passes without the variables of your environment",
+                    "clean",
+                    "env-conflict",
+                    "established" if outcomes.settled else "likely",
+                ),
+            ),
+            (True, _by_arms(outcomes)),
+        )
+        if fits
+    )
 
 
 def _unsteady(outcomes: Outcomes) -> str:
@@ -288,24 +427,36 @@ def _unsteady(outcomes: Outcomes) -> str:
     once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
     # else it may be the way round that they share
     apart = len(once) > 1 and not frozenset.intersection(*once.values())
-    same = [*(name for name, word in outcomes.arms.items() if word == "no effect"),
-            *["clean, once of twice"] * (outcomes.clean == "once of twice"),
-            *["the control again"] * (outcomes.after == "pass")]
-    return next(why for fits, why in (
-        (outcomes.control == "once of twice", "intermittent: the control failed and then passed"),
-        (outcomes.control == "once of once", "the control failed and was not repeated"),
-        (passes and outcomes.after == "fail",
-         "the unchanged test passed before the variants and failed after them: seen 1 of 2"),
-        (passes and apart,
-         f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times"),
-        (same and not passes, f"intermittent, so no switch decides; these passed: {', '.join(same)}"),
-        (True, "")) if fits)
+    same = [
+        *(name for name, word in outcomes.arms.items() if word == "no effect"),
+        *["clean, once of twice"] * (outcomes.clean == "once of twice"),
+        *["the control again"] * (outcomes.after == "pass"),
+    ]
+    return next(
+        why
+        for fits, why in (
+            (outcomes.control == "once of twice", "intermittent: the control failed and then passed"),
+            (outcomes.control == "once of once", "the control failed and was not repeated"),
+            (
+                passes and outcomes.after == "fail",
+                "the unchanged test passed before the variants and failed after them: seen 1 of 2",
+            ),
+            (
+                passes and apart,
+                f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times",
+            ),
+            (same and not passes, f"intermittent, so no switch decides; these passed: {', '.join(same)}"),
+            (True, ""),
+        )
+        if fits
+    )
 
 
 def cures(outcomes: Outcomes) -> list[str]:
     """Arms that pass with proof, those first that take away least."""
-    return sorted((name for name, word in outcomes.arms.items() if word == "pass"),
-                  key=lambda name: len(REMOVES[name]))
+    return sorted(
+        (name for name, word in outcomes.arms.items() if word == "pass"), key=lambda name: len(REMOVES[name])
+    )
 
 
 def suspects(outcomes: Outcomes) -> frozenset[str]:
@@ -326,17 +477,26 @@ def _by_arms(outcomes: Outcomes) -> Decision:
     if arm:
         kind, cause = POINTS_TO[arm]
         narrower = any(REMOVES[name] < REMOVES[arm] for name in unproven)  # it passed: it may be that
-        status = "likely" if outcomes.connected and not narrower and kind not in ("algorithm", "protocol") else "possible"
+        status = (
+            "likely"
+            if outcomes.connected and not narrower and kind not in ("algorithm", "protocol")
+            else "possible"
+        )
         why = f"{'no single transport: ' * (kind == 'sockets')}it passes with {arm} and fails without"
         return Decision(kind, why, arm, cause, cause and status)
     if unproven:
-        return Decision("inconclusive", "; ".join(f"{name} passed, and {UNSURE[outcomes.arms[name]]}"
-                                                  for name in unproven))
+        return Decision(
+            "inconclusive",
+            "; ".join(f"{name} passed, and {UNSURE[outcomes.arms[name]]}" for name in unproven),
+        )
     # what P2P and SHM off leaves in use
-    untried = {"not run", "lost"} & {outcomes.clean,
-                                     *map(outcomes.arms.get,
-                                          ("IB off", "P2P, SHM and IB off", "interface pinned"))}
+    untried = {"not run", "lost"} & {
+        outcomes.clean,
+        *map(outcomes.arms.get, ("IB off", "P2P, SHM and IB off", "interface pinned")),
+    }
     if outcomes.arms.get("P2P and SHM off") in FAILING and not untried:
-        return Decision("not-the-transport",
-                        "it also fails over sockets alone and without the variables of your environment")
+        return Decision(
+            "not-the-transport",
+            "it also fails over sockets alone and without the variables of your environment",
+        )
     return Decision("inconclusive", "too few tests were run")

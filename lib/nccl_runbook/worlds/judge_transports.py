@@ -69,9 +69,13 @@ def in_words(arms: Arms, message: bool) -> Outcomes:
     return Outcomes(
         control="lost" if control.world.ended == "lost" else "pass" if control.passed else failed,
         after=_word(arms.control_after),
-        arms={a.name: outcome(a, control) for a in arms.arms if not isinstance(a.trial, Gap)
-              or a.trial.reason == "not-run"},
-        clean="fail" if "no variable" in getattr(clean, "detail", "")
+        arms={
+            a.name: outcome(a, control)
+            for a in arms.arms
+            if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"
+        },
+        clean="fail"
+        if "no variable" in getattr(clean, "detail", "")
         else _word(clean if isinstance(clean, Gap) else clean.trial),
         settled=isinstance(arms.guilty, Guilty) and not arms.guilty.why_not,
         connected=bool(used(control.world)),
@@ -81,8 +85,15 @@ def in_words(arms: Arms, message: bool) -> Outcomes:
 
 def _word(trial: Trial | Gap) -> str:
     """How the control at the end, or *clean*, went."""
-    return ("not run" if isinstance(trial, Gap) or trial.world.ended == "lost" else
-            "pass" if trial.passed else "once of twice" if trial.again else "fail")
+    return (
+        "not run"
+        if isinstance(trial, Gap) or trial.world.ended == "lost"
+        else "pass"
+        if trial.passed
+        else "once of twice"
+        if trial.again
+        else "fail"
+    )
 
 
 def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
@@ -94,17 +105,27 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
     control = arms.control
     if arms.backend == "gloo" and control.passed:
         return _rehearsal(arms)
-    fault = None if control.passed else explain("control-fails", "your unchanged environment", control.world,
-                                                control.again)
+    fault = (
+        None
+        if control.passed
+        else explain("control-fails", "your unchanged environment", control.world, control.again)
+    )
     decision = decide(in_words(arms, fault is not None and fault.cause is not None))
     if fault is not None:
         found = dataclasses.replace(_control_fails(arms, decision, fault), tried=_tried(arms, decision))
         return [narrowed(found, pairs)]
     if decision.kind != "inconclusive":  # nothing is broken as it stands
-        return [_loss(arms), *_environment_costs(arms), *switched_off_already(arms),
-                *(_fallback(a, a.trial) for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed)]
-    world = next(t.world for t in (arms.control_after, *(a.trial for a in arms.arms)) if isinstance(t, Trial)
-                 and not t.passed)
+        return [
+            _loss(arms),
+            *_environment_costs(arms),
+            *switched_off_already(arms),
+            *(_fallback(a, a.trial) for a in arms.arms if isinstance(a.trial, Trial) and not a.trial.passed),
+        ]
+    world = next(
+        t.world
+        for t in (arms.control_after, *(a.trial for a in arms.arms))
+        if isinstance(t, Trial) and not t.passed
+    )
     evidence = (*explain("control-changed", "", world).evidence, Evidence(world.shell_line, "by hand"))
     return [Finding("control-changed", Severity.UNKNOWN, f"inconclusive: {decision.why}", evidence)]
 
@@ -112,11 +133,19 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
 def _rehearsal(arms: Arms) -> list[Finding]:
     # with what else there is of the same
     ran = [*((a.trial, None) for a in arms.arms), (arms.control_after, arms.control.world)]
-    failed = [explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
-              for t, same in ran if isinstance(t, Trial) and not t.passed]
-    return failed or [Finding("rehearsed", Severity.UNKNOWN,
-                              "no GPU was used, so NCCL's transports were not tested; the same ranks passed "
-                              "over Gloo", (Evidence("control and interface pinned to lo", "table below"),))]
+    failed = [
+        explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
+        for t, same in ran
+        if isinstance(t, Trial) and not t.passed
+    ]
+    return failed or [
+        Finding(
+            "rehearsed",
+            Severity.UNKNOWN,
+            "no GPU was used, so NCCL's transports were not tested; the same ranks passed over Gloo",
+            (Evidence("control and interface pinned to lo", "table below"),),
+        )
+    ]
 
 
 def _fallback(arm: Arm, trial: Trial) -> Finding:
@@ -130,17 +159,26 @@ def _fallback(arm: Arm, trial: Trial) -> Finding:
 def _environment_costs(arms: Arms) -> list[Finding]:
     """The environment passes, and is clearly slower than the same without its variables; those it hangs on
     were found by halving."""
-    if not isinstance(arms.guilty, Guilty) or not isinstance(arms.clean, Arm) or not isinstance(arms.clean.trial, Trial):
+    if (
+        not isinstance(arms.guilty, Guilty)
+        or not isinstance(arms.clean, Arm)
+        or not isinstance(arms.clean.trial, Trial)
+    ):
         return []
     slow, fast = (t.world.busbw_gb_per_s("all_reduce") for t in (arms.control, arms.clean.trial))
     if not slow or not fast:
         return []
-    return [Finding(
-        "environment-costs-bandwidth", Severity.WARN,
-        f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}",
-        _proof(arms.guilty), (_unset("Remove it, unless somebody knows why it is set:",
-                                     arms.guilty.variables),),
-        "env-conflict", "likely" if arms.guilty.why_not else "established")]
+    return [
+        Finding(
+            "environment-costs-bandwidth",
+            Severity.WARN,
+            f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}",
+            _proof(arms.guilty),
+            (_unset("Remove it, unless somebody knows why it is set:", arms.guilty.variables),),
+            "env-conflict",
+            "likely" if arms.guilty.why_not else "established",
+        )
+    ]
 
 
 def _unset(text: str, names: Iterable[str]) -> Remedy:
@@ -154,11 +192,19 @@ def switched_off_already(arms: Arms) -> list[Finding]:
     off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
     if not off or isinstance(arms.guilty, Guilty):
         return []
-    again = _unset("If nobody knows why it is set, remove it, run this step again, and compare the bandwidth:",
-                   (t.partition("=")[0] for t in off))
-    return [Finding("switched-off-already", Severity.NOTE,
-                    f"your environment switches a transport off: {', '.join(off)}",
-                    (Evidence(f"set by environment: {', '.join(off)}", "NCCL's log"),), (again,))]
+    again = _unset(
+        "If nobody knows why it is set, remove it, run this step again, and compare the bandwidth:",
+        (t.partition("=")[0] for t in off),
+    )
+    return [
+        Finding(
+            "switched-off-already",
+            Severity.NOTE,
+            f"your environment switches a transport off: {', '.join(off)}",
+            (Evidence(f"set by environment: {', '.join(off)}", "NCCL's log"),),
+            (again,),
+        )
+    ]
 
 
 def _price(arm: Arm, control: Trial) -> str:
@@ -169,13 +215,25 @@ def _price(arm: Arm, control: Trial) -> str:
 
 def _loss(arms: Arms) -> Finding:
     bandwidth, via = arms.control.world.busbw_gb_per_s("all_reduce"), arms.control.world.transports
-    evidence = (*([Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")] if not isinstance(via, Gap) and via else ()),
-                *(Evidence(f"price of {_price(a, arms.control)}", "table below") for a in arms.arms
-                  if a.acts_on and outcome(a, arms.control) == "pass"))
+    evidence = (
+        *(
+            [Evidence(f"control via {', '.join(sorted(via))}", "NCCL's log")]
+            if not isinstance(via, Gap) and via
+            else ()
+        ),
+        *(
+            Evidence(f"price of {_price(a, arms.control)}", "table below")
+            for a in arms.arms
+            if a.acts_on and outcome(a, arms.control) == "pass"
+        ),
+    )
     at = f" at {bandwidth:.1f} GB/s" if bandwidth else ""
-    return Finding("transports-pass", Severity.OK,
-                   f"your environment passes unchanged{at}: no transport has to be switched off",
-                   evidence)
+    return Finding(
+        "transports-pass",
+        Severity.OK,
+        f"your environment passes unchanged{at}: no transport has to be switched off",
+        evidence,
+    )
 
 
 def _names(guilty: Guilty) -> str:
@@ -185,84 +243,144 @@ def _names(guilty: Guilty) -> str:
 def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
     n = len(guilty.variables)
-    how = f"undecided after {guilty.asked} tests: {guilty.why_not}" if guilty.why_not else (
-        f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
-    return (Evidence(f"{_names(guilty)}: {n} of {guilty.among} variables, {how}",
-                     "halving, each test in fresh processes"),)
+    how = (
+        f"undecided after {guilty.asked} tests: {guilty.why_not}"
+        if guilty.why_not
+        else (f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
+    )
+    return (
+        Evidence(
+            f"{_names(guilty)}: {n} of {guilty.among} variables, {how}",
+            "halving, each test in fresh processes",
+        ),
+    )
 
 
 def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     """The finding for a control that fails, with what the arms add to it."""
-    tried = {a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")
-             for a in arms.arms if isinstance(a.trial, Trial)}
+    tried = {
+        a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")
+        for a in arms.arms
+        if isinstance(a.trial, Trial)
+    }
     decisive = [tried.pop(decision.arm)] if decision.arm in tried else []
-    evidence = (*(_proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()), *decisive,
-                *fault.evidence, *tried.values(),
-                *[NOT_SEEN] * (decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}))
+    evidence = (
+        *(_proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()),
+        *decisive,
+        *fault.evidence,
+        *tried.values(),
+        *[NOT_SEEN] * (decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}),
+    )
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
     if decision.kind == "explained" or cure is None:
         return _undecided(arms, decision, fault, evidence, cure)
-    title = (f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, and passed with {cure.name}"
-             f"{'; no single transport' * (decision.kind == 'sockets')}")
+    title = (
+        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, and passed with {cure.name}"
+        f"{'; no single transport' * (decision.kind == 'sockets')}"
+    )
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
-    return Finding("transport-at-fault", fault.severity, title, evidence, remedy, decision.cause,
-                   decision.status)
+    return Finding(
+        "transport-at-fault", fault.severity, title, evidence, remedy, decision.cause, decision.status
+    )
 
 
 def _tried(arms: Arms, decision: Decision) -> str:
     """Before and after: the control beside the change that is proposed."""
-    passed = {a.name: a.trial for a in (*arms.arms, arms.clean)
-              if isinstance(a, Arm) and isinstance(a.trial, Trial) and a.trial.passed}
+    passed = {
+        a.name: a.trial
+        for a in (*arms.arms, arms.clean)
+        if isinstance(a, Arm) and isinstance(a.trial, Trial) and a.trial.passed
+    }
     change = decision.arm or "clean" * (isinstance(arms.guilty, Guilty) and not arms.guilty.why_not)
     if change not in passed:
         return ""
     rates = {name: trial.world.busbw_gb_per_s("all_reduce") or 0.0 for name, trial in passed.items()}
     fastest = max(rates, key=rates.__getitem__)
     what = f"without {', '.join(arms.clean.env)}" if change == "clean" else f"with {change}"
-    slower = f", {rates[fastest] / rates[change]:.1f} times slower than {fastest}" if 0 < rates[change] < rates[fastest] else ""
-    return (f"with your settings: {_runs(arms.control)}; {what}: {_runs(passed[change])}"
-            + f", {rates[change]:.1f} GB/s{slower}" * bool(rates[change]))
+    slower = (
+        f", {rates[fastest] / rates[change]:.1f} times slower than {fastest}"
+        if 0 < rates[change] < rates[fastest]
+        else ""
+    )
+    return (
+        f"with your settings: {_runs(arms.control)}; {what}: {_runs(passed[change])}"
+        + f", {rates[change]:.1f} GB/s{slower}" * bool(rates[change])
+    )
 
 
 def _runs(trial: Trial) -> str:
     return ", then ".join(world.ended for world in (trial.world, trial.again) if world is not None)
 
 
-def _undecided(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...],
-               cure: Arm | None) -> Finding:
+def _undecided(
+    arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None
+) -> Finding:
     """The ranks reported it themselves, it is not the transport, or nothing can be concluded."""
     if decision.kind == "explained":
         settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
         return dataclasses.replace(
-            fault, title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled
-            else fault.title,
-            evidence=evidence, remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())))
-    words = "" if "intermittent" in decision.why else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
+            fault,
+            title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title,
+            evidence=evidence,
+            remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())),
+        )
+    words = (
+        ""
+        if "intermittent" in decision.why
+        else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
+    )
     return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
 
 
 def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
     # lo reaches no other host
     here = ", on this host only:" if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ":"
-    return Remedy("you", f"Workaround until it is fixed{here} run with {arm.name} ({_price(arm, arms.control)}):",
-                  tuple(f"export {k}={v}" for k, v in arm.env.items()))
+    return Remedy(
+        "you",
+        f"Workaround until it is fixed{here} run with {arm.name} ({_price(arm, arms.control)}):",
+        tuple(f"export {k}={v}" for k, v in arm.env.items()),
+    )
 
 
 def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
     """A variable of the environment is to blame: proven by halving, or at least that the same passes without
     all of them."""
-    guilty, settled = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"), decision.status == "established"
+    guilty, settled = (
+        arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"),
+        decision.status == "established",
+    )
     # confounded: others do it too
     names = arms.clean.env if guilty.why_not in ("confounded", "not tried") else guilty.variables
-    named = [cause for k in names for pattern, cause in table("environment/environment")["causes"].items()
-             if re.fullmatch(pattern, k)]
+    named = [
+        cause
+        for k in names
+        for pattern, cause in table("environment/environment")["causes"].items()
+        if re.fullmatch(pattern, k)
+    ]
     cause = causes()[named[0] if named and settled else decision.cause]
-    left = f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}" if "budget" in guilty.why_not else ""
-    which = _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
-    unset = _unset("Remove it, or set a value that works:" if settled else
-                   "Which of these is needed is not proven. Without all of them it passes:", names)
-    return Finding("variable-at-fault", fault.severity,
-                   f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, and passed without "
-                   f"{which}", evidence, (unset,), cause.id, decision.status)
+    left = (
+        f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}"
+        if "budget" in guilty.why_not
+        else ""
+    )
+    which = (
+        _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
+    )
+    unset = _unset(
+        "Remove it, or set a value that works:"
+        if settled
+        else "Which of these is needed is not proven. Without all of them it passes:",
+        names,
+    )
+    return Finding(
+        "variable-at-fault",
+        fault.severity,
+        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, and passed without "
+        f"{which}",
+        evidence,
+        (unset,),
+        cause.id,
+        decision.status,
+    )

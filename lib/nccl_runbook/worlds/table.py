@@ -8,11 +8,16 @@ from nccl_runbook.worlds.facts import Arms, Ladder, Pairs, Search, Singles, Tria
 
 def _outcome(trial: Trial) -> Cell:
     ended = trial.world.ended
-    return next(cell for holds, cell in (
-        (trial.passed, Cell("passed", "ok")),
-        (trial.again is not None and trial.again.passed, Cell(f"{ended}, seen 1 of 2", "warn")),
-        (ended == "lost", Cell(ended, "unknown")),
-        (True, Cell(ended, "broken"))) if holds)
+    return next(
+        cell
+        for holds, cell in (
+            (trial.passed, Cell("passed", "ok")),
+            (trial.again is not None and trial.again.passed, Cell(f"{ended}, seen 1 of 2", "warn")),
+            (ended == "lost", Cell(ended, "unknown")),
+            (True, Cell(ended, "broken")),
+        )
+        if holds
+    )
 
 
 def _figure(value: float | None) -> str:
@@ -33,14 +38,19 @@ BANDWIDTH_NOTE = "GB/s: bus bandwidth as defined by nccl-tests, at the largest s
 
 @titled("Checked collectives with 1, 2, ... N ranks")
 def ladder_table(ladder: Ladder) -> Table:
-    return Table(f" ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs],
-                 BANDWIDTH_NOTE)
+    return Table(
+        f" ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs], BANDWIDTH_NOTE
+    )
 
 
 @titled("Each GPU alone")
 def singles_table(singles: Singles) -> Table:
-    return Table("", ["GPU", *COLUMNS[:2]], [_row(g, t)[:3] for g, t in singles.trials.items()],
-                 "All ran at the same time.")
+    return Table(
+        "",
+        ["GPU", *COLUMNS[:2]],
+        [_row(g, t)[:3] for g, t in singles.trials.items()],
+        "All ran at the same time.",
+    )
 
 
 @titled("Every pair of GPUs")
@@ -50,11 +60,17 @@ def pairs_table(pairs: Pairs) -> Table:
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
-    rows = [[f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
-            for a in gpus]
-    return Table("", ["", *(f"GPU {g}" for g in gpus)], rows,
-                 "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.",
-                 drawn="grid")
+    rows = [
+        [f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
+        for a in gpus
+    ]
+    return Table(
+        "",
+        ["", *(f"GPU {g}" for g in gpus)],
+        rows,
+        "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.",
+        drawn="grid",
+    )
 
 
 def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
@@ -69,11 +85,19 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
 @titled("Which GPU, link, split or count")
 def search_table(search: Search) -> Table:
     """Every round of the search for the GPU or link."""
-    rows = [*([str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
-              for n, r in enumerate(search.rounds, 1)),
-            *[["", Cell(search.why, "unknown"), ""]] * bool(search.why)]
-    return Table("", ["round", "GPUs that passed together", "GPUs that failed together"], rows,
-                 "The groups of a round ran at the same time. The named part failed in more than one.")
+    rows = [
+        *(
+            [str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
+            for n, r in enumerate(search.rounds, 1)
+        ),
+        *[["", Cell(search.why, "unknown"), ""]] * bool(search.why),
+    ]
+    return Table(
+        "",
+        ["round", "GPUs that passed together", "GPUs that failed together"],
+        rows,
+        "The groups of a round ran at the same time. The named part failed in more than one.",
+    )
 
 
 def _groups(groups: list[list[int]], passed: list[bool], wanted: bool) -> Cell:
@@ -90,19 +114,49 @@ def bandwidth_table(arms: Arms, links: Links) -> Table:
     """Bus bandwidth by size in the control and every arm that passed, as a table and as a curve."""
     trials = [arms.control, *(a.trial for a in [*arms.arms, arms.clean] if not isinstance(a, Gap))]
     passed = [t for t in trials if isinstance(t, Trial) and t.passed]
-    rates = {t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES}
-             for t in passed}
+    rates = {
+        t.name: {s: r for s, r in t.world.busbw_by_size(BY_SIZE).items() if s >= LEAST_BYTES} for t in passed
+    }
     sizes = sorted({size for by_size in rates.values() for size in by_size})
-    rows = [[t.name, _figure(t.world.latency_us(BY_SIZE)), *(_figure(rates[t.name].get(s)) for s in sizes),
-             _share(t.world, links),
-             _narrowed(t.world)] for t in passed]
-    columns = ["test", "4 B, us", *map(size_words, sizes), "at its largest, of the link's limit",
-               "instead of larger sizes"]
-    known = "No limit is known." if isinstance(links, Gap) else "Limit: what the active NVLinks or the PCIe slot carry each way."
-    return Table("", columns, rows, f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may exceed the limit.",
-                 Curve("bytes", "GB/s", {name: list(by_size.items()) for name, by_size in rates.items() if by_size},
-                       {f"limit of {bound[0]}, {bound[1]:.0f} GB/s": bound[1] for t in passed
-                        for bound in [limit(links, t.world.transports)] if bound}))
+    rows = [
+        [
+            t.name,
+            _figure(t.world.latency_us(BY_SIZE)),
+            *(_figure(rates[t.name].get(s)) for s in sizes),
+            _share(t.world, links),
+            _narrowed(t.world),
+        ]
+        for t in passed
+    ]
+    columns = [
+        "test",
+        "4 B, us",
+        *map(size_words, sizes),
+        "at its largest, of the link's limit",
+        "instead of larger sizes",
+    ]
+    known = (
+        "No limit is known."
+        if isinstance(links, Gap)
+        else "Limit: what the active NVLinks or the PCIe slot carry each way."
+    )
+    return Table(
+        "",
+        columns,
+        rows,
+        f"{BANDWIDTH_NOTE} {known} NVLS reduces in the switch and may exceed the limit.",
+        Curve(
+            "bytes",
+            "GB/s",
+            {name: list(by_size.items()) for name, by_size in rates.items() if by_size},
+            {
+                f"limit of {bound[0]}, {bound[1]:.0f} GB/s": bound[1]
+                for t in passed
+                for bound in [limit(links, t.world.transports)]
+                if bound
+            },
+        ),
+    )
 
 
 def _share(world: World, links: Links) -> str:
@@ -118,15 +172,31 @@ def _narrowed(world: World) -> str:
 @titled("One transport switched off at a time")
 def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
     """``outcomes``: what the rules call each arm."""
-    rows = [_arm_row("control", "", arms.control),
-            *(_arm_row(a.name, " ".join(f"{k}={v}" for k, v in a.env.items()), a.trial, _called(outcomes.get(a.name, "")))
-              for a in arms.arms),
-            *_clean_rows(arms), *([_arm_row("control again", "", arms.control_after)]
-                                  if isinstance(arms.control_after, Trial) else [])]
-    return Table(f" ({arms.backend})", ["test", "setting", "outcome", "used (NCCL's log)",
-                                        *(f"{op} GB/s" for op in TIMED_OPS)], rows,
-                 "control: your environment, unchanged. no effect: NCCL's log shows the same transports as without the setting. "
-                 f"{BANDWIDTH_NOTE}")
+    rows = [
+        _arm_row("control", "", arms.control),
+        *(
+            _arm_row(
+                a.name,
+                " ".join(f"{k}={v}" for k, v in a.env.items()),
+                a.trial,
+                _called(outcomes.get(a.name, "")),
+            )
+            for a in arms.arms
+        ),
+        *_clean_rows(arms),
+        *(
+            [_arm_row("control again", "", arms.control_after)]
+            if isinstance(arms.control_after, Trial)
+            else []
+        ),
+    ]
+    return Table(
+        f" ({arms.backend})",
+        ["test", "setting", "outcome", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
+        rows,
+        "control: your environment, unchanged. no effect: NCCL's log shows the same transports as without the setting. "
+        f"{BANDWIDTH_NOTE}",
+    )
 
 
 def _called(word: str) -> Cell:
@@ -138,7 +208,11 @@ def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None =
     if isinstance(trial, Gap):
         return [name, setting, Cell("not run", "muted"), trial.detail, *[""] * len(TIMED_OPS)]
     via = trial.world.transports
-    carried = Cell(via.detail, "muted") if isinstance(via, Gap) else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
+    carried = (
+        Cell(via.detail, "muted")
+        if isinstance(via, Gap)
+        else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
+    )
     return [name, setting, outcome or _outcome(trial), carried, *_bandwidths(trial.world)]
 
 
@@ -147,6 +221,16 @@ def _clean_rows(arms: Arms) -> list[list]:
     if isinstance(arms.clean, Gap):
         return [_arm_row("clean", "", arms.clean)]
     halvings = [] if isinstance(arms.guilty, Gap) else [arms.guilty]
-    return [_arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial),
-            *(["halving", ", ".join(f"{k}={v}" for k, v in h.variables.items()), Cell(h.why_not or "settled", "warn"),
-               f"{h.asked} tests among {h.among} variables", *[""] * len(TIMED_OPS)] for h in halvings)]
+    return [
+        _arm_row("clean", f"without {', '.join(arms.clean.env)}", arms.clean.trial),
+        *(
+            [
+                "halving",
+                ", ".join(f"{k}={v}" for k, v in h.variables.items()),
+                Cell(h.why_not or "settled", "warn"),
+                f"{h.asked} tests among {h.among} variables",
+                *[""] * len(TIMED_OPS),
+            ]
+            for h in halvings
+        ),
+    ]

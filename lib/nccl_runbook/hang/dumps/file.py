@@ -21,13 +21,27 @@ from nccl_runbook.hang.dumps.columns import Reading, Refused, condense
 
 MAX_BYTES = 256 << 20
 SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file
-OBJECT_FACTOR = 24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
+OBJECT_FACTOR = (
+    24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
+)
 _ONE = threading.Lock()  # the bound is the whole process's: of two readers at once one would leave it to all that come after, children too
 # a child of another thread's would wait for the lock for ever, and keep the bound
 os.register_at_fork(before=_ONE.acquire, after_in_child=_ONE.release, after_in_parent=_ONE.release)
-_OURS = re.compile(rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|boot_id|schema)"\s*:')
-_BROKEN = (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, ImportError,
-           RecursionError)
+_OURS = re.compile(
+    rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|boot_id|schema)"\s*:'
+)
+_BROKEN = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    ImportError,
+    RecursionError,
+)
 FOREIGN = "is JSON, but neither a dump nor a live look"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Outcome = tuple[Reading | None, Any, str]  # (dump, live looks, what is wrong with it): one of the three
@@ -51,7 +65,9 @@ def _bounded(size: int) -> Iterator[None]:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     wanted = now + SPARE_BYTES + OBJECT_FACTOR * size
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted), hard))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (wanted if soft == resource.RLIM_INFINITY else min(soft, wanted), hard)
+    )
     try:
         yield
     finally:
@@ -60,7 +76,11 @@ def _bounded(size: int) -> Iterator[None]:
 
 def looks_like_dump(head: bytes) -> bool:
     """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look; a log may begin with a bracket, too."""
-    return head.startswith(b"\x80") or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and bool(_OURS.search(head))
+    return (
+        head.startswith(b"\x80")
+        or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
+        and bool(_OURS.search(head))
+    )
 
 
 def decode(data: bytes) -> Any:
@@ -70,7 +90,11 @@ def decode(data: bytes) -> Any:
     try:
         with _ONE, _bounded(len(data)):
             # buffered: where the unpickler can peek it reads blocks, else one byte a call
-            return _PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 18)).load() if data.startswith(b"\x80") else json.loads(data)
+            return (
+                _PlainUnpickler(io.BufferedReader(io.BytesIO(data), 1 << 18)).load()
+                if data.startswith(b"\x80")
+                else json.loads(data)
+            )
     except MemoryError:
         raise Refused("asks for far more memory than a dump of this size needs") from None
     except _BROKEN as error:
@@ -83,8 +107,14 @@ def read(data: bytes) -> Reading:
     gc.disable()  # it would look through millions of live objects again and again
     try:
         value = decode(data)
-        with _ONE, _bounded(len(data)):  # a small value may hold itself a thousand times over, and be endless as text
-            return condense({"entries": value} if isinstance(value, list) else value, hashlib.blake2b(data, digest_size=16).digest())
+        with (
+            _ONE,
+            _bounded(len(data)),
+        ):  # a small value may hold itself a thousand times over, and be endless as text
+            return condense(
+                {"entries": value} if isinstance(value, list) else value,
+                hashlib.blake2b(data, digest_size=16).digest(),
+            )
     except MemoryError:
         raise Refused("asks for far more memory than a dump of this size needs") from None
     except _BROKEN as error:
@@ -97,10 +127,13 @@ def read(data: bytes) -> Reading:
 
 # --- what a file is that may be a dump
 
+
 def of_file(name: str) -> Outcome:
     try:
         with open(name, "rb") as file:
-            return outcome(file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1))  # no buffer for more than is there
+            return outcome(
+                file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
+            )  # no buffer for more than is there
     except OSError as error:
         return None, None, f"cannot be read: {error.strerror or error}"
 
@@ -121,14 +154,18 @@ def of_files(names: list[str], workers: int) -> Iterator[Outcome]:
     """The same by several processes, in order. Whoever stops asking, on a signal too, waits for none of them: no thread is between."""
     readers: list[multiprocessing.Process] = []
     pipes: dict[int, Connection] = {}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # one that comes while a process is forked may be lost in a hook of that
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, _SIGNALS
+    )  # one that comes while a process is forked may be lost in a hook of that
     try:
         for first in range(workers):
             with contextlib.suppress(OSError):  # no further process, no further pipe: its share is read here
                 ours, theirs = multiprocessing.Pipe(duplex=False)
                 reader = multiprocessing.Process(
-                    target=_read_into, daemon=True,
-                    args=(theirs, [*pipes.values(), ours], names[first::workers]))
+                    target=_read_into,
+                    daemon=True,
+                    args=(theirs, [*pipes.values(), ours], names[first::workers]),
+                )
                 reader.start()
                 readers.append(reader)
                 pipes[first] = ours

@@ -20,10 +20,14 @@ class Times:
         """``stamps``: the time of each rank's file."""
         self.clocks = _clocks(readings)
         self._ahead = {int(c.clock): c.offset_s for c in self.clocks}
-        stamps = {rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks}  # nothing ties the others
+        stamps = {
+            rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks
+        }  # nothing ties the others
         own = {rank: at - self._ahead.get(rank, 0.0) for rank, at in stamps.items()}
         # a file has the time of its own host, or that of a server for all: whichever brings those of one job closer together
-        self.written = min(stamps, own, key=lambda times: max(times.values(), default=0.0) - min(times.values(), default=0.0))
+        self.written = min(
+            stamps, own, key=lambda times: max(times.values(), default=0.0) - min(times.values(), default=0.0)
+        )
         error = max((c.error_s for c in self.clocks), default=0.0)
         self.written = {rank: at - error for rank, at in self.written.items()}
         newest = {rank: readings[rank].newest_ns / 1e9 - self._ahead.get(rank, 0.0) for rank in stamps}
@@ -56,15 +60,21 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
     """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what needs that one, or is of a
     world of other ranks: an earlier attempt of the job left it. A clock that is off by more than the whole run looks the same, so such a
     dump proves nothing; one with entries later than its file is surely off. ``stamps``: as for Times."""
-    began = grouped((_common(group, reading), (reading.oldest_ns, column.first, reading.members.get(group, ())))
-                    for rank, reading in readings.items() if stamps.get(rank, math.inf) > reading.newest_ns / 1e9 - SKEW_S
-                    for group, column in reading.columns.items())
+    began = grouped(
+        (_common(group, reading), (reading.oldest_ns, column.first, reading.members.get(group, ())))
+        for rank, reading in readings.items()
+        if stamps.get(rank, math.inf) > reading.newest_ns / 1e9 - SKEW_S
+        for group, column in reading.columns.items()
+    )
     latest = {group: max(rows) for group, rows in began.items()}
-    before = grouped((rank, (at - reading.until_ns) / 1e9)
-                     for rank, reading in readings.items() for group, column in reading.columns.items()
-                     for at, first, members in [latest.get(_common(group, reading), (0, 0, ()))]
-                     if at > reading.until_ns + SKEW_S * 1e9
-                     and (first <= reading.joined(column) or members != reading.members.get(group, ())))
+    before = grouped(
+        (rank, (at - reading.until_ns) / 1e9)
+        for rank, reading in readings.items()
+        for group, column in reading.columns.items()
+        for at, first, members in [latest.get(_common(group, reading), (0, 0, ()))]
+        if at > reading.until_ns + SKEW_S * 1e9
+        and (first <= reading.joined(column) or members != reading.members.get(group, ()))
+    )
     return {rank: max(seconds) for rank, seconds in before.items()}
 
 
@@ -84,39 +94,78 @@ def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, fl
     if len(events) < LEAST:
         return {}
     ahead = _least(readings) if blocking else _by_ends(readings, events)
-    gaps = [(last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items()))) for event in events
-            for (before, _), (came, last) in [sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]]]
+    gaps = [
+        (last, (before, came, min(r.ends[event][1] - ahead[rank] for rank, r in readings.items())))
+        for event in events
+        for (before, _), (came, last) in [
+            sorted((r.ends[event][0] - ahead[rank], rank) for rank, r in readings.items())[-2:]
+        ]
+    ]
     span = max(came for _, (_, came, _) in gaps) - min(before for _, (before, _, _) in gaps)
     # the last figure: by how many ms more than that its clock may be ahead of any other
-    return {rank: (*row, round(min(row[1], max(_ahead(readings[rank], other)[1] - ahead[rank] + ahead[r] for r, other in readings.items()
-                                               if r != rank) / 1e6), 1) if blocking else 0.0)
-            for rank, rows in grouped(gaps).items() if span and (row := _lateness(sorted(rows), span))}
+    return {
+        rank: (
+            *row,
+            round(
+                min(
+                    row[1],
+                    max(
+                        _ahead(readings[rank], other)[1] - ahead[rank] + ahead[r]
+                        for r, other in readings.items()
+                        if r != rank
+                    )
+                    / 1e6,
+                ),
+                1,
+            )
+            if blocking
+            else 0.0,
+        )
+        for rank, rows in grouped(gaps).items()
+        if span and (row := _lateness(sorted(rows), span))
+    }
 
 
 def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float]:
     """By how many ns each clock is ahead of that in the middle: what all see end, ends at once."""
     ended = {event: statistics.median(r.ends[event][1] for r in readings.values()) for event in events}
-    return {rank: statistics.median(r.ends[event][1] - ended[event] for event in events) for rank, r in readings.items()}
+    return {
+        rank: statistics.median(r.ends[event][1] - ended[event] for event in events)
+        for rank, r in readings.items()
+    }
 
 
 def _least(readings: dict[int, Reading]) -> dict[int, float]:
     """The same against the first rank's clock, as little as the order of calls demands: whoever made the next call did so after all had
     made this one. Calls that did not block contradict that, and then clocks are taken to agree."""
     first = readings[min(readings)]
-    return {rank: max(least, min(0.0, most)) for rank, one in readings.items() for least, most in [_ahead(one, first)]}
+    return {
+        rank: max(least, min(0.0, most))
+        for rank, one in readings.items()
+        for least, most in [_ahead(one, first)]
+    }
 
 
 def _ahead(one: Reading, other: Reading) -> tuple[float, float]:
     """By how many ns the clock of ``one`` is ahead at least, and at most."""
     shared = one.ends.keys() & other.ends.keys()
-    least, most = max(one.ends[e][0] - other.ends[e][1] for e in shared), min(one.ends[e][1] - other.ends[e][0] for e in shared)
+    least, most = (
+        max(one.ends[e][0] - other.ends[e][1] for e in shared),
+        min(one.ends[e][1] - other.ends[e][0] for e in shared),
+    )
     return (least, most) if least <= most or one is other else (-math.inf, math.inf)
 
 
 def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:
     """Of (all others came, it came, it ended), in ns. None where most operations ended long after it came: then nobody waited for it."""
     alone, until = 0.0, gaps[0][2]
-    for before, came, end in gaps[1:]:  # not while an earlier one was under way: who runs less far ahead of its GPU comes later, too
+    for before, came, end in gaps[
+        1:
+    ]:  # not while an earlier one was under way: who runs less far ahead of its GPU comes later, too
         alone, until = alone + max(0.0, came - max(before, until)), max(until, came, end)
     late = statistics.median(came - before for before, came, _ in gaps)
-    return (round(alone / span, 3), round(late / 1e6, 1)) if statistics.median(end - came for _, came, end in gaps) < late else None
+    return (
+        (round(alone / span, 3), round(late / 1e6, 1))
+        if statistics.median(end - came for _, came, end in gaps) < late
+        else None
+    )

@@ -1,4 +1,5 @@
 """A live look at the ranks on this host: first evidence within a second, a second sample after a gap, nothing disturbed."""
+
 import dataclasses
 import os
 import re
@@ -16,7 +17,9 @@ TICK_S = 0.1
 MOST_HELPERS = 16
 STACKS_BETWEEN = 5  # further stacks in the gap: a rank that is elsewhere each time moves
 NVML_DEADLINE_S = 5.0
-HELPED = re.compile(r"/torch/utils/data/dataloader\.py$|/lib/python3\.\d+/(?:subprocess\.py$|multiprocessing/)")
+HELPED = re.compile(
+    r"/torch/utils/data/dataloader\.py$|/lib/python3\.\d+/(?:subprocess\.py$|multiprocessing/)"
+)
 
 
 class Look:
@@ -30,9 +33,22 @@ class Look:
         self.main_thread: Dict[int, Dict[str, int]] = {r.pid: {} for r in self.ranks}
         self.gpus: List[Any] = []
         self.ras: List[Any] = []
-        boot, space = proc.read("/proc/sys/kernel/random/boot_id", 64), proc.unless_gone("", os.readlink, "/proc/self/ns/pid")
-        self.facts = Live(os.uname().nodename, f"{boot.strip()} {space}".strip(), self.taken, 0.0, 0.0, [], [], [], Gap("not-run"),
-                          Gap("not-run"))
+        boot, space = (
+            proc.read("/proc/sys/kernel/random/boot_id", 64),
+            proc.unless_gone("", os.readlink, "/proc/self/ns/pid"),
+        )
+        self.facts = Live(
+            os.uname().nodename,
+            f"{boot.strip()} {space}".strip(),
+            self.taken,
+            0.0,
+            0.0,
+            [],
+            [],
+            [],
+            Gap("not-run"),
+            Gap("not-run"),
+        )
 
     def first(self) -> Live:
         """What is known after one moment. Slow answers (NVML, RAS) do not hold up the ranks' own."""
@@ -48,7 +64,10 @@ class Look:
 
     def after(self, gap_s: float) -> Live:
         """The same, ``gap_s`` seconds later."""
-        start, stacks_at = time.monotonic(), [gap_s * (n + 1) / (STACKS_BETWEEN + 1) for n in range(STACKS_BETWEEN)]
+        start, stacks_at = (
+            time.monotonic(),
+            [gap_s * (n + 1) / (STACKS_BETWEEN + 1) for n in range(STACKS_BETWEEN)],
+        )
         while time.monotonic() - start < gap_s:
             for rank in self.ranks:
                 self._note_main_thread(rank.pid)
@@ -60,17 +79,23 @@ class Look:
         self._sample(True)
         # a rank that was still starting has its sockets by now
         now = {p.pid: proc.unless_gone(None, self._rank, p) for p in self.ranks}
-        return self._told([now[r.pid] or r for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1))
+        return self._told(
+            [now[r.pid] or r for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1)
+        )
 
     def _sample(self, with_stacks: bool) -> None:
         with ThreadPoolExecutor(8) as pool:
-            taken = pool.map(lambda r: proc.unless_gone(None, self._sample_of, r.pid, with_stacks), self.ranks)
+            taken = pool.map(
+                lambda r: proc.unless_gone(None, self._sample_of, r.pid, with_stacks), self.ranks
+            )
             for rank, sample in zip(self.ranks, taken):
                 self.samples[rank.pid] += [sample] if sample else []  # if it is gone, its samples end here
 
     def _sample_of(self, pid: int, with_stacks: bool) -> Sample:
         threads = proc.threads(pid)
-        stacks = live_answers.stacks(self.py_spy, pid) if with_stacks else Gap("not-run", "not at this moment")
+        stacks = (
+            live_answers.stacks(self.py_spy, pid) if with_stacks else Gap("not-run", "not at this moment")
+        )
         return Sample(round(time.monotonic() - self.began, 2), threads, stacks)
 
     def _note_main_thread(self, pid: int) -> None:
@@ -82,30 +107,72 @@ class Look:
         """Everything of a rank but its samples; raises OSError if the process is gone."""
         pid, variables = process.pid, process.variables
         return LiveRank(
-            pid, process.job, process.rank, process.number(proc.LOCAL_NAMES), process.number(proc.SIZE_NAMES),
-            process.number(["LOCAL_WORLD_SIZE"]), variables, process.has_torch, process.nccl,
-            proc.sockets(pid, proc.table(pid)), proc.log_tail(pid, process.redactor),
-            live_answers.recorder(pid, variables, process.rank), [], {}, list(self._helpers(pid)))
+            pid,
+            process.job,
+            process.rank,
+            process.number(proc.LOCAL_NAMES),
+            process.number(proc.SIZE_NAMES),
+            process.number(["LOCAL_WORLD_SIZE"]),
+            variables,
+            process.has_torch,
+            process.nccl,
+            proc.sockets(pid, proc.table(pid)),
+            proc.log_tail(pid, process.redactor),
+            live_answers.recorder(pid, variables, process.rank),
+            [],
+            {},
+            list(self._helpers(pid)),
+        )
 
     def _helpers(self, pid: int) -> Iterator[Stack]:
         """The processes that a rank started, if it waits for one of them, as its newest stack shows."""
-        if any(HELPED.search(frame.file) for sample in self.samples[pid][-1:]
-               for stack in known(sample.stacks)[:1] for frame in stack.frames):
+        if any(
+            HELPED.search(frame.file)
+            for sample in self.samples[pid][-1:]
+            for stack in known(sample.stacks)[:1]
+            for frame in stack.frames
+        ):
             for helper in self.helpers.get(pid, [])[:MOST_HELPERS]:
-                frames = [f for stack in known(live_answers.stacks(self.py_spy, helper))[:1] for f in stack.frames]
-                yield Stack(helper, proc.unless_gone("", proc.read, f"/proc/{helper}/comm").strip(), False, False, frames)
+                frames = [
+                    f for stack in known(live_answers.stacks(self.py_spy, helper))[:1] for f in stack.frames
+                ]
+                yield Stack(
+                    helper,
+                    proc.unless_gone("", proc.read, f"/proc/{helper}/comm").strip(),
+                    False,
+                    False,
+                    frames,
+                )
 
     def _ask_host(self) -> None:
         self.gpus.append(nvml.ask("live", NVML_DEADLINE_S, lambda _, lines, __: lines))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
-        self.ras.append(live_answers.ras(named) if any(r.nccl for r in self.ranks) else Gap("absent", "no rank has libnccl mapped"))
+        self.ras.append(
+            live_answers.ras(named)
+            if any(r.nccl for r in self.ranks)
+            else Gap("absent", "no rank has libnccl mapped")
+        )
 
     def _told(self, ranks: List[LiveRank], **taken_s: float) -> Live:
-        ranks = [dataclasses.replace(r, samples=list(self.samples[r.pid]), main_thread=dict(self.main_thread[r.pid])) for r in ranks]
+        ranks = [
+            dataclasses.replace(
+                r, samples=list(self.samples[r.pid]), main_thread=dict(self.main_thread[r.pid])
+            )
+            for r in ranks
+        ]
         self.facts = dataclasses.replace(
-            self.facts, ranks=ranks, gpus=gpus_of(self.gpus), ras=communicators(self.ras),
-            listeners=list(proc.listeners(self.ranks, {r.pid: proc.unless_gone({}, proc.table, r.pid) for r in self.ranks})),
-            ended=proc.ended([r.pid for r in self.ranks]), **taken_s)
+            self.facts,
+            ranks=ranks,
+            gpus=gpus_of(self.gpus),
+            ras=communicators(self.ras),
+            listeners=list(
+                proc.listeners(
+                    self.ranks, {r.pid: proc.unless_gone({}, proc.table, r.pid) for r in self.ranks}
+                )
+            ),
+            ended=proc.ended([r.pid for r in self.ranks]),
+            **taken_s,
+        )
         return self.facts
 
 
@@ -117,8 +184,14 @@ def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
     if pids:
         jobs = {r.job for r in ranks if {r.pid, *helpers.get(r.pid, []), *proc.ancestors(r.pid)} & set(pids)}
         own = {r.pid for r in ranks}
-        alone = [p for pid, p in found.items() if pid in pids and pid not in own and not any(pid in proc.ancestors(r) for r in own)
-                 and not any(pid in h for h in helpers.values())]
+        alone = [
+            p
+            for pid, p in found.items()
+            if pid in pids
+            and pid not in own
+            and not any(pid in proc.ancestors(r) for r in own)
+            and not any(pid in h for h in helpers.values())
+        ]
         ranks = [r for r in ranks if r.job in jobs] + alone
     return sorted(ranks, key=lambda r: (r.job, r.rank is None, r.rank, r.pid)), helpers
 
@@ -128,12 +201,24 @@ def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
     whole = [lines for lines in answers if not isinstance(lines, Gap)]
     if not whole:
         return answers[-1] if answers else Gap("not-run")
-    rows = grouped((line["nvml_index"], {k: nvml.m.gap_or(v, lambda given: given) for k, v in line.items()})
-                   for lines in whole for line in lines if line["part"] == "live")
-    return [LiveGpu(index, [s["utilisation_percent"] for s in seen], [s["power_w"] for s in seen], seen[-1]["pids"])
-            for index, seen in sorted(rows.items())]
+    rows = grouped(
+        (line["nvml_index"], {k: nvml.m.gap_or(v, lambda given: given) for k, v in line.items()})
+        for lines in whole
+        for line in lines
+        if line["part"] == "live"
+    )
+    return [
+        LiveGpu(
+            index, [s["utilisation_percent"] for s in seen], [s["power_w"] for s in seen], seen[-1]["pids"]
+        )
+        for index, seen in sorted(rows.items())
+    ]
 
 
 def communicators(answers: List[Any]) -> Union[List[RasCommunicator], Gap]:
     last = {c.id: c.ranks for later in answers[1:][-1:] for c in known(later)}
-    return answers[0] if isinstance(answers[0], Gap) else [dataclasses.replace(c, later=last.get(c.id, [])) for c in answers[0]]
+    return (
+        answers[0]
+        if isinstance(answers[0], Gap)
+        else [dataclasses.replace(c, later=last.get(c.id, [])) for c in answers[0]]
+    )

@@ -3,6 +3,7 @@
 Every question has a deadline. No process is stopped (py-spy reads without pausing), and no signal is sent: from outside nobody can
 see whose handler a caught signal has (SigCgt of /proc/PID/status tells only that there is one).
 """
+
 import json
 import os
 import re
@@ -31,28 +32,48 @@ _GROUP = re.compile(r"^ *(\d{1,7}) +(\d{1,7}) +\d+ +[\d-]+ +(\d{1,7}) +\d+ +[A-Z
 _GPUS = re.compile(r"^\(total\) .*\(total\)\n[ \d]* (\d{1,7}) *$", re.M)
 _HEAD = re.compile(r"^(?:#(\d{1,7})-\d+ \(([0-9a-f]{1,16})\) )?(INCOMPLETE|ERROR|MISMATCH|DEAD)$", re.M)
 _COUNTED = re.compile(r"^  Communicator ranks[^\n]*?(?:different (\w{1,40}) operation counts)?$", re.M)
-_LAUNCHED = re.compile(r"^  (?:(\d{1,7}) ranks?|Rank (\d{1,7}))"
-                       r"( ha(?:s|ve) (?:launched up to operation (\d{1,18})|not launched any operations))?", re.M)
-_PLACE = re.compile(r"^  Rank (\d{1,7})\b.*? -- GPU (\d{1,7})(?: \(NVML (\d{1,7})\))?"
-                    r" managed by process (\d{1,9}) on node (\S{1,100})$", re.M)
+_LAUNCHED = re.compile(
+    r"^  (?:(\d{1,7}) ranks?|Rank (\d{1,7}))"
+    r"( ha(?:s|ve) (?:launched up to operation (\d{1,18})|not launched any operations))?",
+    re.M,
+)
+_PLACE = re.compile(
+    r"^  Rank (\d{1,7})\b.*? -- GPU (\d{1,7})(?: \(NVML (\d{1,7})\))?"
+    r" managed by process (\d{1,9}) on node (\S{1,100})$",
+    re.M,
+)
 _PROCESS = re.compile(r"^  Process (\d{1,9}) on node (\S{1,100}) managing GPU", re.M)
-_MISSING = re.compile(r"^  (?:The missing ranks?:|Rank) ([\d,]{1,20000})\b", re.M)  # NCCL 2.24 has them in one line
+_MISSING = re.compile(
+    r"^  (?:The missing ranks?:|Rank) ([\d,]{1,20000})\b", re.M
+)  # NCCL 2.24 has them in one line
 
 
 # --- stacks
+
 
 def find_py_spy(pids: List[int]) -> Union[str, Gap]:
     """py-spy on PATH, beside this interpreter, or beside that of a rank."""
     argv0s = [proc.unless_gone("", proc.read, f"/proc/{pid}/cmdline").partition("\0")[0] for pid in pids]
     beside = [Path(program).parent for program in (sys.executable, *argv0s) if program.startswith("/")]
-    return (shutil.which("py-spy") or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
-            or Gap("absent", "py-spy is not installed here: run pip install py-spy, put its folder on PATH, and look again"))
+    return (
+        shutil.which("py-spy")
+        or next((str(p / "py-spy") for p in beside if _may_run(p / "py-spy")), None)
+        or Gap(
+            "absent",
+            "py-spy is not installed here: run pip install py-spy, put its folder on PATH, and look again",
+        )
+    )
 
 
 def _may_run(path: Path) -> bool:
     """Only what this user or root put there and nobody else can write: the folder may be another user's, whose pid was named."""
     status = proc.unless_gone(None, path.stat)
-    return status is not None and status.st_uid in (0, os.getuid()) and not status.st_mode & 0o022 and os.access(path, os.X_OK)
+    return (
+        status is not None
+        and status.st_uid in (0, os.getuid())
+        and not status.st_mode & 0o022
+        and os.access(path, os.X_OK)
+    )
 
 
 def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S) -> Union[List[Stack], Gap]:
@@ -61,32 +82,52 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
         return py_spy
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=max(0.1, min(STACK_DEADLINE_S, within_s)))
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=max(0.1, min(STACK_DEADLINE_S, within_s)),
+        )
     except subprocess.TimeoutExpired as error:
         return Gap("timed-out", f"py-spy did not answer within {error.timeout:.3g} s")
     except OSError as error:
         return Gap("failed", f"{py_spy}: {error.strerror}")
     if done.returncode:
-        words = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[-300:]
+        words = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[
+            -300:
+        ]
         if not re.search(r"ermission|not permitted|root", words):
             return Gap("failed", words)
-        return Gap("no-permission", f"{words}; with kernel.yama.ptrace_scope 1 or higher, only root or the job's parent process may look")
+        return Gap(
+            "no-permission",
+            f"{words}; with kernel.yama.ptrace_scope 1 or higher, only root or the job's parent process may look",
+        )
     return stacks_of(done.stdout, pid)
 
 
 def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
     """py-spy 0.3 and 0.4's JSON as facts."""
     try:
-        threads = [Stack(int(t["os_thread_id"] or 0), str(t["thread_name"] or ""), bool(t["active"]), bool(t["owns_gil"]),
-                         [Frame(clipped(str(f["name"]), 200), clipped(str(f["filename"]), 400), int(f["line"]))
-                          for f in t["frames"][:MOST_FRAMES]])
-                   for t in json.loads(text)]
+        threads = [
+            Stack(
+                int(t["os_thread_id"] or 0),
+                str(t["thread_name"] or ""),
+                bool(t["active"]),
+                bool(t["owns_gil"]),
+                [
+                    Frame(clipped(str(f["name"]), 200), clipped(str(f["filename"]), 400), int(f["line"]))
+                    for f in t["frames"][:MOST_FRAMES]
+                ],
+            )
+            for t in json.loads(text)
+        ]
     except (ValueError, KeyError, TypeError) as error:
         return Gap("failed", f"py-spy answered in an unknown form: {type(error).__name__} {error}"[:300])
     return sorted(threads, key=lambda s: s.tid != pid)[:MOST_STACKS]
 
 
 # --- flight recorder
+
 
 def recorder(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Union[List[GroupStatus], Gap]:
     """The recorder's state over the worker server's socket, if the job was started with one."""
@@ -128,18 +169,27 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
         newest = {str(entry.get("process_group")): entry for entry in dump.get("entries", [])}
         return [_status(entry, dump.get("pg_status", {})) for entry in list(newest.values())[:64]]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return Gap("failed", f"the flight recorder answered in an unknown form: {type(error).__name__} {error}"[:300])
+        return Gap(
+            "failed", f"the flight recorder answered in an unknown form: {type(error).__name__} {error}"[:300]
+        )
 
 
 def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
     """Counters from pg_status, which is keyed by the group's first name; the entry's own number where that is missing."""
-    own = status.get(str(entry["process_group"][0]) or "0", {}) if isinstance(entry.get("process_group"), list) else {}
-    enqueued, completed = [int(n) if n is not None and int(n) >= 0 else None
-                           for n in map(own.get, ("last_enqueued_collective", "last_completed_collective"))]
+    own = (
+        status.get(str(entry["process_group"][0]) or "0", {})
+        if isinstance(entry.get("process_group"), list)
+        else {}
+    )
+    enqueued, completed = [
+        int(n) if n is not None and int(n) >= 0 else None
+        for n in map(own.get, ("last_enqueued_collective", "last_completed_collective"))
+    ]
     if enqueued is None:
         enqueued = entry.get("collective_seq_id") or entry.get("p2p_seq_id") or None
-    return GroupStatus(enqueued, completed,
-                       clipped(str(entry.get("profiling_name", "")).rpartition(":")[2], 60))
+    return GroupStatus(
+        enqueued, completed, clipped(str(entry.get("profiling_name", "")).rpartition(":")[2], 60)
+    )
 
 
 def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Gap:
@@ -150,17 +200,32 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
     """
     stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
     if not stem or rank is None:
-        return Gap("not-run", "the job was started without TORCH_WORKER_SERVER_SOCKET and TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
-    file = next((variables[n] for n in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") if variables.get(n)), "")
+        return Gap(
+            "not-run",
+            "the job was started without TORCH_WORKER_SERVER_SOCKET and TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+        )
+    file = next(
+        (
+            variables[n]
+            for n in ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+            if variables.get(n)
+        ),
+        "",
+    )
     keep = "keep the dump that is there, which it overwrites, then " * bool(
-        file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}"))
-    return Gap("not-run", f"`look` never requests a dump. You can: {keep}echo 1 > {shlex.quote(f'{stem}{rank}.pipe')}; "
-                          f"nccl-runbook hang {shlex.quote(f'{file}{rank}') if file else 'DUMPS'}")
+        file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}")
+    )
+    return Gap(
+        "not-run",
+        f"`look` never requests a dump. You can: {keep}echo 1 > {shlex.quote(f'{stem}{rank}.pipe')}; "
+        f"nccl-runbook hang {shlex.quote(f'{file}{rank}') if file else 'DUMPS'}",
+    )
 
 
 # --- NCCL's RAS (NCCL >= 2.24): how many collectives each rank of each communicator launched, and which ranks it lost
 
 # JSON from NCCL 2.28.7 on, before that the text that `ncclras` prints. The forms: src/ras/client_support.cc, NCCL 2.24.3 to 2.30.7.
+
 
 def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
     """What NCCL's RAS thread says of every communicator of the job. Asked on this host only."""
@@ -176,11 +241,15 @@ def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], 
     if host not in ("127.0.0.1", "localhost", "[::1]", "::1") or not port.isdecimal():
         return Gap("not-run", f"RAS at {host}:{port} was not queried: it is not this host's loopback")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), max(0.001, until - time.monotonic())) as link:
+        with socket.create_connection(
+            (host.strip("[]"), int(port)), max(0.001, until - time.monotonic())
+        ) as link:
             for line in ("CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json"):
                 link.sendall(line.encode() + b"\n")
                 reply = all_of(link, until, 4096, b"\n").decode("utf-8", "replace").strip()
-                if not reply.startswith(("SERVER PROTOCOL", "OK")) and line != "SET FORMAT json":  # older ones know text only
+                if (
+                    not reply.startswith(("SERVER PROTOCOL", "OK")) and line != "SET FORMAT json"
+                ):  # older ones know text only
                     return Gap("unsupported", clipped(f"RAS answered {line!r} with {reply!r}", 300))
             link.sendall(b"VERBOSE STATUS\n")
             answers = read_ras(f"{host}:{port}", all_of(link, until).decode("utf-8", "replace"))
@@ -193,7 +262,11 @@ def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], 
 
 def looks_like_ras(head: str) -> bool:
     """Whether a file that begins so is what `ncclras` printed."""
-    return '"communicators_count"' in head if head.lstrip().startswith("{") else bool(_TABLE.search(head) or _GPUS.search(head))
+    return (
+        '"communicators_count"' in head
+        if head.lstrip().startswith("{")
+        else bool(_TABLE.search(head) or _GPUS.search(head))
+    )
 
 
 def read_ras(source: str, text: str) -> Union[List[RasAnswer], Gap]:
@@ -203,13 +276,16 @@ def read_ras(source: str, text: str) -> Union[List[RasAnswer], Gap]:
             return list(_of_json(source, text))
         starts = [match.start() for match in _TABLE.finditer(text)]
         gpus = _GPUS.search(text)
-        return [_of_text(source, int(gpus[1]) if gpus else 0, text[a:b]) for a, b in zip(starts, [*starts[1:], len(text)])
-                ] or Gap("failed", "RAS answered without its table of communicators")
+        return [
+            _of_text(source, int(gpus[1]) if gpus else 0, text[a:b])
+            for a, b in zip(starts, [*starts[1:], len(text)])
+        ] or Gap("failed", "RAS answered without its table of communicators")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Gap("failed", f"RAS answered in an unknown form: {type(error).__name__} {error}"[:300])
 
 
 # --- JSON
+
 
 def _of_json(source: str, text: str) -> Iterator[RasAnswer]:
     """NCCL 2.28.7 to 2.28.9 forget the comma behind "nvml_dev" of a missing rank (src/ras/client_support.cc)."""
@@ -217,55 +293,99 @@ def _of_json(source: str, text: str) -> Iterator[RasAnswer]:
     at = 0
     while at < len(text):
         told, at = json.JSONDecoder().raw_decode(text, text.index("{", at))
-        found = [RasCommunicator(str(c["hash"])[:40], int(c["size"]), [
-            *(_rank(r, "") for r in c["ranks"][:MOST_RANKS]), *(_rank(r, _lost(r)) for r in c["missing_ranks"][:MOST_RANKS])], [])
-            for c in told["communicators"][:MOST_COMMUNICATORS]]
+        found = [
+            RasCommunicator(
+                str(c["hash"])[:40],
+                int(c["size"]),
+                [
+                    *(_rank(r, "") for r in c["ranks"][:MOST_RANKS]),
+                    *(_rank(r, _lost(r)) for r in c["missing_ranks"][:MOST_RANKS]),
+                ],
+                [],
+            )
+            for c in told["communicators"][:MOST_COMMUNICATORS]
+        ]
         yield RasAnswer(source, len({(r.host, r.pid, r.nvml_index) for c in found for r in c.ranks}), found)
 
 
 def _rank(row: Dict[str, Any], missing: str) -> RasRank:
-    return RasRank(int(row["rank"]), int(row["pid"]), clipped(str(row["host"]), 100), int(row["nvml_dev"]),
-                   {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]}, missing)
+    return RasRank(
+        int(row["rank"]),
+        int(row["pid"]),
+        clipped(str(row["host"]), 100),
+        int(row["nvml_dev"]),
+        {str(n)[:40]: int(v) for n, v in list(row.get("collective_counts", {}).items())[:32]},
+        missing,
+    )
 
 
 def _lost(row: Dict[str, Any]) -> str:
     status = row.get("status", {})
-    return "considered dead" if status.get("considered_dead") else "unresponsive" if status.get("unresponsive") else "not heard of"
+    return (
+        "considered dead"
+        if status.get("considered_dead")
+        else "unresponsive"
+        if status.get("unresponsive")
+        else "not heard of"
+    )
 
 
 # --- text
 
+
 def _of_text(source: str, gpus: int, text: str) -> RasAnswer:
     """One answer from its table of communicators on. Without a summary the only communicator of the largest size is that of the job."""
-    groups = {number: (min(int(size), MOST_RANKS), int(comms)) for number, comms, size in _GROUP.findall(text)}
+    groups = {
+        number: (min(int(size), MOST_RANKS), int(comms)) for number, comms, size in _GROUP.findall(text)
+    }
     size, comms = max(groups.values(), default=(0, 0))
     lost: Dict[Tuple[int, str], str] = {}
     topics: Dict[Tuple[str, str], Dict[str, str]] = {}
     parts = _HEAD.split(text)
     for number, own, topic, body in zip(*(parts[at::4] for at in (1, 2, 3, 4))):
-        lost.update(((int(pid), host), "considered dead" if topic == "DEAD" else "unresponsive") for pid, host in _PROCESS.findall(body))
+        lost.update(
+            ((int(pid), host), "considered dead" if topic == "DEAD" else "unresponsive")
+            for pid, host in _PROCESS.findall(body)
+        )
         if own:
             topics.setdefault((own, number), {})[topic] = body
-    return RasAnswer(source, gpus or (size if comms == 1 else 0), [
-        RasCommunicator(own, groups[number][0], list(_ranks(groups[number][0], told, lost)), [])
-        for (own, number), told in topics.items()][:MOST_COMMUNICATORS])
+    return RasAnswer(
+        source,
+        gpus or (size if comms == 1 else 0),
+        [
+            RasCommunicator(own, groups[number][0], list(_ranks(groups[number][0], told, lost)), [])
+            for (own, number), told in topics.items()
+        ][:MOST_COMMUNICATORS],
+    )
 
 
 def _ranks(size: int, topics: Dict[str, str], lost: Dict[Tuple[int, str], str]) -> Iterator[RasRank]:
     """The ranks of one communicator that the text distinguishes."""
-    places = {int(rank): (int(pid), host, int(nvml or gpu))
-              for body in topics.values() for rank, gpu, nvml, pid, host in _PLACE.findall(body)}
-    missing = {int(rank) for row in _MISSING.findall(topics.get("INCOMPLETE", "")) for rank in row.split(",") if rank}
+    places = {
+        int(rank): (int(pid), host, int(nvml or gpu))
+        for body in topics.values()
+        for rank, gpu, nvml, pid, host in _PLACE.findall(body)
+    }
+    missing = {
+        int(rank) for row in _MISSING.findall(topics.get("INCOMPLETE", "")) for rank in row.split(",") if rank
+    }
     launched: Dict[int, Dict[str, int]] = {rank: {} for rank in missing}
     parts = _COUNTED.split(topics.get("MISMATCH", ""))
     for call, body in zip(parts[1::2], parts[2::2]):
         named, unnamed = _counts(body, set(range(size)) - missing)
         for rank, count in named.items() if call else []:
             launched.setdefault(rank, {})[call] = count
-        yield from (RasRank(-1, 0, "", -1, {call: count}, "") for number, count in unnamed if call for _ in range(min(MOST_RANKS, number)))
+        yield from (
+            RasRank(-1, 0, "", -1, {call: count}, "")
+            for number, count in unnamed
+            if call
+            for _ in range(min(MOST_RANKS, number))
+        )
     for rank, counts in sorted(launched.items()):
         pid, host, gpu = places.get(rank, (0, "", -1))
-        yield RasRank(rank, pid, host, gpu, counts, lost.get((pid, host), "not heard of") if rank in missing else "")
+        yield RasRank(
+            rank, pid, host, gpu, counts, lost.get((pid, host), "not heard of") if rank in missing else ""
+        )
 
 
 def _counts(body: str, ranks: Set[int]) -> Tuple[Dict[int, int], List[Tuple[int, int]]]:
@@ -277,7 +397,12 @@ def _counts(body: str, ranks: Set[int]) -> Tuple[Dict[int, int], List[Tuple[int,
         count = int(operations or 0) if told else count
         named.update({int(rank): count} if rank else {})
         shares += [] if rank else [(int(number), count)]
-    unnamed = [(number - have, n) for number, n in shares for have in [list(named.values()).count(n)] if number > have]
+    unnamed = [
+        (number - have, n)
+        for number, n in shares
+        for have in [list(named.values()).count(n)]
+        if number > have
+    ]
     left = ranks - set(named)
     if [number for number, _ in unnamed] == [len(left)]:
         return {**named, **dict.fromkeys(left, unnamed[0][1])}, []

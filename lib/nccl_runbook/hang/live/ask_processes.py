@@ -1,4 +1,5 @@
 """Ranks as /proc shows them: which processes are ranks, what their threads do, which peers their sockets reach. Reads only."""
+
 import contextlib
 import dataclasses
 import os
@@ -14,27 +15,76 @@ from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.hang.live.facts import LEFT_OVER, Ended, Listener, Socket, Thread
 
 # values are read and kept for these names alone
-NAMES = frozenset((
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES TORCHELASTIC_RUN_ID "
-    "TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID "
-    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE PMIX_NAMESPACE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
-    "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
-    "TORCH_FR_DUMP_TEMP_FILE").split())
+NAMES = frozenset(
+    (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES TORCHELASTIC_RUN_ID "
+        "TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID "
+        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE PMIX_NAMESPACE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
+        "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
+        "TORCH_FR_DUMP_TEMP_FILE"
+    ).split()
+)
 # Slurm's last: whatever mpirun starts in a batch script has the script's, 0
 RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 SIZE_NAMES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 LOCAL_NAMES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 # include/net/tcp_states.h
-TCP_STATES = {"01": "ESTABLISHED", "02": "SYN-SENT", "03": "SYN-RECV", "04": "FIN-WAIT-1", "05": "FIN-WAIT-2", "08": "CLOSE-WAIT",
-              "09": "LAST-ACK", "0A": "LISTEN"}
+TCP_STATES = {
+    "01": "ESTABLISHED",
+    "02": "SYN-SENT",
+    "03": "SYN-RECV",
+    "04": "FIN-WAIT-1",
+    "05": "FIN-WAIT-2",
+    "08": "CLOSE-WAIT",
+    "09": "LAST-ACK",
+    "0A": "LISTEN",
+}
 # system calls in which threads sleep, where the kernel names no wait channel (asm/unistd_64.h, asm-generic/unistd.h)
 CALLS = {
-    "x86_64": {0: "read", 1: "write", 7: "poll", 16: "ioctl", 20: "writev", 23: "select", 24: "sched_yield", 35: "nanosleep", 43: "accept",
-               42: "connect", 45: "recvfrom", 47: "recvmsg", 61: "wait4", 74: "fsync", 202: "futex", 230: "clock_nanosleep",
-               232: "epoll_wait", 247: "waitid", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait"},
-    "aarch64": {22: "epoll_pwait", 29: "ioctl", 63: "read", 64: "write", 66: "writev", 72: "pselect6", 73: "ppoll", 82: "fsync",
-                95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep", 124: "sched_yield", 202: "accept", 203: "connect",
-                207: "recvfrom", 212: "recvmsg", 260: "wait4"}}.get(platform.machine(), {})
+    "x86_64": {
+        0: "read",
+        1: "write",
+        7: "poll",
+        16: "ioctl",
+        20: "writev",
+        23: "select",
+        24: "sched_yield",
+        35: "nanosleep",
+        43: "accept",
+        42: "connect",
+        45: "recvfrom",
+        47: "recvmsg",
+        61: "wait4",
+        74: "fsync",
+        202: "futex",
+        230: "clock_nanosleep",
+        232: "epoll_wait",
+        247: "waitid",
+        270: "pselect6",
+        271: "ppoll",
+        281: "epoll_pwait",
+    },
+    "aarch64": {
+        22: "epoll_pwait",
+        29: "ioctl",
+        63: "read",
+        64: "write",
+        66: "writev",
+        72: "pselect6",
+        73: "ppoll",
+        82: "fsync",
+        95: "waitid",
+        98: "futex",
+        101: "nanosleep",
+        115: "clock_nanosleep",
+        124: "sched_yield",
+        202: "accept",
+        203: "connect",
+        207: "recvfrom",
+        212: "recvmsg",
+        260: "wait4",
+    },
+}.get(platform.machine(), {})
 TICKS = os.sysconf("SC_CLK_TCK")
 MOST_THREADS, MOST_SOCKETS, TAIL_BYTES, TAIL_LINES = 16, 64, 8192, 20
 TOGETHER_S = 60  # in which a launcher has begun all ranks of a host
@@ -83,7 +133,9 @@ class Process:
 
     def number(self, names: Iterable[str]) -> Optional[int]:
         """The first of these variables that is a plain number."""
-        return next((int(v) for v in map(self.variables.get, names) if v and v.isdecimal() and len(v) < 10), None)
+        return next(
+            (int(v) for v in map(self.variables.get, names) if v and v.isdecimal() and len(v) < 10), None
+        )
 
     @property
     def rank(self) -> Optional[int]:
@@ -93,10 +145,17 @@ class Process:
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
     own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in _pids() if pid != os.getpid()}
-    shells = set(ancestors(os.getpid())) - set(all_users)  # under srun the shell from which one looks has a rank in its environment, too
-    return {pid: dataclasses.replace(p, launcher=launcher, job=job) for pid, p in own.items()
-            if p and (p.has_torch or pid not in shells) for launcher in [_launcher(p, own)]
-            for job in [unless_gone("", _job, p, launcher)] if job}
+    shells = set(ancestors(os.getpid())) - set(
+        all_users
+    )  # under srun the shell from which one looks has a rank in its environment, too
+    return {
+        pid: dataclasses.replace(p, launcher=launcher, job=job)
+        for pid, p in own.items()
+        if p and (p.has_torch or pid not in shells)
+        for launcher in [_launcher(p, own)]
+        for job in [unless_gone("", _job, p, launcher)]
+        if job
+    }
 
 
 def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
@@ -104,7 +163,11 @@ def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
     too, which the launcher has not, and a wrapper that sets RANK has that of MPI."""
     own = next((n for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in process.variables), "")
     above = known.get(process.parent) if own else None
-    return _launcher(above, known) if above and above.variables.get(own) == process.variables[own] else process.parent
+    return (
+        _launcher(above, known)
+        if above and above.variables.get(own) == process.variables[own]
+        else process.parent
+    )
 
 
 def _process(pid: int, asked: bool) -> Optional[Process]:
@@ -118,17 +181,34 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
     if not has_torch and not asked and not any(n in variables for n in RANK_NAMES):
         return None
     nccl = re.search(r"(?<!\S)/[^\n]*libnccl\.so[^\s]*", maps)
-    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), variables, has_torch, nccl[0] if nccl else "", Redactor(whole))
+    return Process(
+        pid,
+        int(fields[1]),
+        int(fields[3]),
+        int(fields[19]),
+        variables,
+        has_torch,
+        nccl[0] if nccl else "",
+        Redactor(whole),
+    )
 
 
 def _job(process: Process, launcher: int) -> str:
     variables = process.variables
     if "MASTER_PORT" not in variables:
-        if "PMIX_NAMESPACE" in variables:  # of one mpirun or srun --mpi=pmix, the same on all its hosts (Open MPI 4.1.4)
+        if (
+            "PMIX_NAMESPACE" in variables
+        ):  # of one mpirun or srun --mpi=pmix, the same on all its hosts (Open MPI 4.1.4)
             return f"MPI job {variables['PMIX_NAMESPACE']}"
         step = [variables[n] for n in ("SLURM_JOB_ID", "SLURM_STEP_ID") if n in variables]
         orphan = launcher == 1 and process.session != process.pid  # pid 1 has those of all jobs
-        return "Slurm " + ".".join(step) if len(step) == 2 else f"session {process.session}" if orphan else f"children of {launcher}"
+        return (
+            "Slurm " + ".".join(step)
+            if len(step) == 2
+            else f"session {process.session}"
+            if orphan
+            else f"children of {launcher}"
+        )
     if LOOPBACK.match(variables.get("MASTER_ADDR", "localhost")):  # 127.0.0.1, ::1 and the name are one place
         return f"localhost:{variables['MASTER_PORT']} in {os.readlink(f'/proc/{process.pid}/ns/net')}"
     return f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}"
@@ -155,7 +235,14 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
     with_torch = {(p.job, p.rank) for p in named.values() if p.has_torch}
     ranks, helpers = {}, {}
     for pid, p in sorted(found.items(), key=lambda item: len(above[item[0]])):
-        owner = next((a for a in above[pid] if a in ranks and (p.rank is None or (found[a].job, found[a].rank) == (p.job, p.rank))), None)
+        owner = next(
+            (
+                a
+                for a in above[pid]
+                if a in ranks and (p.rank is None or (found[a].job, found[a].rank) == (p.job, p.rank))
+            ),
+            None,
+        )
         leaf = not any(pid in above[other] for other in named)
         first_of_rank = owner is None and (p.has_torch or leaf and (p.job, p.rank) not in with_torch)
         if first_of_rank if p.rank is not None else leaf and own_inodes(pid) - own_inodes(p.parent):
@@ -170,10 +257,14 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
     """The same. Ranks that an earlier launch left at the address of a newer one are a job of their own: a number is there twice, or their
     launcher is gone and began them long before. Other launchers at one address start one job together."""
     for job, members in grouped((r.job, r) for r in ranks).items():
-        newest, *older = sorted(grouped((r.launcher, r) for r in members).values(), key=lambda part: -min(r.began for r in part))
+        newest, *older = sorted(
+            grouped((r.launcher, r) for r in members).values(), key=lambda part: -min(r.began for r in part)
+        )
         for part in older:
             if {r.rank for r in newest} & {r.rank for r in part} or (
-                    part[0].launcher == 1 and min(r.began for r in newest) - max(r.began for r in part) > TOGETHER_S * TICKS):
+                part[0].launcher == 1
+                and min(r.began for r in newest) - max(r.began for r in part) > TOGETHER_S * TICKS
+            ):
                 yield from (dataclasses.replace(r, job=job + LEFT_OVER) for r in part)
             else:
                 newest = newest + part
@@ -181,6 +272,7 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
 
 
 # --- one process
+
 
 def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
     """The main thread, then those that have used most CPU time; raises OSError if the process is gone."""
@@ -192,8 +284,13 @@ def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
 def _thread(pid: int, tid: int) -> Thread:
     folder = f"/proc/{pid}/task/{tid}"
     fields, status = stat_fields(f"{folder}/stat"), read(f"{folder}/status")
-    return Thread(tid, fields[0], waits_in(folder), round((int(fields[11]) + int(fields[12])) / TICKS, 2),
-                  sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status))))
+    return Thread(
+        tid,
+        fields[0],
+        waits_in(folder),
+        round((int(fields[11]) + int(fields[12])) / TICKS, 2),
+        sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status))),
+    )
 
 
 def waits_in(folder: str) -> str:
@@ -215,13 +312,17 @@ def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
                     file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * TAIL_BYTES))
                     text = file.read(2 * TAIL_BYTES).decode("utf-8", "replace")
         except OSError as error:
-            return Gap("no-permission" if isinstance(error, PermissionError) else "absent", f"{path}: {error.strerror}")
+            return Gap(
+                "no-permission" if isinstance(error, PermissionError) else "absent",
+                f"{path}: {error.strerror}",
+            )
         if text.strip():  # the first half is read so that no secret is cut where the second one begins
             return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
     return Gap("unsupported", "standard error and output are empty, or no files")
 
 
 # --- sockets
+
 
 def own_inodes(pid: int) -> set:
     """Inodes of the sockets that a process has open; none where it may not be looked at."""
@@ -238,15 +339,19 @@ def table(pid: int) -> Dict[str, Socket]:
         text = read(path, 1 << 24) if os.path.exists(path) else ""  # a kernel without IPv6
         for fields in map(str.split, text.splitlines()[1:]):
             if len(fields) > 9 and fields[3] in TCP_STATES:
-                repeated = int(fields[6], 16) if fields[5].startswith("01:") else 0  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
-                by_inode[fields[9]] = Socket(TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated)
+                repeated = (
+                    int(fields[6], 16) if fields[5].startswith("01:") else 0
+                )  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
+                by_inode[fields[9]] = Socket(
+                    TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated
+                )
     return by_inode
 
 
 def address(text: str, family: int) -> str:
-    """"0100007F:1F90" as "127.0.0.1:8080": words of four bytes in the machine's order, the port in hex."""
+    """ "0100007F:1F90" as "127.0.0.1:8080": words of four bytes in the machine's order, the port in hex."""
     host, _, port = text.partition(":")
-    words = [int(host[i:i + 8], 16) for i in range(0, len(host), 8)]
+    words = [int(host[i : i + 8], 16) for i in range(0, len(host), 8)]
     shown = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
     shown = shown[7:] if shown.startswith("::ffff:") else shown
     return f"[{shown}]:{int(port, 16)}" if ":" in shown else f"{shown}:{int(port, 16)}"
@@ -255,8 +360,10 @@ def address(text: str, family: int) -> str:
 def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
     """Those of one process; listening, half-open and unanswered ones first."""
     first = ("SYN-SENT", "LISTEN", "CLOSE-WAIT")
-    return sorted((whole[inode] for inode in own_inodes(pid) if inode in whole),
-                  key=lambda s: (s.state not in first and not s.repeated, s.state, s.local, s.remote))[:MOST_SOCKETS]
+    return sorted(
+        (whole[inode] for inode in own_inodes(pid) if inode in whole),
+        key=lambda s: (s.state not in first and not s.repeated, s.state, s.local, s.remote),
+    )[:MOST_SOCKETS]
 
 
 def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
@@ -264,11 +371,20 @@ def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Ite
     for job, rank in {r.job: r for r in ranks}.items():
         port = rank.number(["MASTER_PORT"])
         here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(
-            s.state == "ESTABLISHED" and s.local.rpartition(":")[0] == rank.variables["MASTER_ADDR"] for s in tables[rank.pid].values())
+            s.state == "ESTABLISHED" and s.local.rpartition(":")[0] == rank.variables["MASTER_ADDR"]
+            for s in tables[rank.pid].values()
+        )
         if port is not None and here:
-            yield _listener(job, port, {inode for inode, s in tables[rank.pid].items()
-                                        if s.state == "LISTEN" and s.local.endswith(f":{port}")},
-                            [r.pid for r in ranks if r.job == job])
+            yield _listener(
+                job,
+                port,
+                {
+                    inode
+                    for inode, s in tables[rank.pid].items()
+                    if s.state == "LISTEN" and s.local.endswith(f":{port}")
+                },
+                [r.pid for r in ranks if r.job == job],
+            )
 
 
 def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
@@ -278,15 +394,29 @@ def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
     pid = next((pid for pid in [*ranks, *sorted(above), *sorted(_pids())] if own_inodes(pid) & inodes), None)
     if pid is None:
         return Listener(job, port, "unseen", None, "")
-    return Listener(job, port, "rank" if pid in ranks else "launcher" if pid in above else "other", pid, read(f"/proc/{pid}/comm").strip())
+    return Listener(
+        job,
+        port,
+        "rank" if pid in ranks else "launcher" if pid in above else "other",
+        pid,
+        read(f"/proc/{pid}/comm").strip(),
+    )
 
 
 def ended(ranks: List[int]) -> List[Ended]:
     """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same time: below pid 1 of a
     container everything ends."""
-    there = {pid: (fields, unless_gone("", read, f"/proc/{pid}/comm")) for pid in _pids()
-             for fields in [unless_gone([], stat_fields, f"/proc/{pid}/stat")] if fields}
+    there = {
+        pid: (fields, unless_gone("", read, f"/proc/{pid}/comm"))
+        for pid in _pids()
+        for fields in [unless_gone([], stat_fields, f"/proc/{pid}/stat")]
+        if fields
+    }
     kin = [(fields[1], name, int(fields[19])) for fields, name in (there[r] for r in ranks if r in there)]
-    return [Ended(pid, -(code & 127) if code & 127 else code >> 8) for pid, (fields, name) in there.items()
-            if fields[0] == "Z" and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
-            for code in [int(fields[49])]]  # as wait() gives it; 0 for whom the kernel does not tell it
+    return [
+        Ended(pid, -(code & 127) if code & 127 else code >> 8)
+        for pid, (fields, name) in there.items()
+        if fields[0] == "Z"
+        and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
+        for code in [int(fields[49])]
+    ]  # as wait() gives it; 0 for whom the kernel does not tell it

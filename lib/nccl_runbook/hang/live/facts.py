@@ -1,4 +1,5 @@
 """Facts about a job that is looked at while it runs: each rank's process at a few moments, and what its host, GPUs and NCCL say."""
+
 import dataclasses
 from typing import Dict, List, Optional, Union
 

@@ -1,4 +1,5 @@
 """A job over several hosts: which looks belong together, which ranks none covers, and which path drops data. Python >= 3.9."""
+
 import calendar
 import collections
 import contextlib
@@ -23,7 +24,9 @@ from nccl_runbook.hang.live.judge_ranks import (
 )
 
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
-_INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")  # whoever else a rank speaks to is seldom on the inner network
+_INNER = re.compile(
+    r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):"
+)  # whoever else a rank speaks to is seldom on the inner network
 # the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works are rare (Linux, RTO_MIN)
 REPEATED = 3
 _ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
@@ -33,7 +36,10 @@ Members = List[Tuple[LiveRank, Live]]
 
 
 def world_size(members: Members) -> Optional[int]:
-    return next((n for n, _ in collections.Counter(r.world_size for r, _ in members if r.world_size).most_common(1)), None)
+    return next(
+        (n for n, _ in collections.Counter(r.world_size for r, _ in members if r.world_size).most_common(1)),
+        None,
+    )
 
 
 def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
@@ -43,14 +49,34 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
     if None in seen or len(sizes) != 1 or None in sizes:
         return {}
     size, hosts = min(sizes), grouped((look.host, r) for r, look in members)
-    if len(hosts) == 1 and all(" in net:" in r.job and (r.local_world_size or size) >= size for r, _ in members):
-        return dict.fromkeys(itertools.islice((n for n in range(size) if n not in seen), 4096), next(iter(hosts)))
-    blocks = {host: {(r.rank - r.local_rank, min(r.local_world_size, 64)) for r in there if r.local_rank is not None and r.local_world_size}
-              for host, there in hosts.items()}
-    expected = {first + n: host for host, found in blocks.items() if len(found) == 1 for first, width in found for n in range(width)
-                if 0 <= first + n < size}
+    if len(hosts) == 1 and all(
+        " in net:" in r.job and (r.local_world_size or size) >= size for r, _ in members
+    ):
+        return dict.fromkeys(
+            itertools.islice((n for n in range(size) if n not in seen), 4096), next(iter(hosts))
+        )
+    blocks = {
+        host: {
+            (r.rank - r.local_rank, min(r.local_world_size, 64))
+            for r in there
+            if r.local_rank is not None and r.local_world_size
+        }
+        for host, there in hosts.items()
+    }
+    expected = {
+        first + n: host
+        for host, found in blocks.items()
+        if len(found) == 1
+        for first, width in found
+        for n in range(width)
+        if 0 <= first + n < size
+    }
     widest = max((width for found in blocks.values() for _, width in found), default=0)
-    if bare and not _spoken_to(members, _ELSEWHERE) and len(seen | set(expected)) < size <= len(seen | set(expected)) + widest * len(bare):
+    if (
+        bare
+        and not _spoken_to(members, _ELSEWHERE)
+        and len(seen | set(expected)) < size <= len(seen | set(expected)) + widest * len(bare)
+    ):
         expected = {**dict.fromkeys(range(min(size, 4096)), ", ".join(bare[:8])), **expected}
     return {n: host for n, host in sorted(expected.items()) if n not in seen}
 
@@ -58,21 +84,33 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
 def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others show; "" for none."""
     size = world_size(members) or 0
-    left = size - len({r.rank for r, _ in members} - {None}) - sum(r.rank is None for r, _ in members) - len(missing_ranks(members, bare))
+    left = (
+        size
+        - len({r.rank for r, _ in members} - {None})
+        - sum(r.rank is None for r, _ in members)
+        - len(missing_ranks(members, bare))
+    )
     if left <= 0:
         return ""
     joined = [(r, c) for r, look in members for c in known(look.ras)]
     looked_at = {x.host for r, c in joined for x in by_ras(c, c.ranks, r.pid, r.rank, r.world_size)}
     by_slurm = {r.variables["SLURM_JOB_NODELIST"] for r, _ in members if "SLURM_JOB_NODELIST" in r.variables}
-    hosts = sorted({x.host for _, c in joined for x in c.ranks} - looked_at or by_slurm or _spoken_to(members))
-    return (f"{left} of {size} ranks, on hosts that were not looked at" + f" ({', '.join(hosts[:8])})" * bool(hosts)
-            + f"; {', '.join(bare[:8])}: looked at, no rank of this user" * bool(bare))
+    hosts = sorted(
+        {x.host for _, c in joined for x in c.ranks} - looked_at or by_slurm or _spoken_to(members)
+    )
+    return (
+        f"{left} of {size} ranks, on hosts that were not looked at"
+        + f" ({', '.join(hosts[:8])})" * bool(hosts)
+        + f"; {', '.join(bare[:8])}: looked at, no rank of this user" * bool(bare)
+    )
 
 
 def _spoken_to(members: Members, whom: Pattern = _INNER) -> Set[str]:
     """Addresses, of the inner network as a rule, to which the ranks are connected and which are of no host that was looked at."""
     links = [s for r, _ in members for s in known(r.sockets) if s.state == "ESTABLISHED"]
-    return {address[1] for s in links if (address := whom.match(s.remote))} - {s.local.rpartition(":")[0] for s in links}
+    return {address[1] for s in links if (address := whom.match(s.remote))} - {
+        s.local.rpartition(":")[0] for s in links
+    }
 
 
 def stale(members: Members) -> Dict[str, float]:
@@ -90,24 +128,47 @@ def _second(taken: str) -> int:
 
 # --- ranks that wait for the network
 
+
 def unreachable(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks whose connection is not answered while they wait. What is asked by HTTP (a tracker, a hub) is not the job's."""
-    asking = {v: s for v in base.ranks if v.does in AT_REST for s in known(v.process.sockets)
-              if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)}
+    asking = {
+        v: s
+        for v in base.ranks
+        if v.does in AT_REST
+        for s in known(v.process.sockets)
+        if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)
+    }
     if not (late := list(asking)):
         return None
     address, _, port = asking[late[0]].remote.rpartition(":")
-    return accuse(base, "unreachable", late, f"{'gets' if len(late) == 1 else 'get'} no answer from {address}:{port}",
-                  "network-path-blocked", "likely",
-                  [Evidence(f"{v.name}: SYN-SENT from {asking[v].local} to {asking[v].remote}", f"/proc/net/tcp on {v.host}")
-                   for v in late[:8]],
-                  f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}")
+    return accuse(
+        base,
+        "unreachable",
+        late,
+        f"{'gets' if len(late) == 1 else 'get'} no answer from {address}:{port}",
+        "network-path-blocked",
+        "likely",
+        [
+            Evidence(
+                f"{v.name}: SYN-SENT from {asking[v].local} to {asking[v].remote}",
+                f"/proc/net/tcp on {v.host}",
+            )
+            for v in late[:8]
+        ],
+        f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}",
+    )
 
 
 def without_store(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that have been trying to join, as two stacks show, without a connection to where the others have met."""
-    late = [v for v in base.ranks if v.does in AT_REST and not isinstance(v.process.sockets, Gap) and not _has_store(v.process)
-            and len([s for s in main_stacks(v.process) if waits_in(s) in INIT]) > 1]
+    late = [
+        v
+        for v in base.ranks
+        if v.does in AT_REST
+        and not isinstance(v.process.sockets, Gap)
+        and not _has_store(v.process)
+        and len([s for s in main_stacks(v.process) if waits_in(s) in INIT]) > 1
+    ]
     if not late or 0 in {v.rank for v in late}:
         return None
     variables, others = late[0].process.variables, sum(_has_store(r) for r, _ in members)
@@ -115,11 +176,31 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
     line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {late[0].host}"
     alone = f"{'has' if len(late) == 1 else 'have'} no connection to {address}:{port}"
     if not others:
-        return accuse(base, "unknown", [], f"{names(late)} {alone}, the rendezvous: rank 0 is not there yet, or "
-                      f"{address} is not its host here", None, "", (), line)
-    seen = [Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in late[:8]]
-    return accuse(base, "unreachable", late, f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
-                  "host, or a firewall refuses it", "rendezvous-misconfigured", "likely", seen, line)
+        return accuse(
+            base,
+            "unknown",
+            [],
+            f"{names(late)} {alone}, the rendezvous: rank 0 is not there yet, or "
+            f"{address} is not its host here",
+            None,
+            "",
+            (),
+            line,
+        )
+    seen = [
+        Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in late[:8]
+    ]
+    return accuse(
+        base,
+        "unreachable",
+        late,
+        f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
+        "host, or a firewall refuses it",
+        "rendezvous-misconfigured",
+        "likely",
+        seen,
+        line,
+    )
 
 
 def lost(base: Picture, members: Members) -> Optional[Picture]:
@@ -128,30 +209,49 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
     if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
         return None
     common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
-    why = (f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not acknowledged: the path drops "
-           "packets (firewall, link), or a host is down")
+    why = (
+        f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not acknowledged: the path drops "
+        "packets (firewall, link), or a host is down"
+    )
     held = [s for links in paths.values() for s in links[:2]]
     cut_off = [v for v in base.ranks if common == {v.host}]
-    return accuse(base, "unreachable", cut_off, "cannot be reached: " * bool(cut_off) + why, "network-path-blocked", "likely",
-                  [Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp")
-                   for s in held[:8]],
-                  f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}")
+    return accuse(
+        base,
+        "unreachable",
+        cut_off,
+        "cannot be reached: " * bool(cut_off) + why,
+        "network-path-blocked",
+        "likely",
+        [
+            Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp")
+            for s in held[:8]
+        ],
+        f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}",
+    )
 
 
 def _has_store(rank: LiveRank) -> bool:
-    return not (port := rank.variables.get("MASTER_PORT")) or any(s.remote.endswith(f":{port}") for s in known(rank.sockets))
+    return not (port := rank.variables.get("MASTER_PORT")) or any(
+        s.remote.endswith(f":{port}") for s in known(rank.sockets)
+    )
 
 
 def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
     """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address where no look tells its host. What
     a rank tells others than hosts of the inner network (a tracker, a proxy) is not the job's."""
     homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in known(r.sockets)}
-    return grouped((tuple(sorted((look.host, homes.get(address, address)))), s) for r, look in members for s in known(r.sockets)
-                   if s.state == "ESTABLISHED" and s.repeated >= REPEATED for address in [s.remote.rpartition(":")[0]]
-                   if address in homes or _INNER.match(s.remote))
+    return grouped(
+        (tuple(sorted((look.host, homes.get(address, address)))), s)
+        for r, look in members
+        for s in known(r.sockets)
+        if s.state == "ESTABLISHED" and s.repeated >= REPEATED
+        for address in [s.remote.rpartition(":")[0]]
+        if address in homes or _INNER.match(s.remote)
+    )
 
 
 # --- looks at several hosts made one
+
 
 def together(looks: Iterable[Live]) -> List[Live]:
     """The same. Hosts of one name, as containers and cloned machines have it, get their address and pid namespace beside it. What is
@@ -159,26 +259,45 @@ def together(looks: Iterable[Live]) -> List[Live]:
     those of one job: then somebody's MASTER_ADDR is wrong, or only rank 0's host calls itself so."""
     looks = _told_apart(sorted(looks, key=lambda look: (look.host, look.boot_id, look.taken)))
     jobs: List[Members] = []
-    for part in grouped(((r.job, by_pid and look.boot_id, " in net:" in r.job and look.boot_id.partition(" ")[0]), (r, look))
-                        for look in looks for r in look.ranks
-                        for by_pid in [r.job.startswith(("children of ", "session "))]).values():
+    for part in grouped(
+        ((r.job, by_pid and look.boot_id, " in net:" in r.job and look.boot_id.partition(" ")[0]), (r, look))
+        for look in looks
+        for r in look.ranks
+        for by_pid in [r.job.startswith(("children of ", "session "))]
+    ).values():
         if whole := next((job for job in jobs if _halves(job, part)), None):
             whole += part
         else:
             jobs.append(part)
     titles = [next((r.job for r, _ in job if " in net:" not in r.job), job[0][0].job) for job in jobs]
-    own = {id(r): f"{title} on {job[0][1].host}" if titles.count(title) > 1 else title for title, job in zip(titles, jobs) for r, _ in job}
-    return [dataclasses.replace(look, ranks=[dataclasses.replace(r, job=own[id(r)]) for r in look.ranks]) for look in looks]
+    own = {
+        id(r): f"{title} on {job[0][1].host}" if titles.count(title) > 1 else title
+        for title, job in zip(titles, jobs)
+        for r, _ in job
+    }
+    return [
+        dataclasses.replace(look, ranks=[dataclasses.replace(r, job=own[id(r)]) for r in look.ranks])
+        for look in looks
+    ]
 
 
 def _told_apart(looks: List[Live]) -> List[Live]:
     boots = grouped((look.host, look.boot_id) for look in looks if look.ranks)
-    return [dataclasses.replace(look, host=f"{look.host} ({_address(look)}pid namespace {look.boot_id.rpartition('[')[2].rstrip(']')})")
-            if len(set(boots.get(look.host, ()))) > 1 else look for look in looks]
+    return [
+        dataclasses.replace(
+            look,
+            host=f"{look.host} ({_address(look)}pid namespace {look.boot_id.rpartition('[')[2].rstrip(']')})",
+        )
+        if len(set(boots.get(look.host, ()))) > 1
+        else look
+        for look in looks
+    ]
 
 
 def _address(look: Live) -> str:
-    own = {s.local.rpartition(":")[0] for r in look.ranks for s in known(r.sockets) if s.state == "ESTABLISHED"}
+    own = {
+        s.local.rpartition(":")[0] for r in look.ranks for s in known(r.sockets) if s.state == "ESTABLISHED"
+    }
     return next((f"{address}, " for address in sorted(own) if not address.startswith(("127.", "[::1]"))), "")
 
 
@@ -186,6 +305,11 @@ def _halves(some: Members, others: Members) -> bool:
     """They are different ranks of as many, more than a host was to have, of different hosts, and meet at one port, some at localhost."""
     both, numbers = [*some, *others], [{r.rank for r, _ in part} for part in (some, others)]
     sizes, ports = {r.world_size for r, _ in both}, {r.variables.get("MASTER_PORT") for r, _ in both}
-    return (len(sizes) == len(ports) == 1 and None not in sizes | ports | numbers[0] | numbers[1] and not numbers[0] & numbers[1]
-            and all((r.local_world_size or 0) < (r.world_size or 0) for r, _ in both)
-            and not {look.host for _, look in some} & {look.host for _, look in others} and any(" in net:" in r.job for r, _ in both))
+    return (
+        len(sizes) == len(ports) == 1
+        and None not in sizes | ports | numbers[0] | numbers[1]
+        and not numbers[0] & numbers[1]
+        and all((r.local_world_size or 0) < (r.world_size or 0) for r, _ in both)
+        and not {look.host for _, look in some} & {look.host for _, look in others}
+        and any(" in net:" in r.job for r, _ in both)
+    )
