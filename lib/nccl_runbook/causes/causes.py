@@ -124,6 +124,7 @@ def nearest(name: str) -> str:
     return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=0.85)), "")
 
 
+@functools.cache
 def prefixes() -> tuple[str, ...]:
     """Prefixes of every family: with the names of the table they are what may be kept of an environment."""
     return tuple(sorted({*_MISSPELT, *(p for r in readers().values() for p in r.families)}))

@@ -571,7 +571,8 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
         yield Finding(
             "unknown-names",
             Severity.NOTE,
-            f"unknown here, but something else may read them: {', '.join(names)}{more}",
+            f"unknown here, but something else may read them: {', '.join(names[:12])}"
+            f"{f' and {len(names) - 12} more' * (len(names) > 12)}{more}",
             tuple(s.seen for s in unknown),
         )
 

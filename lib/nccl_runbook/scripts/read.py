@@ -5,6 +5,7 @@ Variables that the same text sets and arithmetic are worked out. What needs a sh
 
 import ast
 import dataclasses
+import functools
 import itertools
 import operator
 import posixpath
@@ -96,6 +97,7 @@ class Script:
     crowded: tuple[int, ...]
 
 
+@functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
     """Every command of the text, in order, and how large the job is."""
     asked = _size("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
