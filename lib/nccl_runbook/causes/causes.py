@@ -108,19 +108,22 @@ def unread() -> dict[str, tuple[str, str]]:
 
 def family(name: str) -> Reader | None:
     """Whose family a name looks like, by its longest prefix."""
-    fitting = [(len(p), r) for r in readers().values() for p in r.families if name.startswith(p)]
-    return max(fitting, key=lambda f: f[0])[1] if fitting else None
+    return max(
+        ((len(p), r) for r in readers().values() for p in r.families if name.startswith(p)),
+        key=lambda fitting: fitting[0],
+        default=(0, None),
+    )[1]
 
 
 @functools.cache
 def nearest(name: str) -> str:
     """The known name that looks most like it, "" where none is near. Only a name of the same length, give or take two, counts as a slip;
     a slip leaves its beginning, its middle or its end as it was."""
-    near = [
+    near = (
         n
         for n in variables()
         if abs(len(n) - len(name)) <= 2 and (n[:6] == name[:6] or name[6:11] in n or n[-3:] == name[-3:])
-    ]
+    )
     return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=0.85)), "")
 
 

@@ -23,6 +23,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from nccl_runbook import placement
 from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.core.redact import Redactor, Terminal
+from nccl_runbook.edges import ask as edges
 from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.hang.live import judge as live_rules
 from nccl_runbook.hang.live.facts import Live
@@ -114,6 +115,7 @@ def visibility(step: Step) -> None:
 
 def fewer_gpus(step: Step) -> None:
     step.ask_who_works()
+    step.ask("edges", lambda: edges.collect(step.engine, step.devices, step.left_s))
     ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
     singles = step.ask("singles", lambda: worlds.singles(step.engine, step.devices, step.left_s))
     pairs = step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s, ladder))
