@@ -1,15 +1,18 @@
-"""Weights to disk or /dev/shm and back, fast and whole. One file, torch (>= 2.2) and the standard library, Python >= 3.9: copy it.
+"""Weights to disk or /dev/shm and back, fast and whole. One file, torch (>= 2.2) and the standard
+library, Python >= 3.9: copy it.
 
-    fast_disk.save(model.state_dict(), "/dev/shm/weights")                # the trainer
-    fast_disk.load("/dev/shm/weights", into=engine.state_dict())          # an engine; or any loader of safetensors shards
+    fast_disk.save(model.state_dict(), "/dev/shm/weights")          # the trainer
+    fast_disk.load("/dev/shm/weights", into=engine.state_dict())    # an engine; or any loader of shards
 
-``path`` is a symbolic link to a folder beside it: safetensors shards and model.safetensors.index.json. A save writes a new folder, then
-swaps the link: ``path`` always leads to whole weights, the old ones until then, also if the sender is killed; what that leaves, the next
-save removes. Shard names carry the version, so that no loader can mix two of them.
+``path`` is a symbolic link to a folder beside it: safetensors shards and model.safetensors.index.json. A save
+writes a new folder, then swaps the link: ``path`` always leads to whole weights, the old ones until then,
+also if the sender is killed; what that leaves, the next save removes. Shard names carry the version, so that
+no loader can mix two of them.
 
-A file has one writer at a time in Linux, so there are several, each with a thread and a pinned buffer (15.2 GB from an H200, torch 2.11:
-16 files 0.4 to 0.7 s, one file 2.4 s). Checksums are computed where the tensors lie, before and after the way through the CPU:
-sum(word * odd weight) mod 2**64, in which the change of any single word shows.
+A file has one writer at a time in Linux, so there are several, each with a thread and a pinned buffer
+(15.2 GB from an H200, torch 2.11: 16 files 0.4 to 0.7 s, one file 2.4 s). Checksums are computed where the
+tensors lie, before and after the way through the CPU: sum(word * odd weight) mod 2**64, in which the change
+of any single word shows.
 """
 
 import concurrent.futures
@@ -30,9 +33,9 @@ import time
 
 import torch
 
-CHUNK = (
-    32 << 20
-)  # bytes that a lane moves, and checks, at once (from an H200 and back, torch 2.11: 8 MiB 1.36, 16 1.00, 32 0.93 s)
+# bytes that a lane moves, and checks, at once (an H200 and back, torch 2.11:
+# 8 MiB 1.36, 16 1.00, 32 0.93 s)
+CHUNK = 32 << 20
 LANES = 16  # files and threads, with two chunks each on the GPU and two pinned ones
 RUN = 8  # chunks that a thread reads before it takes others: reading one file by several threads is no matter
 SPARE_BYTES = 4 << 20  # left free beside what is needed: indices, and the file system's own
@@ -57,7 +60,8 @@ _TYPES = {stored: dtype for dtype, stored in _STORED.items()}
 
 
 class NotEnough(OSError):
-    """Bytes ``needed`` and ``free`` of ``what``. Raised before anything is written, or once it was removed again."""
+    """Bytes ``needed`` and ``free`` of ``what``. Raised before anything is written,
+    or once it was removed again."""
 
     def __init__(self, what, needed, free):
         super().__init__(
@@ -72,10 +76,12 @@ class Torn(ValueError):
 
 
 def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
-    """``tensors`` ({name: tensor}, all on one device) are what ``path`` leads to; nothing has changed if this raises.
+    """``tensors`` ({name: tensor}, all on one device) are what ``path`` leads to; nothing
+    has changed if this raises.
 
-    ``fsync``: they also survive a power failure. ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns
-    bytes, files, seconds, and fsync_s of them. Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
+    ``fsync``: they also survive a power failure. ``clean``: else the old weights stay until ``sweep(path)``
+    or the next save. Returns bytes, files, seconds, and fsync_s of them. Raises NotEnough, OSError that names
+    the path, ValueError for what cannot be stored.
     """
     began, device, (parent, path) = time.perf_counter(), _device_of(tensors), _place(path)
     if os.path.lexists(path) and not os.path.islink(path):
@@ -130,10 +136,12 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
 
 
 def load(path, into=None, device="cpu", rows=None, verify=True):
-    """The weights at ``path``, every byte read and checked: into the tensors of ``into`` ({name: tensor}), or new ones on ``device``.
+    """The weights at ``path``, every byte read and checked: into the tensors of ``into`` ({name: tensor}),
+    or new ones on ``device``.
 
-    ``rows``: {name: (first, last)} where a tensor of ``into`` holds only these. Names that it lacks are read and dropped. Raises Torn where
-    a byte differs from what was saved (by another writer or CHUNK: only index, header, size), KeyError for a name that was not saved.
+    ``rows``: {name: (first, last)} where a tensor of ``into`` holds only these. Names that it lacks are read
+    and dropped. Raises Torn where a byte differs from what was saved (by another writer or CHUNK: only index,
+    header, size), KeyError for a name that was not saved.
     """
     held = None
     while held is None and os.path.isdir(path):  # again where a save has just replaced it
@@ -164,7 +172,8 @@ def load(path, into=None, device="cpu", rows=None, verify=True):
 
 
 def room(folder, cgroup="/sys/fs/cgroup"):
-    """Bytes that can be written below ``folder``, and what limits them: space, or memory in /dev/shm, where unused page cache is free."""
+    """Bytes that can be written below ``folder``, and what limits them: space, or memory in /dev/shm, where
+    unused page cache is free."""
     disk = os.statvfs(folder)
     limits = [(disk.f_bavail * disk.f_frsize, "space")]
     if os.path.isdir("/dev/shm") and os.stat(folder).st_dev == os.stat("/dev/shm").st_dev:
@@ -297,7 +306,8 @@ def _device_of(tensors):
     for name, t in tensors.items():  # to_local: a DTensor, which holds a part (torch 2.5 to 2.13)
         if t.device.type not in ("cpu", "cuda") or t.layout != torch.strided or hasattr(t, "to_local"):
             raise ValueError(
-                f"{name}: a whole, dense tensor in memory is needed, not a {type(t).__name__} ({t.layout}, {t.device})"
+                f"{name}: a whole, dense tensor in memory is needed, "
+                f"not a {type(t).__name__} ({t.layout}, {t.device})"
             )
     if len(devices) != 1:
         raise ValueError(
@@ -308,7 +318,8 @@ def _device_of(tensors):
 
 
 def _balanced(tensors, lanes):
-    """Names in at most ``lanes`` lists of about the same number of bytes: the largest first, each to the list with the fewest."""
+    """Names in at most ``lanes`` lists of about the same number of bytes: the largest first, each
+    to the list with the fewest."""
     size = {name: t.numel() * t.element_size() for name, t in tensors.items()}
     lists = [[] for _ in range(max(1, min(lanes, len(tensors))))]
     filled = [0] * len(lists)
@@ -340,7 +351,8 @@ def _json(text, name):
 
 
 class _Lane:
-    """One thread's two buffers beside the tensors, two pinned ones, and its stream. On the CPU there are only two in all."""
+    """One thread's two buffers beside the tensors, two pinned ones, and its stream.
+    On the CPU there are only two in all."""
 
     def __init__(self, device):
         self.gpu, self.stream = (
@@ -380,7 +392,8 @@ def _weights(device):
 
 
 def _in_lanes(device, work, items):
-    """``work(lane, item)`` for every item, in threads of a lane each; what a failure finds not begun is left undone."""
+    """``work(lane, item)`` for every item, in threads of a lane each; what a failure finds
+    not begun is left undone."""
     own = threading.local()
     _weights(device)
     if device.type == "cuda":
@@ -434,7 +447,8 @@ def _write(lane, folder, shard, checksums):
 
 
 def _read(lane, task, verify):
-    """Some chunks of one file into its tensors; Torn where a checksum differs. A chunk is read while the last one goes to the GPU."""
+    """Some chunks of one file into its tensors; Torn where a checksum differs. A chunk is read while the
+    last one goes to the GPU."""
     (stored, start, chunks), sums, busy = task, [], [None, None]
     with open(stored.path, "rb", buffering=0) as file:
         file.seek(stored.start + start * CHUNK)
@@ -459,7 +473,8 @@ def _read(lane, task, verify):
     ]
     if wrong:
         raise Torn(
-            f"torn file: {stored.name} differs from what was saved, in the {CHUNK >> 20} MiB from byte {wrong[0] * CHUNK} on"
+            f"torn file: {stored.name} differs from what was saved, in the {CHUNK >> 20} MiB from byte "
+            f"{wrong[0] * CHUNK} on"
         )
 
 
@@ -480,7 +495,8 @@ def _place(path):
 
 
 def _new_folder(path):
-    """A folder beside ``path`` and a descriptor that holds its lock, which ends with this process however it ends."""
+    """A folder beside ``path`` and a descriptor that holds its lock, which ends with
+    this process however it ends."""
     held = None
     while held is None:  # again if another save took it for a left-over before it was locked
         os.mkdir(
@@ -491,7 +507,8 @@ def _new_folder(path):
 
 
 def _hold(folder, kind):
-    """A descriptor that locks the folder; None where somebody else does, or has removed it, or it is no folder."""
+    """A descriptor that locks the folder; None where somebody else does, or has
+    removed it, or it is no folder."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         with contextlib.suppress(BlockingIOError):

@@ -1,38 +1,45 @@
-"""Guards to paste into a training job: one file, needs torch (>= 2.2) alone, Python >= 3.9. Copy it beside your script.
+"""Guards to paste into a training job: one file, needs torch (>= 2.2) alone, Python >= 3.9.
+Copy it beside your script.
 
     import nccl_guards as guard
     guard.enable_flight_recorder("dumps/")       # before the process group
     guard.init_process_group_checked("nccl")
     guard.check_device_map()                     # once, before step 1
-    agreed = guard.check_minibatches(minibatches=(len(samples), batch_size), wait=False)     # each step; while the ranks compute
+    # each step; while the ranks compute
+    agreed = guard.check_minibatches(minibatches=(len(samples), batch_size), wait=False)
     ...                                          # the step's own work
     agreed()                                     # before its first collective
     guard.check_agreement(tensor, "all_reduce")  # before a collective that you suspect
 
-Every guard is called on all ranks, at the same place, and prints one line on standard error that begins with ``NCCL_GUARD `` and
-goes on as one JSON object (at most 4,000 bytes, written at once):
+Every guard is called on all ranks, at the same place, and prints one line on standard error that begins with
+``NCCL_GUARD `` and goes on as one JSON object (at most 4,000 bytes, written at once):
 
     schema, guard   1, and the function's name
     ok          true, false, or null where it could not tell
     rank        global rank that printed it; world_size, host, pid; local_rank or null
-    time        seconds since 1970 on this host; offset_s: this clock minus rank 0's as sync_clock() found it, or null
+    time        seconds since 1970 on this host
+    offset_s    this clock minus rank 0's as sync_clock() found it, or null
     wall_s      what the guard itself took
     says        one sentence; of a failure with its numbers: "rank 7: minibatches = 5 // 8 = 0"
     cause       an id of the runbook's causes, or null
     bad_ranks   ranks that are at fault, or []
     data        what was seen, by guard:
-        check_device_map    [{rank, host, boot_id, local_rank, cuda_index, uuid, pci_bus_id, visible}], at most 8
+        check_device_map    [{rank, host, boot_id, local_rank, cuda_index, uuid, pci_bus_id, visible}],
+                            at most 8
         check_minibatches   {name: {"rank": value, ...}}, of names with zero or uneven counts
-        check_agreement     {"rank": "all_reduce float32 [1024]", ...} of ranks that differ, and the most common one as "most"
+        check_agreement     {"rank": "all_reduce float32 [1024]", ...} of ranks that differ,
+                            and the most common one as "most"
         pause_trace         {phase: seconds, ...} in order
         sync_clock          {"offset_s": seconds, "uncertainty_s": seconds}
         weights_digest      {"tensors": n, "bytes": n, "digest": hex, "differs": [names]}
         enable_flight_recorder      {variable: value, ...}
-        init_process_group_checked  {backend, device, device_id, timeout_s: {group: seconds}, init_s, first_collective_s}
+        init_process_group_checked  {backend, device, device_id, timeout_s: {group: seconds}, init_s,
+                                    first_collective_s}
 
-Where all is well rank 0 prints for all, and of a check that is made again and again only the first; where not, each rank at fault
-prints too, and every rank raises GuardError. The checks speak over a Gloo group of their own with a limit of 30 s, so that they end where
-the job itself would hang: then the ranks that did not come are named.
+Where all is well rank 0 prints for all, and of a check that is made again and again only the first;
+where not, each rank at fault prints too, and every rank raises GuardError. The checks speak over a Gloo
+group of their own with a limit of 30 s, so that they end where the job itself would hang: then the ranks
+that did not come are named.
 """
 
 import collections
@@ -185,9 +192,10 @@ def _compared(
     words: Callable[[List[Any]], Failed],
     wait: bool,
 ) -> Optional[Callable[[], None]]:
-    """Whether all ranks have the same ``text``, and that is not ``bad`` in itself. ``mine``: what to tell the others where they differ;
-    ``words``: everybody's as sentence, data, cause and ranks at fault; ``fine``: sentence and data where all is well. Then it is one
-    all-to-all of eight bytes a rank, in the time of a barrier (an all_reduce took twice that), and nothing is made that was made before."""
+    """Whether all ranks have the same ``text``, and that is not ``bad`` in itself. ``mine``: what to tell
+    the others where they differ; ``words``: everybody's as sentence, data, cause and ranks at fault;
+    ``fine``: sentence and data where all is well. Then it is one all-to-all of eight bytes a rank, in the
+    time of a barrier (an all_reduce took twice that), and nothing is made that was made before."""
 
     def begin(group: Any) -> Tuple[Any, torch.Tensor, torch.Tensor]:
         sent = _number_of(f"{guard} {text}", _state["world"])
@@ -227,7 +235,8 @@ def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
 
 
 def check_device_map() -> None:
-    """Each rank on a GPU of its own, before step 1. Equal UUIDs are a shared GPU; equal bus ids alone an enumeration fault."""
+    """Each rank on a GPU of its own, before step 1. Equal UUIDs are a shared GPU; equal bus ids
+    alone an enumeration fault."""
     began = time.perf_counter()
     rows = [
         {"rank": rank, **row}
@@ -247,7 +256,8 @@ def check_device_map() -> None:
 
 
 def map_says(rows: List[Dict[str, Any]]) -> Tuple[Optional[bool], str, Optional[str], List[int]]:
-    """ok, says, cause and bad_ranks for the rows of a device map; ok is None where not every rank has a GPU."""
+    """ok, says, cause and bad_ranks for the rows of a device map; ok is None where
+    not every rank has a GPU."""
     with_gpu = [r for r in rows if r["uuid"]]
     for cause, what, key in (
         ("device-not-set-per-rank", "one GPU", "uuid"),
@@ -307,12 +317,14 @@ def _boot_id() -> str:
 def check_minibatches(
     wait: bool = True, **counts: Union[int, Tuple[int, int]]
 ) -> Optional[Callable[[], None]]:
-    """The same number of each, and none of them zero, on every rank: a rank with none enters no collective, and the others wait.
+    """The same number of each, and none of them zero, on every rank: a rank with none enters
+    no collective, and the others wait.
 
-    ``minibatches=(5, 8)`` means 5 // 8, and the message shows it; ``steps=12`` is taken as it is. ``wait=False`` returns at once, with a
-    function to call before the step's first collective: the ranks compare while they compute (of a 50 ms step 0.3 % instead of 1.3 %; two
-    H200, torch 2.11). No rank comes past either before all came with the same numbers, none zero; else each that came raises: at once, or
-    LIMIT_S later where one never comes, so that a bad step has begun no collective.
+    ``minibatches=(5, 8)`` means 5 // 8, and the message shows it; ``steps=12`` is taken as it is.
+    ``wait=False`` returns at once, with a function to call before the step's first collective: the ranks
+    compare while they compute (of a 50 ms step 0.3 % instead of 1.3 %; two H200, torch 2.11). No rank comes
+    past either before all came with the same numbers, none zero; else each that came raises: at once,
+    or LIMIT_S later where one never comes, so that a bad step has begun no collective.
     """
     began, (values, text) = time.perf_counter(), _counted(tuple(counts.items()))
 
@@ -368,8 +380,9 @@ def _counted(counts: Tuple[Tuple[str, Union[int, Tuple[int, int]]], ...]) -> Tup
 
 
 def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optional[Callable[[], None]]:
-    """The same operation with the same dtype and shape on every rank; ``wait`` as above. NCCL 2.28.9 sums float16 with float32, or
-    1,048,576 elements with 1,052,672, without an error and with wrong values (measured on H200)."""
+    """The same operation with the same dtype and shape on every rank; ``wait`` as above.
+    NCCL 2.28.9 sums float16 with float32, or 1,048,576 elements with 1,052,672, without an error and with
+    wrong values (measured on H200)."""
     began = time.perf_counter()
     mine = f"{op} {str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)} on {tensor.device.type}"
 
@@ -387,8 +400,9 @@ def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optiona
 
 @contextlib.contextmanager
 def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
-    """Where a pause goes: call what this gives with the phase that begins (gather, control, wire, load, resume; the first is pause, or
-    other where none is named). No rank waits for another; each prints its own line. A GPU is synchronised at each phase."""
+    """Where a pause goes: call what this gives with the phase that begins (gather, control, wire, load,
+    resume; the first is pause, or other where none is named). No rank waits for another; each prints its own
+    line. A GPU is synchronised at each phase."""
     began = last = time.perf_counter()
     spent, current = {}, "pause"  # seconds by phase
 
@@ -418,7 +432,8 @@ def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
 
 
 def sync_clock(rounds: int = 8) -> float:
-    """This host's clock minus rank 0's in seconds, by the quickest of some round trips (Cristian, 1989); kept for the lines to come."""
+    """This host's clock minus rank 0's in seconds, by the quickest of some round trips (Cristian, 1989);
+    kept for the lines to come."""
     began = time.perf_counter()
     _state["offset_s"], uncertainty = _all("sync_clock", began, lambda group: _offset(group, rounds))
     _say(
@@ -451,8 +466,9 @@ def _offset(group: Any, rounds: int) -> Tuple[float, float]:
 
 
 def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: bool = True) -> str:
-    """One hex digest of names, dtypes, shapes and every byte, computed where the tensors are. ``compare``: over all ranks, and the
-    tensors that differ are named; without it no rank waits (trainer and engine: compare the printed digests)."""
+    """One hex digest of names, dtypes, shapes and every byte, computed where the tensors are.
+    ``compare``: over all ranks, and the tensors that differ are named; without it no rank waits (trainer and
+    engine: compare the printed digests)."""
     began, each, size = time.perf_counter(), {}, 0
     for name, tensor in named_tensors:
         size += tensor.numel() * tensor.element_size()
@@ -501,7 +517,8 @@ def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
 
 
 def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
-    """Sets what the installed torch calls it, before the process group: a count of events, not bytes; the dump's name ends in the rank."""
+    """Sets what the installed torch calls it, before the process group: a count of events, not bytes; the
+    dump's name ends in the rank."""
     began, newer = time.perf_counter(), tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
     size, file = (
         ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
@@ -530,8 +547,9 @@ def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
 def init_process_group_checked(
     backend: str = "nccl", timeout_s: float = 600.0, device_id: Optional[bool] = None, **options: Any
 ) -> None:
-    """dist.init_process_group after the rank has its GPU, with one timeout, and a first collective. ``device_id``: whether the group is
-    bound to the GPU at once; None asks NCCL_GUARD_DEVICE_ID (0 or 1, default 0), so that two runs differ in nothing else."""
+    """dist.init_process_group after the rank has its GPU, with one timeout, and a first collective.
+    ``device_id``: whether the group is bound to the GPU at once; None asks NCCL_GUARD_DEVICE_ID
+    (0 or 1, default 0), so that two runs differ in nothing else."""
     began, device = time.perf_counter(), torch.device("cpu")
     if "nccl" in backend:
         device = torch.device("cuda", (_number("LOCAL_RANK") or 0) % max(1, torch.cuda.device_count()))
@@ -560,7 +578,8 @@ def init_process_group_checked(
     _say(
         "init_process_group_checked",
         right,
-        f"{dist.get_world_size()} ranks over {backend}, this one on {device}; the first all_reduce gave {float(value):g}",
+        f"{dist.get_world_size()} ranks over {backend}, this one on {device}; "
+        f"the first all_reduce gave {float(value):g}",
         began,
         data,
         None if right else "collective-mismatch",
@@ -568,7 +587,8 @@ def init_process_group_checked(
 
 
 def group_timeouts() -> Dict[str, float]:
-    """Seconds by group and backend, of every group that is there now: a timeout given to one group is not that of another."""
+    """Seconds by group and backend, of every group that is there now: a timeout given to one
+    group is not that of another."""
     backends = {
         f"{group.group_name} {device.type}": group._get_backend(device)
         for group in list(dist.distributed_c10d._world.pg_map)

@@ -6,7 +6,17 @@ from pathlib import Path
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.live import judge as rules
-from nccl_runbook.hang.live.facts import Frame, Live, LiveGpu, LiveRank, RasCommunicator, RasRank, Sample, Stack, Thread
+from nccl_runbook.hang.live.facts import (
+    Frame,
+    Live,
+    LiveGpu,
+    LiveRank,
+    RasCommunicator,
+    RasRank,
+    Sample,
+    Stack,
+    Thread,
+)
 from nccl_runbook.look import live as look_live
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"

@@ -16,7 +16,19 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from book_samples import GOOD, MARK, gone_after, make_book, publish, run_cli, start_cli, still_there, tell_process, wait_for, with_library
+from book_samples import (
+    GOOD,
+    MARK,
+    gone_after,
+    make_book,
+    publish,
+    run_cli,
+    start_cli,
+    still_there,
+    tell_process,
+    wait_for,
+    with_library,
+)
 from hypothesis import given, strategies as st
 from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
 from nccl_runbook.book.visit import BANNER_ID, NOT_RUN, Kernels, Visit

@@ -18,7 +18,17 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.gpus import ask as gpus, judge_health as gpu_health
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.machine.facts import CudaView, Fabric, GpuUse, GpuUsers, Machine, NvmlView, Owner, Surroundings, from_json
+from nccl_runbook.machine.facts import (
+    CudaView,
+    Fabric,
+    GpuUse,
+    GpuUsers,
+    Machine,
+    NvmlView,
+    Owner,
+    Surroundings,
+    from_json,
+)
 from nccl_runbook.machine.judge_busy import gpus_busy
 from pydantic import TypeAdapter
 

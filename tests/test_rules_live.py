@@ -15,7 +15,18 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.live import ask_answers as live_answers, ask_processes as live_processes
-from nccl_runbook.hang.live.facts import Ended, Frame, GroupStatus, Listener, Live, LiveRank, RasCommunicator, RasRank, Socket, Stack
+from nccl_runbook.hang.live.facts import (
+    Ended,
+    Frame,
+    GroupStatus,
+    Listener,
+    Live,
+    LiveRank,
+    RasCommunicator,
+    RasRank,
+    Socket,
+    Stack,
+)
 from nccl_runbook.hang.live.judge import Picture, judge, verdict
 from nccl_runbook.look.live import first_text, page, text
 from processes import quickest_s

@@ -262,7 +262,7 @@ class TestNotebook:
 def test_the_linter_has_nothing_to_say() -> None:
     """What runs on the node is held to Python 3.9, with typing.Dict and the like (UP)."""
     node = [str(p) for p in sources() if runs_on_node(p.relative_to(LIB).as_posix())] + [f"lib/{name}" for name in (*COPIED, "nccl_guards.py")]
-    ruff = [sys.executable, "-m", "ruff", "check", "--no-cache"]
-    for command in ([*ruff, "lib", "tests"], [*ruff, "--target-version", "py39", "--ignore", "UP,B905", *node]):
+    ruff, form = ([sys.executable, "-m", "ruff", verb, "--no-cache"] for verb in ("check", "format"))
+    for command in ([*ruff, "lib", "tests"], [*form, "--check", "lib"], [*ruff, "--target-version", "py39", "--ignore", "UP,B905", *node]):
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert said.returncode == 0, said.stdout

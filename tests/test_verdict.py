@@ -15,12 +15,27 @@ import report_samples as samples
 from hypothesis import given, strategies as st
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
-from nccl_runbook.core.findings import EXIT_CODES, NOTHING_KNOWN, Evidence, Finding, Remedy, Severity, exit_code
+from nccl_runbook.core.findings import (
+    EXIT_CODES,
+    NOTHING_KNOWN,
+    Evidence,
+    Finding,
+    Remedy,
+    Severity,
+    exit_code,
+)
 from nccl_runbook.core.records import read
 from nccl_runbook.report import run as rules
 from nccl_runbook.report.run import RunFolder, info_of, write_run
 from nccl_runbook.report.tables import Cell, not_looked_at_table
-from nccl_runbook.report.verdict import RunInfo, VerdictDocument, fixes, leading, merge_causes, verdict_document
+from nccl_runbook.report.verdict import (
+    RunInfo,
+    VerdictDocument,
+    fixes,
+    leading,
+    merge_causes,
+    verdict_document,
+)
 from pydantic import TypeAdapter
 
 SCHEMAS = Path(nccl_runbook.__file__).parent / "schemas"

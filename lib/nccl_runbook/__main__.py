@@ -1,4 +1,5 @@
-"""`nccl-runbook`: one file a command. A command is imported only if it is named, so that --help answers at once."""
+"""`nccl-runbook`: one file a command. A command is imported only if it is named,
+so that --help answers at once."""
 
 import ast
 import importlib
@@ -18,7 +19,8 @@ _REPEATED = ("--step", "--record", "--pid")
 
 
 def app(listed: bool = False) -> Any:
-    """The parser of the command that is named, of all if none is; ``listed``: only their names and what they are for."""
+    """The parser of the command that is named, of all if none is; ``listed``: only their
+    names and what they are for."""
     whole = answer.typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
@@ -60,12 +62,14 @@ def nccl_runbook(
 ) -> None:
     """From a failed multi-GPU job to a proven cause and the fix.
 
-    Exit codes: 0 healthy, 1 the runbook failed, 2 wrong usage, 3 broken or degraded, 4 unknown, 129/130/143 interrupted.
+    Exit codes: 0 healthy, 1 the runbook failed, 2 wrong usage, 3 broken or degraded,
+    4 unknown, 129/130/143 interrupted.
     """
 
 
 def spread(arguments: Sequence[str]) -> list[str]:
-    """`--step A B` as `--step A --step B`, and `-p NAME VALUE` as `-p NAME=VALUE`: forms that typer does not take (0.29)."""
+    """`--step A B` as `--step A --step B`, and `-p NAME VALUE` as `-p NAME=VALUE`: forms that
+    typer does not take (0.29)."""
     rest, spreading, result = list(arguments), "", []
     while rest:
         argument = rest.pop(0)

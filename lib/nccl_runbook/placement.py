@@ -37,8 +37,8 @@ class Placement:
 
     @property
     def shared(self) -> list[list[int]]:
-        """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30.7 by bus id, from
-        then on by UUID)."""
+        """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30.7 by bus
+        id, from then on by UUID)."""
         return [
             ranks
             for place, ranks in grouped((s.place, s.rank) for s in self.seats).items()

@@ -45,7 +45,8 @@ def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
 def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """The notebook's parameters, typed as its parameters cell annotates them.
 
-    Only names in a cell that papermill injected are checked against the annotated ones, so that a reader in Lab may define what he likes.
+    Only names in a cell that papermill injected are checked against the annotated ones, so that a reader
+    in Lab may define what he likes.
     """
     known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
     check_names(
@@ -63,7 +64,8 @@ def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Step:
-    """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then ``finish`` with findings."""
+    """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then
+    ``finish`` with findings."""
 
     def __init__(self, name: str, parameters: dict[str, Any], stopped: Callable[[], str] = never) -> None:
         """``stopped``: says why the engine is to end what runs, "" as long as it is not.
@@ -72,7 +74,8 @@ class Step:
         """
         self.name = name
         self.parameters, self._stopped = parameters, stopped
-        # notebooks that are run by hand leave their records in the session of `make lab`, else in one folder a day (UTC)
+        # notebooks that are run by hand leave their records in the session of `make lab`, else
+        # in one folder a day (UTC)
         self.run_dir = Path(
             parameters.get("run_dir")
             or os.environ.get(RUN_DIR_VARIABLE)
@@ -97,7 +100,8 @@ class Step:
 
     @property
     def by_hand(self) -> bool:
-        """Whether a reader runs this notebook, on this machine: no runner around it, and no record replayed."""
+        """Whether a reader runs this notebook, on this machine: no runner around
+        it, and no record replayed."""
         return self.replayed is None and HEADLESS_VARIABLE not in os.environ
 
     @property
@@ -137,8 +141,9 @@ class Step:
     ) -> Any:
         """Ask ``probe`` and keep its answer as ``fact``; in a replay read the answer from the record instead.
 
-        ``unless``: a finding that forbids the probe (GPUs busy, say); the fact is then a Gap that names it. Arguments may be callables
-        without parameters (``lambda: step.engine``): they are called only if the probe is.
+        ``unless``: a finding that forbids the probe (GPUs busy, say); the fact is then a Gap that
+        names it. Arguments may be callables without parameters (``lambda: step.engine``): they are
+        called only if the probe is.
         """
         if self.replayed:
             recorded = self.record.facts
@@ -164,8 +169,8 @@ class Step:
             print(plain(self.redactor.text(line)), flush=True)
 
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
-        """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again each time. ``probe`` gets the
-        seconds that the budget leaves."""
+        """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again
+        each time. ``probe`` gets the seconds that the budget leaves."""
         allowed = self.parameters.get("allow_busy", False)
         self._busy_checks[probe] = lambda: rule(probe(self.within_s), allowed)
         return rule(self.collect("users", probe, lambda: self.within_s), allowed)
@@ -175,7 +180,8 @@ class Step:
     ) -> Any:
         """Judge the step, write its record, and show it.
 
-        ``rests_on``: patterns of fact paths (``fnmatch``); a Gap there makes the step unknown, any other is listed as not looked at.
+        ``rests_on``: patterns of fact paths (``fnmatch``); a Gap there makes the step unknown, any other
+        is listed as not looked at.
         """
         from nccl_runbook.report.tables import (
             StepView,
@@ -230,7 +236,8 @@ class Step:
         return path
 
     def _line(self, world: World) -> str:
-        """The line that repeats the world, without values that no page may hold: two set-ups may differ in anything."""
+        """The line that repeats the world, without values that no page may hold: two
+        set-ups may differ in anything."""
         asked = world.request
         shown = dataclasses.replace(
             asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()}
@@ -254,18 +261,21 @@ class Step:
         ops: tuple[str, ...] | str = ("all_reduce",),
         deadline_s: float = 30.0,
     ) -> World:
-        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record as *tried by hand*.
-        ``gpus`` and ``ops`` may be texts, as the parameters of notebooks are: "0,1" and "all_reduce,broadcast".
+        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record
+        as *tried by hand*. ``gpus`` and ``ops`` may be texts, as the parameters of notebooks are: "0,1"
+        and "all_reduce,broadcast".
 
-        Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record is being judged; ValueError for a
-        GPU that is not there, a variable that cannot be set, and numbers that mean nothing.
+        Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record
+        is being judged; ValueError for a GPU that is not there, a variable that cannot be set, and
+        numbers that mean nothing.
         """
         if somebody := next(filter(None, (check() for check in self._busy_checks.values())), None):
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
         if not all(re.fullmatch(r"[A-Za-z_]\w*", n) and "\0" not in (v or "") for n, v in delta.items()):
             raise ValueError(
-                f"env: one of {', '.join(delta)} cannot be set: a name has letters, digits and _, a value no zero byte"
+                f"env: one of {', '.join(delta)} cannot be set: a name has letters, digits and _, "
+                "a value no zero byte"
             )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
             raise ValueError(
@@ -305,7 +315,8 @@ class Step:
 
     @property
     def devices(self) -> list[int | None]:
-        """Devices that the parameter ``gpus`` names, one a rank; two ranks on the CPU where CUDA shows no GPU."""
+        """Devices that the parameter ``gpus`` names, one a rank; two ranks on the
+        CPU where CUDA shows no GPU."""
         return rank_devices(
             self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count()
         )

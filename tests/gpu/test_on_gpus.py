@@ -16,7 +16,12 @@ from nccl_runbook.gpus import ask as gpus, judge as gpu_visibility
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.search.halving import halve
 from nccl_runbook.sync import ask as sync, judge as weight_sync, models
-from nccl_runbook.worlds import ask as worlds, ask_arms as arms_probe, judge as fewer_gpus, judge_transports as transports
+from nccl_runbook.worlds import (
+    ask as worlds,
+    ask_arms as arms_probe,
+    judge as fewer_gpus,
+    judge_transports as transports,
+)
 
 pytestmark = pytest.mark.gpu
 FINE = {Severity.OK, Severity.NOTE}

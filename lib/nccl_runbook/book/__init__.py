@@ -25,7 +25,8 @@ from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
 _DURATION = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?")
 LINE_CHARACTERS = 160
-# from the records so far and the steps that wait: which comes next; VERDICT_STEP where no other is needed any more, and why not
+# from the records so far and the steps that wait: which comes next; VERDICT_STEP where no other
+# is needed any more, and why not
 Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
 VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 
@@ -39,7 +40,8 @@ class UsageError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """One notebook to run. ``parameters``: typed values from the command line that it declares; ``record``: judged instead of a machine."""
+    """One notebook to run. ``parameters``: typed values from the command line that it declares;
+    ``record``: judged instead of a machine."""
 
     name: str
     source: Path
@@ -53,8 +55,9 @@ class Planned:
         return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
 
     def refused(self, why: str) -> str:
-        """What the notebook says of a value that the command line gave: its ValueError begins with the name or the value, or quotes the
-        value; else "". A number alone is no quote: Python's own errors are full of them."""
+        """What the notebook says of a value that the command line gave: its ValueError begins with
+        the name or the value, or quotes the value; else "". A number alone is no quote: Python's
+        own errors are full of them."""
         error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
         said = error[1] if error else ""
         words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
@@ -123,9 +126,10 @@ def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Pa
 class Options:
     """What a run is told.
 
-    ``out``: its folder, None for a new one below ``outputs``, which `latest` then points to; ``budget_s``: for the whole run;
-    ``allowance_s``: what a notebook gets beyond its own budget for starting and saving, at most a tenth of ``budget_s``; ``command``: the
-    line that repeats the run; ``began``: when the budget began, by time.monotonic().
+    ``out``: its folder, None for a new one below ``outputs``, which `latest` then points to;
+    ``budget_s``: for the whole run; ``allowance_s``: what a notebook gets beyond its own budget for starting
+    and saving, at most a tenth of ``budget_s``; ``command``: the line that repeats the run; ``began``: when
+    the budget began, by time.monotonic().
     """
 
     outputs: Path
@@ -157,8 +161,8 @@ def in_order(done: Sequence[records.Record], waiting: Sequence[str]) -> tuple[st
 class Book:
     """One run of a plan. ``run`` gives the verdict document, with what a command ends with.
 
-    Raises UsageError if the run's folder cannot be used or a notebook refuses a value of the command line, and OSError (disk full, say)
-    if a file cannot be written later: what was written before stays whole.
+    Raises UsageError if the run's folder cannot be used or a notebook refuses a value of the command line,
+    and OSError (disk full, say) if a file cannot be written later: what was written before stays whole.
     """
 
     def __init__(
@@ -208,7 +212,8 @@ class Book:
             ):  # one that was there: what comes into it is this user's own
                 if any(self.run_dir.iterdir()):
                     raise UsageError(
-                        f"{self.options.out} is open to other users and not empty: name a new folder with --out"
+                        f"{self.options.out} is open to other users and not empty: "
+                        "name a new folder with --out"
                     )
                 self.run_dir.chmod(0o700)
             self.page = self.run_dir / "index.html"
@@ -220,7 +225,8 @@ class Book:
                 raise
         except OSError as error:
             raise UsageError(
-                f"cannot write to {error.filename or self.options.out or self.options.outputs}: {error.strerror}; "
+                f"cannot write to {error.filename or self.options.out or self.options.outputs}: "
+                f"{error.strerror}; "
                 "name another folder with --out"
             ) from error
         if not self.options.out:
@@ -270,7 +276,10 @@ class Book:
             status, reason = record.status, record.reason
         self._write()
         width = max(len(p.name) for p in self.plan)
-        head = f"[{number}/{len(self.plan)}] {planned.name:<{width}}  {status:<7}  {time.monotonic() - clock:.1f} s"
+        head = (
+            f"[{number}/{len(self.plan)}] {planned.name:<{width}}  {status:<7}  "
+            f"{time.monotonic() - clock:.1f} s"
+        )
         self.on_line(f"{head}  {_one_line(self.redactor.text(reason))}")
         if refused := planned.refused(self.not_run.get(planned.name, "")):
             raise UsageError(self.redactor.text(refused))
@@ -327,7 +336,8 @@ class Book:
     def _settle(
         self, path: Path, stub: records.Record, ended: str, wall_s: float
     ) -> tuple[records.Record, str]:
-        """The step's record, and why it has no result: only a record that the step itself finished counts as done."""
+        """The step's record, and why it has no result: only a record that the step
+        itself finished counts as done."""
         try:
             record = records.load(path)
             if record.status != "running" and record.step == stub.step:
@@ -386,7 +396,8 @@ def _folder(options: Options) -> Path:
 
 
 def point_latest(run_dir: Path) -> Path | None:
-    """Point `latest` beside the folder to it, as a whole; `latest.txt` with its name where links cannot be made. The link, or None."""
+    """Point `latest` beside the folder to it, as a whole; `latest.txt` with its name where links cannot
+    be made. The link, or None."""
     link = run_dir.parent / "latest"
     temporary = Path(tempfile.mktemp(prefix=".latest.", dir=run_dir.parent))
     try:

@@ -1,7 +1,7 @@
 """One notebook, executed by papermill in a kernel of its own, under a wall limit.
 
-papermill's own account of the end is not used: after a dead kernel or a timeout it calls every cell completed (papermill 2.7.0,
-clientwrap.py). What counts is the step's own record.
+papermill's own account of the end is not used: after a dead kernel or a timeout it calls every cell completed
+(papermill 2.7.0, clientwrap.py). What counts is the step's own record.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ NOT_RUN = "not run"
 def load() -> None:
     """Import what executes a notebook, in one thread at a time.
 
-    jupyter_client 8.10 and IPython 9 import in circles: two threads that meet there each see half a module (seen on every first run of a
-    fresh checkout, whose imports are slow as nothing is compiled yet).
+    jupyter_client 8.10 and IPython 9 import in circles: two threads that meet there each see half a module
+    (seen on every first run of a fresh checkout, whose imports are slow as nothing is compiled yet).
     """
     with _loading:
         import IPython  # noqa: F401
@@ -46,13 +46,16 @@ def load() -> None:
 
 
 class Kernels(contextlib.ExitStack):
-    """Where kernels get their sockets: unix sockets in a private folder, else TCP. Use as a context manager; the folder goes with it.
+    """Where kernels get their sockets: unix sockets in a private folder, else TCP. Use as a context
+    manager; the folder goes with it.
 
-    Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and cross-talk (jupyter_client 8.10).
+    Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and
+    cross-talk (jupyter_client 8.10).
     """
 
     def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
-        """``base``: a short path, as a unix socket's may not be longer than 107 bytes; ``run_dir``: where this run writes."""
+        """``base``: a short path, as a unix socket's may not be longer than 107 bytes;
+        ``run_dir``: where this run writes."""
         super().__init__()
         self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
         self.path = Path(
@@ -78,7 +81,10 @@ class Kernels(contextlib.ExitStack):
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.bind(str(self.path / "probe-socket"))
         except OSError as error:
-            return f"kernels talk over TCP on loopback: no unix socket can be made in {self.path} ({error.strerror or error})"
+            return (
+                f"kernels talk over TCP on loopback: no unix socket can be made in {self.path} "
+                f"({error.strerror or error})"
+            )
         return ""
 
     def config(self) -> Any:
@@ -97,8 +103,9 @@ class Kernels(contextlib.ExitStack):
         return self.path / f"k{self._count}.stderr"
 
     def environment(self, until: float) -> dict[str, str]:
-        """The kernel's environment: the user's, without his Python and IPython start-up files (a rank, which is not interactive, reads
-        neither) and without widgets, which a page cannot show. What its warm process writes goes with the folder, however both end.
+        """The kernel's environment: the user's, without his Python and IPython start-up files (a rank,
+        which is not interactive, reads neither) and without widgets, which a page cannot show. What its warm
+        process writes goes with the folder, however both end.
 
         ``until``: when the budget of its step ends.
         """
@@ -113,7 +120,8 @@ class Kernels(contextlib.ExitStack):
 
 
 class Visit:
-    """One execution in a thread of its own; ``watch`` is called by the main thread, which stays free for signals.
+    """One execution in a thread of its own; ``watch`` is called by the main thread,
+    which stays free for signals.
 
     ``notebook``: as far as it got, None if it never began.
     """
@@ -153,7 +161,8 @@ class Visit:
             self._done.set()
 
     def watch(self, limit_s: float, stop: Stop, grace_s: float = INTERRUPT_GRACE_S) -> str:
-        """Wait for the end; at the limit interrupt, then kill; kill at once when stopped. How it ended; "" at its end."""
+        """Wait for the end; at the limit interrupt, then kill; kill at once when stopped.
+        How it ended; "" at its end."""
         self._thread.start()
         self._wait(limit_s, stop)
         why = stop()
@@ -204,7 +213,10 @@ class Visit:
         if type(self.error).__name__ == "DeadKernelError":
             return ": ".join(filter(None, ("its kernel died", killed_by(self.client.died_with))))
         said = f"; the kernel said: {self._last_words}" if self._last_words else ""
-        return f"the notebook could not be run: {type(self.error).__name__}: {_first_line(str(self.error))}{said}"
+        return (
+            f"the notebook could not be run: {type(self.error).__name__}: "
+            f"{_first_line(str(self.error))}{said}"
+        )
 
     @property
     def _last_words(self) -> str:
@@ -232,7 +244,8 @@ def error_in(notebook: Any) -> str:
 
 
 def _engine() -> type:
-    """papermill's engine, except that the visit learns of the notebook and the client while they are at work."""
+    """papermill's engine, except that the visit learns of the notebook and the
+    client while they are at work."""
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpec
     from nbclient.exceptions import DeadKernelError
@@ -240,7 +253,8 @@ def _engine() -> type:
     from papermill.engines import NBClientEngine
 
     class Manager(AsyncKernelManager):
-        """Of this interpreter's kernel, whatever kernel specs named python3 lie in JUPYTER_PATH or a home folder."""
+        """Of this interpreter's kernel, whatever kernel specs named python3 lie
+        in JUPYTER_PATH or a home folder."""
 
         kernel_spec = KernelSpec(
             argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"], language="python"
@@ -288,7 +302,8 @@ def _engine() -> type:
 
 
 def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
-    """Write the notebook, repaired, without secrets, as a whole. ``why``: the reason that it has no result, "" if it has one."""
+    """Write the notebook, repaired, without secrets, as a whole. ``why``: the reason that it has
+    no result, "" if it has one."""
     import nbformat
 
     given = redactor.json(notebook.metadata.get("papermill", {}).get("parameters", {}))
@@ -330,5 +345,8 @@ def _mark(cell: Any, status: str, said: str) -> None:
 def _banner(why: str) -> dict[str, Any]:
     """The reason stands in a code block: it may quote anything. Its fence is longer than any inside."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", why)), default=0))
-    told = f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never reached.\n\n{fence}text\n{why}\n{fence}"
+    told = (
+        f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never "
+        f"reached.\n\n{fence}text\n{why}\n{fence}"
+    )
     return {"cell_type": "markdown", "id": BANNER_ID, "metadata": {"tags": [BANNER_ID]}, "source": told}

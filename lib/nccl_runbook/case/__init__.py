@@ -1,1 +1,2 @@
-"""Everything that somebody gave, read together and answered once: the strongest proof leads, and the cheapest test follows."""
+"""Everything that somebody gave, read together and answered once: the strongest proof leads, and
+the cheapest test follows."""

@@ -1,4 +1,5 @@
-"""From the given evidence to one record for each subject that has something to say of it; reads only, without torch."""
+"""From the given evidence to one record for each subject that has something to say of it;
+reads only, without torch."""
 
 import dataclasses
 import os
@@ -39,8 +40,9 @@ from nccl_runbook.triage.table import all_tables
 
 @dataclasses.dataclass(frozen=True)
 class Brought:
-    """Sorted by what reads it. ``logs``: also dumps, stacks, archives, answers of RAS; ``scripts``: launch scripts and lists of variables;
-    ``allocations``: also launch lines; ``words``: error texts and symptoms."""
+    """Sorted by what reads it. ``logs``: also dumps, stacks, archives, answers of RAS;
+    ``scripts``: launch scripts and lists of variables; ``allocations``: also launch lines;
+    ``words``: error texts and symptoms."""
 
     logs: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
@@ -53,8 +55,8 @@ class Brought:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What was given to 00-start. ``logs``: what the log and the symptom hold; None if neither was given. ``hang``: what dumps and stacks
-    among the files show; None without any."""
+    """What was given to 00-start. ``logs``: what the log and the symptom hold; None if neither was given.
+    ``hang``: what dumps and stacks among the files show; None without any."""
 
     logs: Logs | None
     hang: Hang | None = None
@@ -65,7 +67,8 @@ _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BS
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
 # a misspelt extension counts behind a number or a dash: torch.cuda and socket.error are words
 _PATH = re.compile(
-    r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|sbatch|slurm|ya?ml)|"
+    r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|"
+    r"sbatch|slurm|ya?ml)|"
     r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}"
 )
 
@@ -156,7 +159,8 @@ class Dumps:
 
 
 def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
-    """What `hang` says of them, None without any, or where an old record holds none; and the logs, in which these files count as read."""
+    """What `hang` says of them, None without any, or where an old record holds none; and the logs, in which
+    these files count as read."""
     if hang is None or isinstance(hang, Gap):
         return None, logs
     from nccl_runbook.hang.judge import hang_told, judge
@@ -182,8 +186,8 @@ SETTINGS, PLAN = "02-environment", "plan"
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-    """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any; ``steps``: those that decide
-    the symptom; ``variables``: that scripts set."""
+    """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any;
+    ``steps``: those that decide the symptom; ``variables``: that scripts set."""
 
     records: list[Record]
     logs: Answer | None = None
@@ -204,8 +208,9 @@ class Gathered:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What was gathered, added up. ``lead``: the strongest proof, None where nothing is wrong or no cause stands out; ``test``: what to do
-    next; ``collect``: lines for the job's next run, that collect what is missing."""
+    """What was gathered, added up. ``lead``: the strongest proof, None where nothing is wrong
+    or no cause stands out; ``test``: what to do next; ``collect``: lines for the job's next run,
+    that collect what is missing."""
 
     document: VerdictDocument
     found: Gathered
@@ -215,7 +220,8 @@ class Case:
 
 
 def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
-    """The one answer. ``name`` and ``command``: of the command that was called, and the line that repeats it."""
+    """The one answer. ``name`` and ``command``: of the command that was called, and
+    the line that repeats it."""
     found = dataclasses.replace(
         found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()]
     )
@@ -243,7 +249,8 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
 
 
 def _together(same: Sequence[Record]) -> Record:
-    """Records of one step as one: what was given now, and what a run that may have ended too early had found."""
+    """Records of one step as one: what was given now, and what a run that may have
+    ended too early had found."""
     done = [r for r in same if r.status != "running"] or [*same]
     findings = worst_first(dict.fromkeys(f for r in done for f in r.findings))
     status, reason = step_status(findings) if len(done) > 1 else (done[0].status, done[0].reason)
@@ -270,8 +277,8 @@ def gather(
     look: Callable[[list[int]], Live],
     against: Sequence[str] = (),
 ) -> Gathered:
-    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes, or at every rank;
-    ``against``: logs of a run that worked.
+    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes,
+    or at every rank; ``against``: logs of a run that worked.
 
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
@@ -312,7 +319,8 @@ def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = (
 def of_logs(
     logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None, good: str = "", bad: str = ""
 ) -> Gathered:
-    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that neither repeats the other.
+    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that
+    neither repeats the other.
 
     ``compared``: with a good run; ``good`` and ``bad``: names of the logs compared."""
     dumps, logs = dumps_of(hang, logs)

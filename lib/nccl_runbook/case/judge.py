@@ -22,7 +22,8 @@ READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """What to do next. ``separates``: the causes that its outcome separates; ``about_s``: seconds on four GPUs, 0 for what only reads."""
+    """What to do next. ``separates``: the causes that its outcome separates; ``about_s``: seconds on four
+    GPUs, 0 for what only reads."""
 
     line: str
     why: str
@@ -52,7 +53,8 @@ def sentence(document: VerdictDocument) -> str:
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
-    """The causes between which the proof does not decide yet, surest first; none where one is established, or dumps name the rank."""
+    """The causes between which the proof does not decide yet, surest first; none where one
+    is established, or dumps name the rank."""
     known = {
         c.id: c for c in document.causes if c.status != "ruled-out" and c.id in causes() and c.id != "benign"
     }
@@ -62,9 +64,9 @@ def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -
 
 
 def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | None:
-    """Of the steps that were not done the one that tells most for its seconds, None where none separates anything: each cause that a step
-    decides is an outcome of its own, and the causes that it cannot see are one together. All causes that are left count alike, as nothing
-    says how usual each is."""
+    """Of the steps that were not done the one that tells most for its seconds, None where none separates
+    anything: each cause that a step decides is an outcome of its own, and the causes that it cannot see are
+    one together. All causes that are left count alike, as nothing says how usual each is."""
 
     def bits_per_second(step: StepText) -> float:
         decided = sum(causes()[c].decides[0] == step.name for c in open_causes)
@@ -96,9 +98,9 @@ def next_test(
     steps: Sequence[str],
     told: Mapping[str, Decides],
 ) -> Test | None:
-    """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else what decides the leading
-    cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide it; ``told``: what decides a cause
-    in this job."""
+    """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else
+    what decides the leading cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide
+    it; ``told``: what decides a cause in this job."""
     for asked in (
         e.text
         for s in document.steps
@@ -120,7 +122,8 @@ def next_test(
         if first.probe == "hang" and DUMPS not in done:
             return Test(
                 f"nccl-runbook look   # on the job's host, while it hangs\n{first.line}",
-                "Without a dump, the rank stays unknown. Look while the job hangs, or collect dumps in its next run.",
+                "Without a dump, the rank stays unknown. Look while the job hangs, "
+                "or collect dumps in its next run.",
                 (open_causes[0],),
             )
         about_s = step_texts()[first.probe].about_s if first.probe in step_texts() else 0
@@ -137,7 +140,8 @@ def next_test(
 
 
 def met(finding: Finding, logs: Logs) -> Finding:
-    """The finding, without a cause that keeps ranks from meeting, if the ranks of this job got through collectives."""
+    """The finding, without a cause that keeps ranks from meeting, if the ranks of this
+    job got through collectives."""
     done = min(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
     if not 0 < done < 1 << 60 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
         return finding
@@ -148,7 +152,8 @@ def met(finding: Finding, logs: Logs) -> Finding:
 
 
 def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
-    """Every step once, and why it is planned: what decides, then what rules out the rest. ``steps``: those that decide the symptom."""
+    """Every step once, and why it is planned: what decides, then what rules out the rest.
+    ``steps``: those that decide the symptom."""
     separating = test.steps if test else []
     reasons = {
         **dict.fromkeys(step_texts(), "rules out the rest"),
@@ -172,10 +177,11 @@ def symptom_recognised(symptom: Symptom) -> Finding:
 def following(
     done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()
 ) -> tuple[str, str]:
-    """The next step of a run that was given evidence; VERDICT_STEP once no other step can change what is known, with why not.
+    """The next step of a run that was given evidence; VERDICT_STEP once no other step can change
+    what is known, with why not.
 
-    First what only reads; then the cheapest step that separates what is left, those that decide a cause that is left, and
-    ``symptom_steps``; the others only as long as nothing is likely.
+    First what only reads; then the cheapest step that separates what is left, those that decide a cause that
+    is left, and ``symptom_steps``; the others only as long as nothing is likely.
     """
     if reading := [name for name in READING if name in waiting]:
         return reading[0], ""
@@ -208,8 +214,9 @@ _OLDEST = "2.2"  # whose names every later torch reads as well: for a job that d
 def to_collect(
     document: VerdictDocument, deciding: Iterable[str], logs: Logs, has_dumps: bool, is_set: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """As this job's launcher takes them; none if a cause is established, or if nothing more can be collected. ``deciding``: lines
-    that would decide between the causes, none if no cause is known; ``is_set``: variables of the job's script."""
+    """As this job's launcher takes them; none if a cause is established, or if nothing more can
+    be collected. ``deciding``: lines that would decide between the causes, none if no cause is known;
+    ``is_set``: variables of the job's script."""
     sure = document.verdict == "healthy" or any(c.status == "established" for c in document.causes)
     nothing_read = not logs.context and (logs.foreign or not any(f.lines for f in logs.files))
     if sure or nothing_read or any(message in logs.seen for message in _ELSEWHERE):
@@ -236,7 +243,8 @@ def to_collect(
 
 
 def _is_set(pair: str, is_set: Mapping[str, str]) -> bool:
-    """By its name, or its old or new one. Another folder or size serves as well; another level of the log does not."""
+    """By its name, or its old or new one. Another folder or size serves as well; another
+    level of the log does not."""
     name, _, value = pair.partition("=")
     names = {
         name,

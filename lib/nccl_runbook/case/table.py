@@ -1,4 +1,5 @@
-"""The answer for a terminal: one sentence, its proof, the fix, what weaker causes there are, and what comes next."""
+"""The answer for a terminal: one sentence, its proof, the fix, what weaker causes there
+are, and what comes next."""
 
 import dataclasses
 import re
@@ -102,7 +103,8 @@ def text(case: Case, diff: str = "") -> str:
 
 
 def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
-    """A cause in one line; where none stands before it, with the line that points to it, what it would mean and what would then help."""
+    """A cause in one line; where none stands before it, with the line that points to it, what it would mean
+    and what would then help."""
     yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
     if not behind and cause.id in causes():
         yield from (_seen(e) for e in cause.evidence[:1] if e.text[:MOST_QUOTED] not in sentence)
@@ -128,7 +130,8 @@ def remedy(r: Remedy) -> list[str]:
 
 
 def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> list[Finding]:
-    """What is wrong and has no cause of its own, and what could not be read; ``fine``: also what is only noted."""
+    """What is wrong and has no cause of its own, and what could not be read;
+    ``fine``: also what is only noted."""
     return [
         f
         for f in findings
@@ -150,7 +153,8 @@ def _cut(text: str) -> str:
 
 @dataclasses.dataclass(repr=False)
 class Answer:
-    """The answer as a notebook shows it, and as a terminal does. ``below``: what else a notebook shows, tables and lines."""
+    """The answer as a notebook shows it, and as a terminal does.
+    ``below``: what else a notebook shows, tables and lines."""
 
     case: Case
     below: tuple[Any, ...] = ()

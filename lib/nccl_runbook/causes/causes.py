@@ -1,4 +1,5 @@
-"""The causes by id: title, explanation, remedies, the messages that point to them; and a line that sets a variable, by launcher."""
+"""The causes by id: title, explanation, remedies, the messages that point to them; and a line that
+sets a variable, by launcher."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # p
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Who reads a section's variables: a row [reader] of variables.toml. ``key``: its section; ``families``: prefixes of its names;
-    ``is_complete``: the table holds every name it reads; ``version_of``: "nccl" or "torch" if since and until count that version."""
+    """Who reads a section's variables: a row [reader] of variables.toml.
+    ``key``: its section; ``families``: prefixes of its names; ``is_complete``: the table holds every name
+    it reads; ``version_of``: "nccl" or "torch" if since and until count that version."""
 
     key: str
     name: str
@@ -39,7 +41,8 @@ class Reader:
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One row of variables.toml; see its head. ``renamed_to``: the new name, ``renamed_in``: the first version that has it."""
+    """One row of variables.toml; see its head. ``renamed_to``: the new name, ``renamed_in``: the
+    first version that has it."""
 
     name: str
     reader: Reader
@@ -54,7 +57,8 @@ class Variable:
     debugging: bool = False
 
     def accepts(self, value: str) -> bool:
-        """Whether the reader takes ``value`` as it stands. An empty value, or one that the shell still has to work out, is taken."""
+        """Whether the reader takes ``value`` as it stands. An empty value, or one that the shell still
+        has to work out, is taken."""
         if value == "" or NOT_EVALUATED in value:
             return True
         kind, _, rest = self.values.partition(":")
@@ -117,8 +121,8 @@ def family(name: str) -> Reader | None:
 
 @functools.cache
 def nearest(name: str) -> str:
-    """The known name that looks most like it, "" where none is near. Only a name of the same length, give or take two, counts as a slip;
-    a slip leaves its beginning, its middle or its end as it was."""
+    """The known name that looks most like it, "" where none is near. Only a name of the same length, give
+    or take two, counts as a slip; a slip leaves its beginning, its middle or its end as it was."""
     near = (
         n
         for n in variables()
@@ -134,7 +138,8 @@ def prefixes() -> tuple[str, ...]:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a variable of that name may be kept: one of the table, or of a family that it knows unless the name sounds secret."""
+    """Whether a variable of that name may be kept: one of the table, or of a family that it knows
+    unless the name sounds secret."""
     return (
         name in variables()
         or name.startswith(prefixes())
@@ -174,15 +179,16 @@ Rows = Sequence[tuple[str, str, Sequence[str]]]  # of a remedy: who, text, lines
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What one message says of its cause, in place of what the cause says in general; empty parts leave that as it is.
-    ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
+    """What one message says of its cause, in place of what the cause says in general; empty parts leave that
+    as it is. ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
 
     says: str = ""
     remedy: Rows = ()
     decides: tuple[str, ...] = ()
 
     def filled(self, fields: Mapping[str, str | None]) -> Advice:
-        """With what stands in the message in place of ``<name>``; it says nothing of what does not stand there."""
+        """With what stands in the message in place of ``<name>``; it says nothing
+        of what does not stand there."""
 
         def fill(text: str) -> str:
             return re.sub(r"<([a-z_]+)>", lambda found: fields.get(found[1]) or found[1].upper(), text)
@@ -201,8 +207,8 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cause(Advice):
-    """One row of causes.toml, with what it says in general. ``by_message``: status where nothing but a message names it;
-    ``verify``: how the job shows that the remedy acts, or ""."""
+    """One row of causes.toml, with what it says in general. ``by_message``: status where nothing but
+    a message names it; ``verify``: how the job shows that the remedy acts, or ""."""
 
     id: str
     title: str
@@ -229,8 +235,8 @@ def advice(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitting(cause_id: str, *lines: str) -> Cause:
-    """The cause, with the advice for what the line which names it tells, the first one, or those beside it: a program's own exception
-    needs no look at the kernel's log."""
+    """The cause, with the advice for what the line which names it tells, the first one, or those beside it:
+    a program's own exception needs no look at the kernel's log."""
     fit = (
         row
         for row in table("causes/causes")["said"]
@@ -248,7 +254,8 @@ def _patterns() -> list[tuple[Cause, re.Pattern[str]]]:
 
 
 def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
-    """The first cause in table order whose message is among ``lines``, with that line; None where nothing is known."""
+    """The first cause in table order whose message is among ``lines``, with that line;
+    None where nothing is known."""
     text = list(lines)
     return next(
         ((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)),
@@ -286,8 +293,8 @@ def usual(
     launcher: str = "",
     rows: Rows | None = None,
 ) -> tuple[Remedy, ...]:
-    """What to do about it: ``rows``, or what the table of causes says, given ``lines`` that name it. The lines to copy
-    are as ``launcher`` takes them; of what is only possible nobody knows that it needs it."""
+    """What to do about it: ``rows``, or what the table of causes says, given ``lines`` that name it. The
+    lines to copy are as ``launcher`` takes them; of what is only possible nobody knows that it needs it."""
     rows = fitting(cause, *lines).remedy if rows is None else rows
     if_so = "If so: " * (status == "possible" and cause != "benign")
     return tuple(
@@ -301,7 +308,8 @@ def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ..
 
 
 def last_begun(rank: RankResult) -> str:
-    """What the rank was doing when it ended: "at the start", "in init", "after init", "in all_reduce of 16777216 B"."""
+    """What the rank was doing when it ended: "at the start", "in init", "after init", "in
+    all_reduce of 16777216 B"."""
     last = rank.events[-1] if rank.events else {}
     begun = [e for e in rank.events if e.get("event") == "begin"]
     if last.get("event") == "init" or not begun:
@@ -323,7 +331,8 @@ def rank_line(rank: RankResult) -> str:
 
 
 def _duplicate(world: World) -> tuple[str, str, str]:
-    """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs first, then what was asked for."""
+    """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs
+    first, then what was asked for."""
     found = clashes(
         [
             Identity(rank.rank, str(hello.get("uuid") or ""), str(hello.get("pci_bus_id") or ""))
@@ -350,7 +359,8 @@ def _duplicate(world: World) -> tuple[str, str, str]:
 
 
 def _known(rank: RankResult) -> tuple[Cause, str] | None:
-    """The message of one rank that failed, if the tables know it. Wrong values have no message: what else was printed is beside them."""
+    """The message of one rank that failed, if the tables know it. Wrong values have no message: what else
+    was printed is beside them."""
     if rank.outcome == "exited" and rank.code in (0, WRONG_VALUES):
         return None
     return recognise(
@@ -362,7 +372,8 @@ def _known(rank: RankResult) -> tuple[Cause, str] | None:
 
 
 def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
-    """The hardest message of all ranks, in the order of the table. What a rank only printed before it hung is likely at most."""
+    """The hardest message of all ranks, in the order of the table. What a rank only printed before
+    it hung is likely at most."""
     said = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
     if not said:
         return None
@@ -388,7 +399,8 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
 
 
 def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
-    """(cause, status, evidence). The ranks' own messages first, then how the processes ended, as peers only echo a death."""
+    """(cause, status, evidence). The ranks' own messages first, then how the processes ended,
+    as peers only echo a death."""
     if message := _message(world):
         return message
     if any(r.state.startswith("T") for r in world.ranks):
@@ -403,12 +415,15 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
-    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for *broken* needs
-    a recurrence there."""
+    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for
+    *broken* needs a recurrence there."""
     if world.ended == "lost":
         is_stopped = any(r.state.startswith("T") for r in world.ranks)
         is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)
-        ended = f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} while the ranks ran"
+        ended = (
+            f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} "
+            "while the ranks ran"
+        )
         why = ended if is_gone else "the ranks had not ended at the deadline"
         return Finding(
             rule,
@@ -441,7 +456,10 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         *(Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]),
         *(Evidence(line, "log") for line in _telling(world) if cause is None),
     )
-    title = f"{what} {'got wrong values' if world.wrong else world.ended}{'' if sender is None else f', sent by rank {sender}'}"
+    title = (
+        f"{what} {'got wrong values' if world.wrong else world.ended}"
+        f"{'' if sender is None else f', sent by rank {sender}'}"
+    )
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         said_of_repeat, runs = (

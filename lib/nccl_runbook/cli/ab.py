@@ -27,7 +27,8 @@ from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 
 EPILOG = (
-    "Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- bash run.sh   or   "
+    "Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- "
+    "bash run.sh   or   "
     "nccl-runbook ab . NCCL_DEBUG=INFO   or   "
     "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or   "
     "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py"
@@ -89,7 +90,8 @@ def ab(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Run A and B in turn: how much do they differ, how sure is that, and which setting makes the difference?"""
+    """Run A and B in turn: how much do they differ, how sure is that, and which
+    setting makes the difference?"""
     stop.end()  # until something is measured
     stopped, began = stop.Stop(), time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -144,7 +146,8 @@ def _compared(
     allow_busy: bool,
     stopped: stop.Stop,
 ) -> tuple[Comparison, Environment | Gap]:
-    """What was measured, and which libnccl a rank of each arm has. Raises ValueError where it cannot be run as asked."""
+    """What was measured, and which libnccl a rank of each arm has. Raises ValueError where
+    it cannot be run as asked."""
     arms = reader.read(a, b, within_s=until - time.monotonic())
     if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests all the same")

@@ -1,4 +1,5 @@
-"""How a command ends: an answer on standard output, one page in a file, an exit code; or one sentence why it cannot."""
+"""How a command ends: an answer on standard output, one page in a file, an exit code;
+or one sentence why it cannot."""
 
 import dataclasses
 import errno
@@ -68,7 +69,8 @@ def _in_a_folder(path: Path | None) -> Path | None:
 
 
 def __getattr__(name: str) -> Any:
-    """The options that commands share, and typer, at their first use: it takes 60 ms, and paths alone need no parser."""
+    """The options that commands share, and typer, at their first use: it takes 60 ms, and
+    paths alone need no parser."""
     if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption", "ShareOption"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
@@ -99,7 +101,8 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 "--share",
                 callback=_share,
-                help="Replace names of hosts, users, teams, buckets and folders, IP and MAC addresses, and GPU "
+                help="Replace names of hosts, users, teams, buckets and folders, "
+                "IP and MAC addresses, and GPU "
                 "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.",
             ),
         ],
@@ -119,7 +122,8 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
 
 
 def named(paths: list[str], one: bool = False) -> None:
-    """Leaves where one of them can never be read; with ``one`` only where all are so, and what <(command) gives is read as "-" is."""
+    """Leaves where one of them can never be read; with ``one`` only where all are so, and what
+    <(command) gives is read as "-" is."""
     wrong = [
         why
         for path in paths
@@ -144,8 +148,8 @@ def _never_read(path: str) -> str:
 
 
 def put(text: str, stream: TextIO) -> None:
-    """A line for whoever reads there. One who has gone (`| head`, a `| tee` that Ctrl-C ended, a closed terminal) misses what follows; page
-    and exit code are still to come."""
+    """A line for whoever reads there. One who has gone (`| head`, a `| tee` that Ctrl-C ended, a closed
+    terminal) misses what follows; page and exit code are still to come."""
     try:
         print(text, file=stream, flush=True)
     except OSError as error:
@@ -160,7 +164,8 @@ def say(line: str) -> None:
 
 
 def tell(answer: Any) -> None:
-    """On standard output, a text as it is and any other value or fact as JSON; no secrets, and nothing that a terminal would obey.
+    """On standard output, a text as it is and any other value or fact as JSON; no secrets, and nothing
+    that a terminal would obey.
 
     Comes before the page, so that the answer is there though no page can be written."""
     import json
@@ -185,8 +190,8 @@ def end(said: Any, code: int, html: Path | None = None, page: Callable[[], str] 
 
 
 def write(path: Path, text: str, mode: int = 0o666) -> None:
-    """The file as a whole, a page with the mode of the umask, as it is made to be passed on; leaves with a sentence where it cannot be
-    written."""
+    """The file as a whole, a page with the mode of the umask, as it is made to be passed on; leaves with
+    a sentence where it cannot be written."""
     from nccl_runbook.core.records import write_text
 
     try:
@@ -199,8 +204,8 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def program() -> str:
-    """How the reader can call this again: by name where PATH has it or a page is to be shared, else as now (`make report` calls
-    .venv/bin/nccl-runbook)."""
+    """How the reader can call this again: by name where PATH has it or a page is to be shared, else as now
+    (`make report` calls .venv/bin/nccl-runbook)."""
     own = (
         sys.argv[0]
         if Path(sys.argv[0]).name == "nccl-runbook"
@@ -210,7 +215,8 @@ def program() -> str:
 
 
 def command(*hidden: str) -> str:
-    """The line that repeats this call, without secrets and without words that are ours; each word by itself, before a shell's quotes."""
+    """The line that repeats this call, without secrets and without words that are ours; each word
+    by itself, before a shell's quotes."""
     redactor = Redactor(os.environ)
     return redactor.text(
         shlex.join([program(), *(redactor.text(word) for word in sys.argv[1:] if word not in hidden)])
@@ -237,8 +243,8 @@ def page_of(
     not_seen: Iterable[str] = (),
     diff: str = "",
 ) -> str:
-    """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top. ``software``: what was
-    judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
+    """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top.
+    ``software``: what was judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
     from nccl_runbook.core.records import Judged, of_findings
     from nccl_runbook.report.verdict import RunInfo, verdict_document
 

@@ -1,4 +1,5 @@
-"""`nccl-runbook diagnose`: whatever somebody has of a failed job, read together and answered once. Reads only; no torch, no Jupyter."""
+"""`nccl-runbook diagnose`: whatever somebody has of a failed job, read together and answered once. Reads
+only; no torch, no Jupyter."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.logs.sources import piped
 
-EPILOG = "Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch   or   nccl-runbook diagnose 'hangs at the first all_reduce'"
+EPILOG = (
+    "Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch   or   nccl-runbook diagnose 'hangs "
+    "at the first all_reduce'"
+)
 
 
 def diagnose(
@@ -22,7 +26,8 @@ def diagnose(
             metavar="[ANYTHING...]",
             show_default=False,
             help="Logs, folders, archives, dumps, stacks, records, launch scripts, "
-            "configurations, an allocation, a pid, an error text, - for standard input; nothing: the ranks on this machine.",
+            "configurations, an allocation, a pid, an error text, - for standard input; nothing: "
+            "the ranks on this machine.",
         ),
     ] = None,
     against: Annotated[
@@ -47,7 +52,8 @@ def diagnose(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Start here: name everything you have, and read what is broken, how that is known, and what to change."""
+    """Start here: name everything you have, and read what is broken, how that
+    is known, and what to change."""
     stop.end()
     answer.named(against)
     brought, found = _gathered(list(given or ()), gap, gpus, against)
@@ -55,10 +61,12 @@ def diagnose(
         brought, found = _gathered([answer.typer.prompt("A path, or the error text")], gap, gpus, against)
     if not found.records:
         answer.leave(
-            f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, or run this as the job's "
+            f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, "
+            "or run this as the job's "
             "user"
             if brought.pids
-            else "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, a pid or an error text"
+            else "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, "
+            "a pid or an error text"
         )
     told = case(found, "diagnose", answer.command(), fail_on)
     from nccl_runbook.environment.change import diff_of

@@ -15,7 +15,10 @@ from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.table import host_table, libraries_table, variables_table
 
-EPILOG = "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env --pid 4711 --pid 4712"
+EPILOG = (
+    "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env "
+    "--pid 4711 --pid 4712"
+)
 
 
 def env(
@@ -44,7 +47,8 @@ def env(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """List settings that nobody reads, or that are wrong, renamed or obsolete, and what to set instead. Reads only."""
+    """List settings that nobody reads, or that are wrong, renamed or obsolete, and what
+    to set instead. Reads only."""
     wrong = [f"--pid {p}: a process id must be above 0" for p in pid if p < 1] + [
         "name a file or processes, not both"
     ] * bool(file and pid)
@@ -145,7 +149,8 @@ def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int
         if gap.reason != "not-run"
     ]
     lines.append(
-        f"verdict: {verdict} (exit code {code}): {counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
+        f"verdict: {verdict} (exit code {code}): "
+        f"{counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
         f"set in {', '.join(r.name for r in seen.roles)}"
     )
     return "\n".join(lines)

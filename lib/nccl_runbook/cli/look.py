@@ -1,4 +1,5 @@
-"""`nccl-runbook look`: who did not come to the collective, seen from beside the running job. Reads only; no torch, no Jupyter."""
+"""`nccl-runbook look`: who did not come to the collective, seen from beside the running job.
+Reads only; no torch, no Jupyter."""
 
 import dataclasses
 import os
@@ -23,7 +24,10 @@ from nccl_runbook.hang.table import looked_table
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
 
-EPILOG = "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record node1.json node2.json --json"
+EPILOG = (
+    "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record "
+    "node1.json node2.json --json"
+)
 
 
 def look(
@@ -47,7 +51,8 @@ def look(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Look at a job that hangs now: which rank never came, what it is doing, and who waits for it. Reads only."""
+    """Look at a job that hangs now: which rank never came, what it is doing, and who
+    waits for it. Reads only."""
     if record and (pid or save):
         answer.leave(
             "--record cannot be combined with --pid or --save: it joins records and looks at no process"
@@ -96,7 +101,8 @@ def look(
 
 
 def finding(picture: rules.Picture) -> Finding:
-    """What a page says of a job, with what the table of causes says to do about a cause that is more than possible."""
+    """What a page says of a job, with what the table of causes says to do about a cause
+    that is more than possible."""
     severity = {
         "broken": Severity.BROKEN,
         "degraded": Severity.WARN,

@@ -16,7 +16,10 @@ from nccl_runbook.plan.groups import LAUNCHERS, Site
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
 from nccl_runbook.report.tables import finding_text
 
-EPILOG = 'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan examples/math --gpus 8'
+EPILOG = (
+    'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan '
+    "examples/math --gpus 8"
+)
 SCHEMA = "nccl-runbook/plan/1"
 MOST_SHOWN = 40  # plans of a page in full; a table names all
 
@@ -52,7 +55,8 @@ def plan(
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
 ) -> None:
-    """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Exit code: 0 clean, 3 otherwise. Reads only."""
+    """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Exit code:
+    0 clean, 3 otherwise. Reads only."""
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
         answer.leave(f"--launcher must be one of {', '.join(LAUNCHERS)}, and --update one of xccl, disk")
     try:

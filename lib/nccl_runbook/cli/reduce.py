@@ -1,4 +1,5 @@
-"""`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the log of each that was tried."""
+"""`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the
+log of each that was tried."""
 
 import contextlib
 import dataclasses
@@ -20,7 +21,8 @@ from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.stop import Stop
 
 EPILOG = (
-    "Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on 'Watchdog caught' -- "
+    "Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on "
+    "'Watchdog caught' -- "
     "srun -N {nodes} python3 train.py --learners {learners}"
 )
 LOOK_S = 3.0
@@ -28,8 +30,8 @@ LOOK_S = 3.0
 
 @dataclasses.dataclass
 class Tried:
-    """One combination. ``outcome``: passed, failed, hung (at the deadline), interrupted, otherwise (it ended badly, but not as --fail-on
-    says)."""
+    """One combination. ``outcome``: passed, failed, hung (at the deadline), interrupted, otherwise (it ended
+    badly, but not as --fail-on says)."""
 
     values: dict[str, str]
     outcome: str = "passed"
@@ -73,7 +75,8 @@ def reduce(
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
 ) -> None:
-    """Run larger and larger forms of your job until one fails. All processes of a run end before the next run starts."""
+    """Run larger and larger forms of your job until one fails. All processes of a run end
+    before the next run starts."""
     from nccl_runbook.compare import reduction
 
     try:
@@ -213,7 +216,10 @@ def _line(tried: Tried) -> str:
 def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
-    sentence = f"not reproduced: none of {count} combinations failed; it needs a larger form, or it is intermittent (--repeats)"
+    sentence = (
+        f"not reproduced: none of {count} combinations failed; it needs a larger form, "
+        "or it is intermittent (--repeats)"
+    )
     if failing:
         sentence = (
             f"smallest that fails: {_name(failing.values)} (run {len(tried)} of {count} combinations); "
@@ -221,7 +227,8 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
         )
     elif stopped():
         sentence = (
-            f"{stopped()} after {sum(t.outcome != 'interrupted' for t in tried)} of {count} combinations; none showed the "
+            f"{stopped()} after {sum(t.outcome != 'interrupted' for t in tried)} of {count} "
+            "combinations; none showed the "
             "failure"
         )
     elif otherwise:

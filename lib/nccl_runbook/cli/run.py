@@ -36,7 +36,8 @@ from nccl_runbook.report.verdict import START_STEP
 
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
-_LEAST_FILES = 64  # open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27)
+# open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27)
+_LEAST_FILES = 64
 _READ = (
     "log",
     "against",
@@ -103,7 +104,8 @@ def run(
         brought = [(name, text) for name, text in (("log", logs), ("symptom", symptom)) if text]
         if record and (brought or parameter or python or gpus or allow_busy):
             answer.leave(
-                "--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: a record keeps its own"
+                "--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: "
+                "a record keeps its own"
             )
         given = [*brought, *map(_pair, parameter)]
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
@@ -157,7 +159,8 @@ def run(
     if json:
         answer.tell(document)
     book.on_line(
-        f"\n{document.sentence}\nverdict: {document.verdict} (exit code {document.exit_code}): {from_here(book.page)}"
+        f"\n{document.sentence}\nverdict: {document.verdict} (exit code {document.exit_code}): "
+        f"{from_here(book.page)}"
     )
     if book.stop():  # the thread of the stopped notebook still waits for its dead kernel: do not wait for it
         sys.stdout.flush()
@@ -180,14 +183,16 @@ def _progress(stream: TextIO, line: str) -> None:
 
 
 def _stop_with_stdin() -> None:
-    """End this run like SIGTERM does once standard input ends: whoever holds its other end (a notebook kernel) is gone then."""
+    """End this run like SIGTERM does once standard input ends: whoever holds its other end
+    (a notebook kernel) is gone then."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -> str:
-    """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge records, or where no rank starts."""
+    """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge
+    records, or where no rank starts."""
     from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.interpreters import choose, gpu_ranges
     from nccl_runbook.plan import areal as allocation

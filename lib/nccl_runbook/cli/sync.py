@@ -24,7 +24,10 @@ from nccl_runbook.step import Step
 from nccl_runbook.sync import ask as probe, judge as weight_sync, models, read_trace as sync_trace
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
 
-EPILOG = "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm --receivers-busy 4096"
+EPILOG = (
+    "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm "
+    "--receivers-busy 4096"
+)
 STEP = "05-weight-sync"
 
 
@@ -83,7 +86,8 @@ def sync(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Measure every method to move a trainer's weights to the engines, compare every byte, and say which method to use here."""
+    """Measure every method to move a trainer's weights to the engines, compare every byte, and say
+    which method to use here."""
     if trace and pid or areal and not allocation:
         answer.leave("use either --trace or --pid" if pid else "--areal needs --allocation")
     stop.end()  # until something is measured
@@ -118,7 +122,10 @@ def _own(
     step: Step, trace: str, pids: list[int], stopped: stop.Stop
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     if not trace:
-        what = f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for {step.left_s:.0f} s (--budget)"
+        what = (
+            f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for "
+            f"{step.left_s:.0f} s (--budget)"
+        )
         answer.say(f"nccl-runbook: {what}; no process is stopped or changed")
         stopped.remember()
     own = (

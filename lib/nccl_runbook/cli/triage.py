@@ -16,7 +16,10 @@ from nccl_runbook.logs.sources import piped
 from nccl_runbook.triage.judge import Decides, Hypothesis, platform
 from nccl_runbook.triage.table import against_table, ranks_table, there_tables, unknown_table
 
-EPILOG = "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs job | nccl-runbook triage -"
+EPILOG = (
+    "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; "
+    "kubectl logs job | nccl-runbook triage -"
+)
 EVIDENCE = ("file", "line", "text", "rank")
 
 

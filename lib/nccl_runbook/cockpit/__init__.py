@@ -1,6 +1,8 @@
-"""The cockpit of 00-start: what it writes into the notebook's plain variables, and the command line that says the same.
+"""The cockpit of 00-start: what it writes into the notebook's plain variables, and the
+command line that says the same.
 
-ipywidgets is imported only where somebody looks: headless, or without it, the same call gives tables and the command line.
+ipywidgets is imported only where somebody looks: headless, or without it, the same call gives
+tables and the command line.
 """
 
 import importlib.util
@@ -21,9 +23,11 @@ BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
 
 
 def is_interactive(namespace: Mapping[str, Any]) -> bool:
-    """Whether a person looks: a kernel with a frontend that has widgets, no runner and no papermill around it.
+    """Whether a person looks: a kernel with a frontend that has widgets, no runner
+    and no papermill around it.
 
-    JPY_SESSION_NAME is set by jupyter_server 2 for a notebook that somebody opened, __vsc_ipynb_file__ by VS Code.
+    JPY_SESSION_NAME is set by jupyter_server 2 for a notebook that somebody opened,
+    __vsc_ipynb_file__ by VS Code.
     """
     if HEADLESS_VARIABLE in os.environ or importlib.util.find_spec("ipywidgets") is None:
         return False
@@ -33,14 +37,16 @@ def is_interactive(namespace: Mapping[str, Any]) -> bool:
 
 
 def notebooks_here() -> Path:
-    """The folder that a run takes its notebooks from: the one this notebook is in, unless it is the copy of a session."""
+    """The folder that a run takes its notebooks from: the one this notebook is in, unless
+    it is the copy of a session."""
     here = Path.cwd()
     is_book = (here / f"{START_STEP}.ipynb").is_file() and not here.is_relative_to(outputs_root())
     return here if is_book else outputs_root().parent / "notebooks"
 
 
 def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[str]:
-    """The options of `nccl-runbook run` that say the same as the plain variables; what is a default is left out."""
+    """The options of `nccl-runbook run` that say the same as the plain variables; what
+    is a default is left out."""
     told = {
         "--log": values.get("log", "").strip(),
         "--symptom": values.get("symptom", "").strip(),

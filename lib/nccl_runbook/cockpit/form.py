@@ -1,8 +1,9 @@
-"""The form of 00-start: what somebody has, the answer at once, then tests that are watched, cancelled and repeated.
+"""The form of 00-start: what somebody has, the answer at once, then tests that are
+watched, cancelled and repeated.
 
-Everything that changes is a widget: JupyterLab restores widgets from the kernel, and no cell keeps words that are
-no longer true. Buttons may call back in either of the kernel's threads (ipykernel 7) and a run in its own, so
-shared state is under a lock.
+Everything that changes is a widget: JupyterLab restores widgets from the kernel, and no cell keeps words that
+are no longer true. Buttons may call back in either of the kernel's threads (ipykernel 7) and a run in its
+own, so shared state is under a lock.
 """
 
 import dataclasses
@@ -256,7 +257,8 @@ class Cockpit:
         return add_up(found, "00-start", "", "unknown") if found.records and not self.wrong else None
 
     def _propose(self) -> None:
-        """Tests that decide come first, and only they are ticked if the answer names them; so is the fix's setting."""
+        """Tests that decide come first, and only they are ticked if the answer names
+        them; so is the fix's setting."""
         answer = self.case(None)
         test = answer.test if answer else None
         asked = test.steps if test else []
@@ -271,7 +273,8 @@ class Cockpit:
         self.fix.layout.display = "" if self.setting.value else "none"
 
     def values(self) -> dict[str, Any]:
-        """What a run gets: the plain variables, and the steps that read what was given: its page holds the answer, too."""
+        """What a run gets: the plain variables, and the steps that read what was given: its
+        page holds the answer, too."""
         read = [r.step for r in self.found.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
         return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
 

@@ -1,6 +1,8 @@
-"""One `nccl-runbook run` or `ab` as a process of its own: its lines as they come, its answer, and a stop that ends all of it.
+"""One `nccl-runbook run` or `ab` as a process of its own: its lines as they come, its answer, and
+a stop that ends all of it.
 
-No notebook and no widget is needed for it. The process holds a pipe from its starter: if that dies, the run ends by itself.
+No notebook and no widget is needed for it. The process holds a pipe from its starter: if that
+dies, the run ends by itself.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ RUN = ("run", "--json", "--stop-with-stdin")
 
 
 class RunProcess:
-    """A run at work or over. ``on_change(run)`` is called from a thread of its own, at most twice a second, and once at the end.
+    """A run at work or over. ``on_change(run)`` is called from a thread of its own, at most twice
+    a second, and once at the end.
 
-    ``lines``: what it said; ``done``, ``total``: steps; ``document``: the verdict once there is one; ``exit_code``: None
-    while at work; ``compared``: what `ab` answered; ``about``: what its starter had been given.
+    ``lines``: what it said; ``done``, ``total``: steps; ``document``: the verdict once there
+    is one; ``exit_code``: None while at work; ``compared``: what `ab` answered; ``about``: what
+    its starter had been given.
     """
 
     def __init__(
@@ -54,7 +58,8 @@ class RunProcess:
         self.ended_at: float | None = None
         self.started_at = time.monotonic()
         self._said = tempfile.TemporaryFile()
-        # a session of its own: a kernel that is restarted takes its group with it, and the page could not say "interrupted"
+        # a session of its own: a kernel that is restarted takes its group with it, and the page
+        # could not say "interrupted"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "nccl_runbook", *command, *arguments],
             stdin=subprocess.PIPE,

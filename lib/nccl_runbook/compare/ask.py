@@ -1,4 +1,5 @@
-"""Runs of A and B, interleaved A B B A so that a drift of the machine falls on both: a collective, a weight sync, or the user's command."""
+"""Runs of A and B, interleaved A B B A so that a drift of the machine falls on both: a collective, a weight
+sync, or the user's command."""
 
 import dataclasses
 import json
@@ -26,7 +27,8 @@ GPU_BYTES, CPU_BYTES = 256 << 20, 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """What is run in each arm. ``run(arm, environment by role, deadline in seconds)`` gives its sample; ``roles``: those it knows."""
+    """What is run in each arm. ``run(arm, environment by role, deadline in seconds)`` gives its sample;
+    ``roles``: those it knows."""
 
     what: str
     unit: str
@@ -48,8 +50,8 @@ def subject(
     method: str = "",
     stopped: Callable[[], str] = never,
 ) -> Subject:
-    """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective. Raises ValueError for what
-    is not known."""
+    """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective.
+    Raises ValueError for what is not known."""
     if argv:
         return of_command(argv, figure, more_is_better, stopped)
     if figure:
@@ -63,8 +65,9 @@ def subject(
 def of_command(
     argv: list[str], figure: str, more_is_better: bool = False, stopped: Callable[[], str] = never
 ) -> Subject:
-    """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes: it becomes ``env NAME=VALUE ...``.
-    Raises ValueError for an expression that cannot be used, and as it runs for a command that cannot be started."""
+    """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes:
+    it becomes ``env NAME=VALUE ...``. Raises ValueError for an expression that cannot be used, and as it runs
+    for a command that cannot be started."""
     pattern = command.compiled(figure)
     roles = [word[1:-1] for word in argv if word[:1] == "{" and word[-1:] == "}"]
 
@@ -95,8 +98,8 @@ def _env_words(delta: Env) -> list[str]:
 
 
 def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) -> Subject:
-    """One collective through ranks/check.py, every value checked; its figure is the slowest rank's median, in seconds. Its roles are its
-    ranks: rank0, rank1, ..."""
+    """One collective through ranks/check.py, every value checked; its figure is the slowest rank's median,
+    in seconds. Its roles are its ranks: rank0, rank1, ..."""
     if op not in TIMED_OPS:
         raise ValueError(f"unknown collective {op!r}; one of {', '.join(TIMED_OPS)}")
     backend = "gloo" if devices[0] is None else "nccl"
@@ -113,8 +116,8 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
 
 
 def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str) -> Subject:
-    """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time of each after the first. Roles:
-    the trainer (rank 0) and the engine (all others)."""
+    """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time
+    of each after the first. Roles: the trainer (rank 0) and the engine (all others)."""
     fit = [
         m
         for m in METHODS
@@ -134,7 +137,10 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
         *["--cpu"] * (devices[0] is None),
     ]
     asked = WorldRequest("weight sync", "weight_sync.py", list(devices), args, deadline_s=math.inf)
-    what = f"weight sync of {spec['name']}, {spec['layers']} of {spec['layers_of']} layers, {method}, {len(devices)} ranks"
+    what = (
+        f"weight sync of {spec['name']}, {spec['layers']} of {spec['layers_of']} layers, {method}, "
+        f"{len(devices)} ranks"
+    )
     return _of_world(
         engine,
         asked,
@@ -155,8 +161,9 @@ def _of_world(
     seconds: tuple[str, str],
     warm_up: int = 0,
 ) -> Subject:
-    """A world of ranks that is started once in each arm. ``roles``: by rank; ``seconds``: the event of every rank that holds its time, and
-    under which name: the slowest rank's counts, after the first ``warm_up`` of them."""
+    """A world of ranks that is started once in each arm. ``roles``: by rank; ``seconds``: the event
+    of every rank that holds its time, and under which name: the slowest rank's counts, after the
+    first ``warm_up`` of them."""
 
     def run(arm: str, env: dict[str, Env], deadline_s: float) -> Sample:
         own = {rank: env[role] for rank, role in enumerate(roles) if role in env}
@@ -194,8 +201,9 @@ def collect(
     rounds: int = 3,
     stopped: Callable[[], str] = never,
 ) -> Comparison | Gap:
-    """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: compare.read.Arms; ``walk``: judges which
-    set of differences is tried next. Raises ValueError for a role that the subject does not know."""
+    """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: compare.read.Arms;
+    ``walk``: judges which set of differences is tried next. Raises ValueError for a role that
+    the subject does not know."""
     if not arms.named:
         return Gap("absent", "two set-ups are needed")
     made = subject()
@@ -210,7 +218,8 @@ def collect(
     until, longest_s = time.monotonic() + budget_s, 1.0
 
     def run(arm: str, env: dict[str, Env]) -> Sample | None:
-        """None if one as long as the longest so far does not fit into the budget any more; a run that a signal ended does not count."""
+        """None if one as long as the longest so far does not fit into the budget any more; a run that
+        a signal ended does not count."""
         nonlocal longest_s
         began = time.monotonic()
         if until - began < longest_s or stopped():

@@ -9,8 +9,8 @@ NOT_SET, HIDDEN = "not set", "set, not shown"
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One setting that A and B do not share. ``setting``: its name, with its role in front where it has one (``trainer:LD_PRELOAD``);
-    ``a``, ``b``: values as they may be shown, else NOT_SET or HIDDEN."""
+    """One setting that A and B do not share. ``setting``: its name, with its role in front where it has one
+    (``trainer:LD_PRELOAD``); ``a``, ``b``: values as they may be shown, else NOT_SET or HIDDEN."""
 
     setting: str
     a: str
@@ -27,8 +27,9 @@ class Tried:
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """From A to B by halving what they differ in. ``named``: the fewest differences that were seen to carry the effect; ``why_not``: ""
-    where that is settled, else why not ("budget spent", "confounded", ...); ``tried``: in order."""
+    """From A to B by halving what they differ in. ``named``: the fewest differences that were seen to carry
+    the effect; ``why_not``: "" where that is settled, else why not ("budget spent", "confounded",
+    ...); ``tried``: in order."""
 
     named: list[str]
     why_not: str
@@ -37,10 +38,11 @@ class Walk:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A against B. ``what``: what was run, in words; ``unit``: of its figures ("s", "" for the user's own); ``more_is_better``: of the
-    figures; ``left_out``: name -> why it was not changed; ``warm_up``: runs that do not count, in ranks with NCCL's log at INFO, to see
-    that a setting acted; ``samples``: the interleaved runs A B B A A B ..., in order; ``wanted``: how many of them; ``walk``: a Gap where
-    there was nothing to walk; ``stopped``: who ended it before its end, "" for nobody."""
+    """A against B. ``what``: what was run, in words; ``unit``: of its figures ("s", "" for the user's own);
+    ``more_is_better``: of the figures; ``left_out``: name -> why it was not changed; ``warm_up``: runs that
+    do not count, in ranks with NCCL's log at INFO, to see that a setting acted; ``samples``: the interleaved
+    runs A B B A A B ..., in order; ``wanted``: how many of them; ``walk``: a Gap where there was nothing
+    to walk; ``stopped``: who ended it before its end, "" for nobody."""
 
     what: str
     unit: str

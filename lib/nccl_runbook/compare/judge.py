@@ -13,7 +13,8 @@ from nccl_runbook.environment import judge as environment
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.search.halving import halve
 
-# two-sided 95 % and 99 % points of Student's t by degrees of freedom (any statistics table); between two of them the smaller one counts
+# two-sided 95 % and 99 % points of Student's t by degrees of freedom (any statistics table); between two
+# of them the smaller one counts
 _T = {
     1: (12.706, 63.657),
     2: (4.303, 9.925),
@@ -37,8 +38,8 @@ MOST_REPEATS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """B over A. ``low``, ``high``: its 95 % interval, from t on the log ratio of neighbouring runs, one of each arm; ``n``: such pairs;
-    ``is_sure``: the 99 % interval does not hold 1 either: only that accuses."""
+    """B over A. ``low``, ``high``: its 95 % interval, from t on the log ratio of neighbouring runs, one of
+    each arm; ``n``: such pairs; ``is_sure``: the 99 % interval does not hold 1 either: only that accuses."""
 
     value: float
     low: float
@@ -88,7 +89,8 @@ def one_fails(c: Comparison) -> str:
 
 
 def carried(c: Comparison) -> str | None:
-    """The figure in which A and B differ by more than LEAST_EFFECT, "" where one of them fails, None where no difference was seen."""
+    """The figure in which A and B differ by more than LEAST_EFFECT, "" where one of them fails, None
+    where no difference was seen."""
     if one_fails(c):
         return ""
     seen = {
@@ -100,7 +102,8 @@ def carried(c: Comparison) -> str | None:
 
 
 def share(c: Comparison, samples: Sequence[Sample], name: str) -> float | Gap:
-    """How much of the effect these runs show: 0 as A, 1 as B; for a figure by the logarithms of the medians."""
+    """How much of the effect these runs show: 0 as A, 1 as B; for a figure by the
+    logarithms of the medians."""
     if not name:
         return statistics.fmean(s.passed == of_arm(c, "B")[0].passed for s in samples)
     a, b, here = (_median(x, name) for x in (of_arm(c, "A"), of_arm(c, "B"), samples))
@@ -113,7 +116,8 @@ def _median(samples: Sequence[Sample], name: str) -> float | None:
 
 
 def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk | Gap:
-    """From A to B by halving their differences; ``ask(keys)`` runs A with these as in B, None once the budget is spent."""
+    """From A to B by halving their differences; ``ask(keys)`` runs A with these as in B, None
+    once the budget is spent."""
     name, keys = carried(c), [d.setting for d in c.differences]
     if name is None:
         return Gap("not-run", "no difference to test")
@@ -145,7 +149,8 @@ def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk
 
 
 def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
-    """Findings about one comparison; one at least, unless none was asked for (absent). ``ranks``: a fresh rank of each arm."""
+    """Findings about one comparison; one at least, unless none was asked for (absent).
+    ``ranks``: a fresh rank of each arm."""
     if isinstance(c, Gap):
         return (
             []
@@ -173,7 +178,8 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
 
 
 def _libraries(ranks: Environment) -> list[Finding]:
-    """What is wrong with libnccl within an arm. That A and B have different ones may be what is compared: a note."""
+    """What is wrong with libnccl within an arm. That A and B have different ones may
+    be what is compared: a note."""
     arms = [
         dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"
     ]

@@ -1,7 +1,9 @@
-"""Two set-ups, A and B, each put together from what the user names: files, processes, logs, modules, a preload, single settings.
+"""Two set-ups, A and B, each put together from what the user names: files, processes, logs, modules,
+a preload, single settings.
 
-Nothing of a file is executed; only ``module:`` starts a child, the user's own login shell with its module command. Values are raw here
-and go nowhere but into the environment of what is run: ``Arms.differences`` is what may be shown.
+Nothing of a file is executed; only ``module:`` starts a child, the user's own login shell with
+its module command. Values are raw here and go nowhere but into the environment of what is run:
+``Arms.differences`` is what may be shown.
 """
 
 import dataclasses
@@ -23,14 +25,17 @@ from nccl_runbook.environment.read_file import MOST_BYTES, assigned, is_dump
 from nccl_runbook.logs.file import text_of
 
 GRAMMAR = (
-    "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; several with blanks "
+    "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; "
+    "several with blanks "
     "between; after @trainer for that role only"
 )
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(
     r"_|(OLD)?PWD|SHLVL|HOME|USER|LOGNAME|HOST(NAME)?|TERM\w*|SSH_\w+|XDG_\w+|DISPLAY|LS_COLORS|PS\d|"
-    r"MAIL|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|SLURM_\w+|PMIX?_\w+|OMPI_\w+|PBS_\w+|"
-    r"BASH_FUNC_.*|NCCL_RUNBOOK_\w+|LOADEDMODULES|_LMFILES_|_*MODULES_\w+|_*LMOD_\w+|_ModuleTable\w*|INVOCATION_ID"
+    r"MAIL|(LOCAL_|GROUP_|NODE_|ROLE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|MASTER_(ADDR|PORT)|"
+    r"TORCHELASTIC_\w+|SLURM_\w+|PMIX?_\w+|OMPI_\w+|PBS_\w+|"
+    r"BASH_FUNC_.*|NCCL_RUNBOOK_\w+|LOADEDMODULES|_LMFILES_|_*MODULES_\w+|_*LMOD_\w+|"
+    r"_ModuleTable\w*|INVOCATION_ID"
 )
 _WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
 _KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
@@ -49,8 +54,9 @@ Key = tuple[str, str]  # role ("" for every process) and name
 
 @dataclasses.dataclass(frozen=True)
 class Arms:
-    """``a``, ``b``: what each sets by role and name, None for not set, never shown as they are; ``left_out``: name -> why it stays as it is
-    around the runbook; ``secrets``: knows those of both and of the surroundings."""
+    """``a``, ``b``: what each sets by role and name, None for not set, never shown as they are;
+    ``left_out``: name -> why it stays as it is around the runbook; ``secrets``: knows those
+    of both and of the surroundings."""
 
     names: tuple[str, str]
     a: dict[Key, str | None] = dataclasses.field(repr=False)
@@ -110,7 +116,8 @@ def _text(key: Key) -> str:
 
 
 def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ, within_s: float = math.inf) -> Arms:
-    """The two set-ups. ``within_s``: what the budget leaves. Raises ValueError with one sentence that says what cannot be read."""
+    """The two set-ups. ``within_s``: what the budget leaves. Raises ValueError with one sentence that
+    says what cannot be read."""
     until = time.monotonic() + within_s
     left_out: dict[str, str] = {}
     one, two = (_effective(text, surroundings, left_out, until) for text in (a, b))

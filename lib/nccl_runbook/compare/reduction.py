@@ -10,7 +10,8 @@ MOST = 200  # combinations; more would not end in a day
 
 
 def axes_of(texts: Iterable[str]) -> dict[str, list[str]]:
-    """`nodes=1,2,4` as {"nodes": ["1", "2", "4"]}, smallest first as written; raises ValueError in one sentence."""
+    """`nodes=1,2,4` as {"nodes": ["1", "2", "4"]}, smallest first as written; raises
+    ValueError in one sentence."""
     axes: dict[str, list[str]] = {}
     for text in texts:
         name, _, values = text.partition("=")
@@ -36,8 +37,8 @@ def axes_of(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def smallest_first(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Every combination; before it come all that are smaller or equal in each axis. A run that passes ends by itself, and only one that
-    fails may cost the whole deadline: upwards only the last run does."""
+    """Every combination; before it come all that are smaller or equal in each axis. A run that passes ends
+    by itself, and only one that fails may cost the whole deadline: upwards only the last run does."""
     places = itertools.product(*(range(len(values)) for values in axes.values()))
     return [
         {name: axes[name][at] for name, at in zip(axes, place, strict=True)}

@@ -1,14 +1,19 @@
 """The nouns: what was seen on a machine, and ``Gap`` for what was not.
 
-Facts carry no opinion: no severity, no threshold, no "should". Rules judge them elsewhere. Standard library only, Python >= 3.9,
-because facts are made on the node. Every fact is a frozen dataclass of JSON values, other facts, lists and dicts with string
-keys, so that ``to_json`` can write it and a typed reader can read it back.
+Facts carry no opinion: no severity, no threshold, no "should". Rules judge them elsewhere.
+Standard library only, Python >= 3.9, because facts are made on the node. Every fact is a frozen dataclass
+of JSON values, other facts, lists and dicts with string keys, so that ``to_json`` can write it and
+a typed reader can read it back.
 
 Glossary, one word per concept:
-    rank          global rank in a world                 local_rank    rank on this host
-    world size    number of ranks                        cuda_index    what torch counts, after CUDA_VISIBLE_DEVICES
-    nvml_index    what NVML counts, before it            uuid          ``GPU-...`` or ``MIG-...``, the identity of a device
-    pci_bus_id    domain:bus:device.function             host          one kernel instance (host name + boot id)
+    rank          global rank in a world
+    local_rank    rank on this host
+    world size    number of ranks
+    cuda_index    what torch counts, after CUDA_VISIBLE_DEVICES
+    nvml_index    what NVML counts, before it
+    uuid          ``GPU-...`` or ``MIG-...``, the identity of a device
+    pci_bus_id    domain:bus:device.function
+    host          one kernel instance (host name + boot id)
 """
 
 import dataclasses
@@ -26,8 +31,8 @@ GAP_REASONS = ("unsupported", "absent", "no-permission", "timed-out", "failed", 
 class Gap:
     """Something that could not be seen, and why.
 
-    ``reason`` is one of GAP_REASONS; ``detail`` is the verbatim text of what answered. A Gap is never falsy health: test for it with
-    ``isinstance(value, Gap)``.
+    ``reason`` is one of GAP_REASONS; ``detail`` is the verbatim text of what answered. A Gap is never falsy
+    health: test for it with ``isinstance(value, Gap)``.
     """
 
     reason: str
@@ -46,7 +51,8 @@ class Gap:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """One thing that was seen: ``text`` in words or verbatim, ``source`` where (a fact path, a log and line, a trial)."""
+    """One thing that was seen: ``text`` in words or verbatim, ``source`` where (a fact path,
+    a log and line, a trial)."""
 
     text: str
     source: str = ""
@@ -120,11 +126,13 @@ TIMED_OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")  # its operat
 class WorldRequest:
     """N ranks to start.
 
-    ``entry``: file name in ranks/. ``devices``: one cuda_index a rank (indices into the CUDA_VISIBLE_DEVICES of the surroundings; the
-    same index twice puts two ranks on one GPU), or None for a rank on the CPU. ``args``: argv of the entry. ``env``: the difference
-    to the surroundings, None removes a variable. ``deadline_s``: seconds until every rank that is left is killed; ``stall_s``: the same
-    after so many seconds without an event or a line from any rank, counted from the first (None: only the deadline counts).
-    ``timed``: its figures are to be kept, so nothing may be set up beside it. ``of_ranks``: rank -> its own difference on top of ``env``.
+    ``entry``: file name in ranks/. ``devices``: one cuda_index a rank (indices into the CUDA_VISIBLE_DEVICES
+    of the surroundings; the same index twice puts two ranks on one GPU), or None for a rank on the CPU.
+    ``args``: argv of the entry. ``env``: the difference to the surroundings, None removes a variable.
+    ``deadline_s``: seconds until every rank that is left is killed; ``stall_s``: the same after so many
+    seconds without an event or a line from any rank, counted from the first (None: only the deadline counts).
+    ``timed``: its figures are to be kept, so nothing may be set up beside it. ``of_ranks``: rank -> its own
+    difference on top of ``env``.
     """
 
     name: str
@@ -146,12 +154,13 @@ class WorldRequest:
 class RankResult:
     """How one rank ended.
 
-    ``outcome``: exited, signalled, timed-out (still running at the deadline), lost (the warm process above it was killed) or late (the
-    budget was over before the deadline, or the warm process did not report its end in time: the rank may still run); ``code``: exit
-    code or signal number;
-    ``events``: what the rank reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python
-    stacks at the deadline; ``state``: its process state there, as in /proc/PID/stat (T: stopped, D: in the kernel); ``log``: path of its
-    whole log, "" where none was kept; ``dropped_bytes``: how much of a flood was left out of it.
+    ``outcome``: exited, signalled, timed-out (still running at the deadline), lost (the warm process above
+    it was killed) or late (the budget was over before the deadline, or the warm process did not report its
+    end in time: the rank may still run); ``code``: exit code or signal number; ``events``: what the rank
+    reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python
+    stacks at the deadline; ``state``: its process state there, as in /proc/PID/stat (T: stopped,
+    D: in the kernel); ``log``: path of its whole log, "" where none was kept; ``dropped_bytes``: how much
+    of a flood was left out of it.
     """
 
     rank: int
@@ -185,10 +194,11 @@ class RankResult:
 class World:
     """One world that was run.
 
-    ``started``: "fork" from the warm process or "exec" of a fresh interpreter; ``nccl_path``: the libnccl that was mapped;
-    ``transports``: what NCCL's own log says carried each connection, counted (``{"P2P/CUMEM": 24}``); ``set_by_environment``: NCCL
-    variables that NCCL's log says it took; ``algorithms``: collectives by algorithm and by protocol, counted, where NCCL logged them
-    (``{"algo RING": 20, "proto LL": 8}``); ``shell_line`` repeats the world by hand.
+    ``started``: "fork" from the warm process or "exec" of a fresh interpreter; ``nccl_path``: the
+    libnccl that was mapped; ``transports``: what NCCL's own log says carried each connection, counted
+    (``{"P2P/CUMEM": 24}``); ``set_by_environment``: NCCL variables that NCCL's log says it took;
+    ``algorithms``: collectives by algorithm and by protocol, counted, where NCCL logged them (``{"algo RING":
+    20, "proto LL": 8}``); ``shell_line`` repeats the world by hand.
     """
 
     request: WorldRequest
@@ -202,13 +212,17 @@ class World:
     algorithms: Dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """What a notebook shows of a trial: how it ended, how fast, and of a failure the last lines; the fields hold the rest."""
+        """What a notebook shows of a trial: how it ended, how fast, and of a failure the last lines;
+        the fields hold the rest."""
         rates = "".join(
             f", {op} {self.busbw_gb_per_s(op):.3g} GB/s"
             for op in dict.fromkeys(e["op"] for r in self.ranks for e in r.named("op"))
             if self.busbw_gb_per_s(op)
         )
-        head = f"{self.request.name}: {self.ended} in {self.wall_s:.1f} s, ranks: {len(self.ranks)}{rates}; see .log, .shell_line, .ranks"
+        head = (
+            f"{self.request.name}: {self.ended} in {self.wall_s:.1f} s, ranks: {len(self.ranks)}{rates}; "
+            "see .log, .shell_line, .ranks"
+        )
         return head if self.passed else f"{head}\n{self.log}"
 
     @property
@@ -231,7 +245,8 @@ class World:
 
     @property
     def ended(self) -> str:
-        """In a few words: "passed", "lost" (how a rank ended was not reported), "wrong values", "hung" or "failed"."""
+        """In a few words: "passed", "lost" (how a rank ended was not reported), "wrong
+        values", "hung" or "failed"."""
         if self.passed:
             return "passed"
         if any(r.outcome in ("lost", "late") for r in self.ranks):
@@ -259,7 +274,8 @@ class World:
         return {e["size_bytes"]: e for e in sorted(timed, key=lambda e: e["median_s"])}
 
     def busbw_by_size(self, op: str) -> Dict[int, float]:
-        """Bus bandwidth (nccl-tests' definition) of ``op`` by size in bytes, by its slowest rank, in 1e9 bytes a second."""
+        """Bus bandwidth (nccl-tests' definition) of ``op`` by size in bytes, by its slowest
+        rank, in 1e9 bytes a second."""
         return {
             size: e["bus_factor"] * size / e["median_s"] / 1e9 for size, e in sorted(self._timed(op).items())
         }
@@ -276,9 +292,9 @@ class World:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One run. ``arm``: "A", "B", or a name of the walk; ``figures``: name -> every value that the run gave, in order;
-    ``ended``: "passed", or in a few words how it failed; ``wall_s``: seconds of the whole run; ``said``: which transports NCCL's log
-    names, and which variables it took, where it logged at INFO."""
+    """One run. ``arm``: "A", "B", or a name of the walk; ``figures``: name -> every value that the run gave,
+    in order; ``ended``: "passed", or in a few words how it failed; ``wall_s``: seconds of the whole run;
+    ``said``: which transports NCCL's log names, and which variables it took, where it logged at INFO."""
 
     arm: str
     figures: Dict[str, List[float]]
@@ -306,7 +322,8 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True)
 class Clash:
-    """``kind``: shared (one UUID), slices (MIG slices of one card) or bus-id-collision (other UUIDs, one bus id)."""
+    """``kind``: shared (one UUID), slices (MIG slices of one card) or bus-id-collision
+    (other UUIDs, one bus id)."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -335,7 +352,8 @@ def _alike(seen: Sequence[Identity], field: str) -> list[list[Identity]]:
 
 
 def normal_bus(text: str) -> str:
-    """A PCI bus id as the kernel writes it, "0000:0a:00.0"; the text itself where it is none (NVML writes an eight-digit domain)."""
+    """A PCI bus id as the kernel writes it, "0000:0a:00.0"; the text itself where it is none (NVML
+    writes an eight-digit domain)."""
     if not (
         found := re.fullmatch(
             r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.I
@@ -347,7 +365,8 @@ def normal_bus(text: str) -> str:
 
 
 def bus_of_message(line: str) -> str:
-    """The bus id behind "both on CUDA device 1000", "" where the line has none: NCCL prints the bus id's hexadecimal digits in a row."""
+    """The bus id behind "both on CUDA device 1000", "" where the line has none: NCCL prints the bus id's
+    hexadecimal digits in a row."""
     if not (found := _DEVICE.search(line)):
         return ""
     number = int(found[1], 16)

@@ -1,4 +1,5 @@
-"""What a judgement looks like: findings, how they add up to a step, and how steps add up to a verdict. Pure, no thresholds."""
+"""What a judgement looks like: findings, how they add up to a step, and how steps add up to a
+verdict. Pure, no thresholds."""
 
 import dataclasses
 import enum
@@ -49,8 +50,9 @@ NOTHING_KNOWN = Remedy(
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One judgement. ``id``: the rule, permanent. ``cause``: an id of the causes table, or None; then ``status`` says how sure.
-    ``tried``: what a test without the proposed change showed, and the same with it; "" where none was made.
+    """One judgement. ``id``: the rule, permanent. ``cause``: an id of the causes table, or None; then
+    ``status`` says how sure. ``tried``: what a test without the proposed change showed, and the same with
+    it; "" where none was made.
 
     Raises ValueError for a finding from WARN up without a remedy, and for a cause without a status.
     """
@@ -92,10 +94,11 @@ def step_status(findings: Sequence[Finding]) -> tuple[Severity, str]:
 
 
 def verdict(steps: Iterable[tuple[str, bool]]) -> str:
-    """healthy, degraded, broken or unknown. Of each step: its status, a Severity value, and whether it was asked for by name.
+    """healthy, degraded, broken or unknown. Of each step: its status, a Severity value, and whether
+    it was asked for by name.
 
-    Broken if any step is broken, else degraded if any warns, else unknown if any is unknown or did not finish (a step asked for by
-    name that is skipped counts so, and so do no steps at all), else healthy.
+    Broken if any step is broken, else degraded if any warns, else unknown if any is unknown or did not finish
+    (a step asked for by name that is skipped counts so, and so do no steps at all), else healthy.
     """
     seen = list(steps)
     statuses = {status for status, _ in seen}

@@ -1,4 +1,5 @@
-"""A notebook's parameters: read from its parameters cell as text, checked by name and type before anything runs."""
+"""A notebook's parameters: read from its parameters cell as text, checked by name and
+type before anything runs."""
 
 import ast
 import contextlib
@@ -43,8 +44,8 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
 
 
 def check_range(name: str, value: Any) -> Any:
-    """The value; ParameterError for a number that means nothing, as every number of a notebook counts something, and for quotes that do
-    not close."""
+    """The value; ParameterError for a number that means nothing, as every number of a notebook counts
+    something, and for quotes that do not close."""
     try:
         shlex.split(value if name in _SHELL_WORDS and not os.path.isfile(value) else "")
     except ValueError as error:
@@ -106,7 +107,8 @@ def _read_line(node: ast.stmt) -> tuple[str, Parameter]:
 def check_given(
     given: Sequence[tuple[str, str]], declared: Mapping[str, Mapping[str, Parameter]]
 ) -> dict[str, dict[str, Any]]:
-    """For every notebook the values among ``given`` that it declares, typed; ParameterError for a name that none of them has."""
+    """For every notebook the values among ``given`` that it declares, typed; ParameterError for
+    a name that none of them has."""
     check_names((name for name, _ in given), dict.fromkeys(n for known in declared.values() for n in known))
     return {
         notebook: {

@@ -33,7 +33,8 @@ Shape = TypeVar("Shape", bound=type)
 
 
 def strict(shape: Shape) -> Shape:
-    """A dataclass that is written and read back: what was written elsewhere is checked, and refused where nobody knows it."""
+    """A dataclass that is written and read back: what was written elsewhere is checked, and
+    refused where nobody knows it."""
     shape.__pydantic_config__ = {"extra": "forbid"}
     return dataclasses.dataclass(kw_only=True)(shape)
 
@@ -45,7 +46,8 @@ def some(kind: Callable[[], Any]) -> Any:
 
 @strict
 class Judged:
-    """Whose software was judged. ``own``: the runbook's own torch, not the user's. Paths as the ranks saw them."""
+    """Whose software was judged. ``own``: the runbook's own torch, not the user's.
+    Paths as the ranks saw them."""
 
     python: str = ""
     torch: str = ""
@@ -95,7 +97,8 @@ def _reader(wanted: Any) -> Any:
 
 
 def read(wanted: Any, data: Any) -> Any:
-    """``data``, the bytes of a JSON document or a value that was parsed from one, as the type ``wanted``; the way back from ``to_json``.
+    """``data``, the bytes of a JSON document or a value that was parsed from one, as the type ``wanted``; the
+    way back from ``to_json``.
 
     Raises RecordError with the place and the reason for anything else.
     """
@@ -118,8 +121,8 @@ def json_text(value: Any, redactor: Redactor) -> str:
 
 
 def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
-    """Replace these files of one folder, each as a whole, none before all of them are on the disk: one that is full leaves the old ones
-    as they belong together. ``mode``: as far as the umask allows."""
+    """Replace these files of one folder, each as a whole, none before all of them are on the disk: one that
+    is full leaves the old ones as they belong together. ``mode``: as far as the umask allows."""
     umask = os.umask(0o077)
     os.umask(umask)
     made: dict[Path, str] = {}
@@ -172,18 +175,21 @@ def save(record: Record, path: Path, redactor: Redactor) -> None:
 
 
 def load(path: Path, step: str = "") -> Record:
-    """Read a record, of ``step`` where it is named; RecordError says in one sentence what is wrong with the file."""
+    """Read a record, of ``step`` where it is named; RecordError says in one sentence
+    what is wrong with the file."""
     found = load_all(path)
     fit = [r for r in found if step in ("", r.step)]
     if not fit:
         raise RecordError(
-            f"{path} is a record of {' and '.join(r.step for r in found) or 'nothing'}, not of {step or 'a step'}"
+            f"{path} is a record of {' and '.join(r.step for r in found) or 'nothing'}, "
+            f"not of {step or 'a step'}"
         )
     return fit[0]
 
 
 def load_all(path: Path) -> list[Record]:
-    """The records of a file: one, or the array of several that nccl-look.pyz writes; RecordError as in ``load``."""
+    """The records of a file: one, or the array of several that nccl-look.pyz writes;
+    RecordError as in ``load``."""
     try:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:

@@ -1,7 +1,8 @@
 """Secrets out of anything that is written. Standard library only, Python >= 3.9.
 
-By value: the values of variables whose name sounds secret. By shape: what secrets.toml lists. Whoever reads a log, a file or a command
-line passes what is kept through a ``Redactor`` as raw text, before anything is escaped. Each mask says which kind of secret it hides.
+By value: the values of variables whose name sounds secret. By shape: what secrets.toml lists. Whoever reads
+a log, a file or a command line passes what is kept through a ``Redactor`` as raw text, before anything
+is escaped. Each mask says which kind of secret it hides.
 """
 
 import collections
@@ -74,22 +75,30 @@ _PEM_LINE = re.compile(
 )
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
 _URL = re.compile(
-    r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@"
+    r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|"
+    r"(?!\d{1,5}[/?#])[^\s\"'<>]{0,256})|[^\s/@:]{16,256})@"
 )
 # a quote, as JSON, HTML or a URL writes it inside of a text, too
 _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
-# a name and what stands between it and its value: a sign, a blank behind an option, or the other half of a {name, value} pair; "PASS: x"
-# is the result of a test
+# a name and what stands between it and its value: a sign, a blank behind an option, or the other half
+# of a {name, value} pair; "PASS: x" is the result of a test
 _NAME = re.compile(
-    r"(?:(?<![\w.-])|(?<=%2[2-7])|(?<=%3[Ff]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
-    rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|SecretStr)\]?(?=\s{{0,4}}=))?"
-    r"\s{0,8}(?:=>|:=|->|[+?]?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|!{1,2})[\w-]{1,20}\s{1,4}(?=\S))?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
-    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|key)>\s{0,12}<\w{1,20}>|"
-    r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|[\"']\s{1,8}(?=[\"']))|(?!)))"
+    r"(?:(?<![\w.-])|(?<=%2[2-7])|(?<=%3[Ff]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|"
+    r"ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
+    rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?"
+    rf"(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|"
+    rf"SecretStr)\]?(?=\s{{0,4}}=))?"
+    r"\s{0,8}(?:=>|:=|->|[+?]?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|"
+    r"!{1,2})[\w-]{1,20}\s{1,4}(?=\S))?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
+    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|"
+    r"key)>\s{0,12}<\w{1,20}>|"
+    r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|"
+    r"[\"']\s{1,8}(?=[\"']))|(?!)))"
 )
 # a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
 _GAP = re.compile(
-    r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}[|\u2502\u2503]\s{0,60}`?|\t{1,8}|\s{2,60}"
+    r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}[|\u2502\u2503]\s{0,60}`?|"
+    r"\t{1,8}|\s{2,60}"
     r"| ?\.{3,99} |</t[dh]>\s{0,12}<td>|\s{0,4}==\s{0,4})|[ ,;])(?=[^\s|])"
 )
 _NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
@@ -101,7 +110,8 @@ _OPENS = r"(?:\w{1,40}\()?[bruf]{0,2}"  # SecretStr(b'
 _VALUE = re.compile(
     r"(?:[\[({]\s{0,12}){1,3}(?!redacted:)(?P<listed>[^\[\](){}]{1,4000})|(?:<!\[CDATA\[)?(?:"
     + _OPENS
-    + r"(?P<quote>\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|%2[27])(?P<quoted>(?:(?!(?P=quote))[\s\S]){0,4000})|"
+    + r"(?P<quote>\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|"
+    r"%2[27])(?P<quoted>(?:(?!(?P=quote))[\s\S]){0,4000})|"
     + _OPENS
     + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|"
     + _OPENS
@@ -122,20 +132,22 @@ _UNPRINTABLE = re.compile(
 
 
 def plain(text: str) -> str:
-    """For a terminal or a page, whatever it quotes: no control character but line ends and tabs, none that turns the direction of
-    writing, nothing that UTF-8 cannot hold."""
+    """For a terminal or a page, whatever it quotes: no control character but line ends and tabs, none that
+    turns the direction of writing, nothing that UTF-8 cannot hold."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
 class Terminal(io.TextIOWrapper):
-    """The one way to a terminal: whatever is printed there is ``plain``, and ``shared`` if --share asks for it."""
+    """The one way to a terminal: whatever is printed there is ``plain``, and
+    ``shared`` if --share asks for it."""
 
     def write(self, text: str) -> int:
         return super().write(plain(shared(text)))
 
     @classmethod
     def take(cls) -> None:
-        """Stand in for standard output and error, whoever writes to them; a locale that is not UTF-8 lacks our signs."""
+        """Stand in for standard output and error, whoever writes to them; a locale that
+        is not UTF-8 lacks our signs."""
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
             if stream:
                 setattr(
@@ -162,7 +174,8 @@ def sounds_secret(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether this value under that name is a secret: not a number, a word of a program, or what stands for a value."""
+    """Whether this value under that name is a secret: not a number, a word of a program,
+    or what stands for a value."""
     # behind a mask: the rest of a header that was cut short by it
     is_value = (
         re.match(r"\[redacted:\w+\][;,]?\s{0,4}[\w.-]{1,64}=", value)
@@ -187,7 +200,8 @@ def _mask(kind: str) -> str:
 
 
 def _written(character: str) -> str:
-    """An expression for the ways in which a character is written: as itself, or as JSON, Python, a shell, a URL or HTML has it."""
+    """An expression for the ways in which a character is written: as itself, or as JSON, Python,
+    a shell, a URL or HTML has it."""
     if character.isascii() and character.isalnum():
         return character
     plain = {
@@ -204,8 +218,8 @@ def _written(character: str) -> str:
 
 
 def _looks_random(lead: Match[str]) -> bool:
-    """Whether what stands behind this gap is no word of a sentence or a table: it holds a digit, and after a name that a sentence may
-    hold, too, it is no numbered word."""
+    """Whether what stands behind this gap is no word of a sentence or a table: it holds a digit, and after
+    a name that a sentence may hold, too, it is no numbered word."""
     name = lead["name"][-80:]
     is_field = lead["column"] or name.isupper() or "passw" in name.lower()
     look = _NUMBERED.match(lead.string, lead.end()) if is_field else _SHUFFLED.match(lead.string, lead.end())
@@ -254,7 +268,8 @@ def _values(text: str) -> str:
 
 
 def own_patterns(path: str) -> List[Pattern[str]]:
-    """The expressions of a file, one a line; ValueError names the line of one that is none, OSError the file."""
+    """The expressions of a file, one a line; ValueError names the line of one that
+    is none, OSError the file."""
     found = []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -302,7 +317,8 @@ class Redactor:
         return _values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text)
 
     def json(self, value: Any, name: str = "") -> Any:
-        """The JSON value or the fact without secrets: each string is looked through, and one under a secret name is masked whole."""
+        """The JSON value or the fact without secrets: each string is looked through, and one under
+        a secret name is masked whole."""
         learn(value)
         return self._json(value, name)
 

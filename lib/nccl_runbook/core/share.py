@@ -1,7 +1,9 @@
-"""Other names for hosts, users, addresses and GPUs in what --share writes. Standard library only, Python >= 3.9.
+"""Other names for hosts, users, addresses and GPUs in what --share writes.
+Standard library only, Python >= 3.9.
 
-Programs write names in forms of their own, such as NCCL's ``host:pid:tid [0]``. A form shows a name; from then on the name is replaced
-wherever it stands as a word. The key of a run stands in its variable, so all processes of the run use the same other names.
+Programs write names in forms of their own, such as NCCL's ``host:pid:tid [0]``. A form shows a name; from
+then on the name is replaced wherever it stands as a word. The key of a run stands in its variable, so all
+processes of the run use the same other names.
 """
 
 import collections
@@ -31,21 +33,25 @@ _NOBODYS = re.compile(
     r"root|git|localhost|auto|main|master|latest|.|\d+(?:\.\d+){0,2}|0\.0\.0\.0|(?:127|22\d|255)\.[\d.]+|"
     + _OURS.pattern
     + r"(?:\..*|-\[.*)?|"
-    r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|pytorch\.org|github(?:usercontent)?\.com|huggingface\.co|readthedocs\.io|python\.org|kernel\.org|"
+    r"(?:.*\.)?(?:nvidia\.com|nvcr\.io|pytorch\.org|github(?:usercontent)?\.com|huggingface\.co|"
+    r"readthedocs\.io|python\.org|kernel\.org|"
     r"schedmd\.com|ray\.io|vllm\.ai|wandb\.ai|w3\.org|docker\.io|pypi\.org|gitlab\.com|npmjs\.org|"
     r"kubernetes\.io|k8s\.io|vpc\.amazonaws\.com)",
     re.DOTALL,
 )
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,120}[A-Za-z0-9])?(?![\w(-]|\.\w|://)"
-_HOSTS = r"[A-Za-z0-9](?:[A-Za-z0-9.,\[\]-]{0,2000}[A-Za-z0-9\]])?(?![\w(-]|\.\w|://)"  # also Slurm's n[01-04,7],login1
+# also Slurm's n[01-04,7],login1
+_HOSTS = r"[A-Za-z0-9](?:[A-Za-z0-9.,\[\]-]{0,2000}[A-Za-z0-9\]])?(?![\w(-]|\.\w|://)"
 _USER = r"[A-Za-z_](?:[\w.-]{0,30}\w)?"
 _START = r"(?:(?<![\w.@+/\\-])|(?<=\\[nrt]))"  # of a word, also behind an escaped line end
 _AT = "(?<!:)" + _START + r"%s@(?!v?\d|sha\d)%s(?!:\w+/)"
 _TOP = (
     "com|org|net|edu|gov|mil|io|ai|internal|lan|corp|intranet|hpc|svc|arpa|example|invalid|"
-    "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|sg|tr|tw|ua|uk|us|za"
+    "at|au|be|br|ca|ch|cn|cz|de|dk|ee|es|eu|fi|fr|gr|hk|hu|ie|il|in|it|jp|kr|mx|nl|no|nz|ru|se|"
+    "sg|tr|tw|ua|uk|us|za"
 )
-# in an absolute path, the folders between the first one and the file's own name, or a package's; where systems and builds lie, none
+# in an absolute path, the folders between the first one and the file's own name, or a package's; where
+# systems and builds lie, none
 _SYSTEM = "usr|lib\\w*|opt|dev|proc|sys|etc|s?bin|run|var|boot|nix|pytorch|workspace|builds?|__w"
 _FOLDER = r"(?!lib/python3|(?:site|dist)-packages/)[\w.@+=-]{1,255}"
 _FORMS = (
@@ -79,7 +85,8 @@ _FORMS = (
     ("host", rf"{_START}(?!\d{{4}}-)({_HOST}):\d{{1,8}}:\d{{1,8}} \["),  # NCCL
     (
         "host",
-        r"(?:mpirun|mpiexec|horovodrun)\b[^\n]{0,200}? --?(?:H|hosts?)[= ]([A-Za-z0-9][A-Za-z0-9.,:\[\]-]{0,2000})",
+        r"(?:mpirun|mpiexec|horovodrun)\b[^\n]{0,200}? --?(?:H|"
+        r"hosts?)[= ]([A-Za-z0-9][A-Za-z0-9.,:\[\]-]{0,2000})",
     ),
     ("host", rf"\b(?:srun|salloc|sbatch)\b[^\n]{{0,200}}? -[wx][= ]?({_HOSTS})"),
     (
@@ -98,7 +105,8 @@ _FORMS = (
     ("host", rf"://(?:[^\s/@]{{1,64}}@)?({_HOST})"),
     (
         "host",
-        rf"(?:connect to host |resolve hostname |Permanently added '|connect to \[?(?=[\w.-]+\]?:\d))({_HOST})",
+        r"(?:connect to host |resolve hostname |Permanently added '|"
+        rf"connect to \[?(?=[\w.-]+\]?:\d))({_HOST})",
     ),
     ("host", rf"(?:srun|slurmstepd): error: ({_HOST}): "),
     ("host", rf" ON ({_HOST}) CANCELLED"),
@@ -113,7 +121,8 @@ _FORMS = (
     ("host", rf"{_START}(ip(?:-\d{{1,3}}){{4}})(?![\w-])"),
     (
         "host",
-        rf"{_START}((?:[A-Za-z][\w-]{{0,62}}\.){{1,7}}cluster\.local|(?:[A-Za-z][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))"
+        rf"{_START}((?:[A-Za-z][\w-]{{0,62}}\.){{1,7}}cluster\.local|"
+        rf"(?:[A-Za-z][A-Za-z0-9-]{{0,62}}\.){{2,7}}(?i:{_TOP}))"
         r"(?![\w(\[-]|\.\w)",
     ),
 )
@@ -134,14 +143,16 @@ _known: Dict[str, Set[str]] = {
 
 @functools.lru_cache(maxsize=None)
 def _is_word(name: str) -> bool:
-    """Whether a sentence of ours may use it: such a host stays, and such a user is replaced in a form only."""
+    """Whether a sentence of ours may use it: such a host stays, and such a user
+    is replaced in a form only."""
     causes = pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b""
     return bool(re.search(rb"(?i)\b%s\b" % re.escape(name.encode(errors="replace")), causes))
 
 
 @functools.lru_cache(maxsize=None)
 def _other(kind: str, name: str) -> str:
-    """The other name of this one, which is known from now on. A host keeps its number: the order of hosts and Slurm's lists stay."""
+    """The other name of this one, which is known from now on. A host keeps its number: the order
+    of hosts and Slurm's lists stay."""
     if _NOBODYS.fullmatch(name) or kind == "host" and _is_word(name):
         return name
     first, number, domain = re.fullmatch(_PARTS.get(kind, "(.*)()()"), name).groups("")
@@ -171,7 +182,8 @@ def _in_form(kind: str, found: Match[str]) -> str:
 
 
 def learn(value: Any) -> None:
-    """Know the names that a text or a fact shows, for whatever is written from now on; nothing without --share."""
+    """Know the names that a text or a fact shows, for whatever is written from now
+    on; nothing without --share."""
     if not os.environ.get(SHARE):
         return
     text = (
@@ -213,11 +225,15 @@ def shared(text: str) -> str:
 
 
 def replaced(text: str) -> str:
-    """The sentences of a page about its names: how many of which kind were replaced, or how to replace them."""
+    """The sentences of a page about its names: how many of which kind were
+    replaced, or how to replace them."""
     if not os.environ.get(SHARE):
         return "It contains host names, user names, addresses and paths: --share replaces them."
     names = {found[0]: KINDS[found[1]] for found in _OURS.finditer(text)}
     counts = ", ".join(
         f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common()
     )
-    return f"Replaced by --share: {counts or 'nothing'}. Names in other forms are still in it: read it before you pass it on."
+    return (
+        f"Replaced by --share: {counts or 'nothing'}. Names in other forms are still in it: "
+        "read it before you pass it on."
+    )

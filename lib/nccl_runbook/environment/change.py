@@ -1,4 +1,5 @@
-"""The fix of a finding as a diff of the script that it was found in. Nothing is executed, and nothing is written."""
+"""The fix of a finding as a diff of the script that it was found in.
+Nothing is executed, and nothing is written."""
 
 import difflib
 import re
@@ -21,8 +22,9 @@ def variable_of(finding: Finding | None) -> str:
 
 
 def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
-    """As ``diff -u`` prints it, for the first file that holds the setting; "" where the remedy does not remove the variable of this finding
-    or give it another value, or where that cannot be done by changing lines of the shell."""
+    """As ``diff -u`` prints it, for the first file that holds the setting; "" where the remedy does
+    not remove the variable of this finding or give it another value, or where that cannot be done
+    by changing lines of the shell."""
     name, lines = (
         variable_of(finding),
         [line for remedy in finding.remedy for line in remedy.lines] if finding else [],
@@ -50,7 +52,8 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
 
 
 def changed(text: str, name: str, value: str | None) -> str:
-    """A script with another value of a variable, or with None without it: ``unset`` in the place of an export, as no block may be empty."""
+    """A script with another value of a variable, or with None without it: ``unset`` in the place
+    of an export, as no block may be empty."""
     if value is not None:
         return re.sub(
             rf"(?m)^((?![ \t]*(?:echo|printf)\b)[^#\n]*?)(?<![\w./$-]){name}={_VALUE}",

@@ -1,4 +1,5 @@
-"""What is set: does somebody read it, does it hold what its reader takes, and does it fit the rest, the versions and the machine."""
+"""What is set: does somebody read it, does it hold what its reader takes, and does it fit the rest, the
+versions and the machine."""
 
 import itertools
 import posixpath
@@ -28,7 +29,8 @@ _NEVER_READ = ("platform_release", "platform_version")
 
 
 def nccl_paths(role: Role) -> list[str]:
-    """Every libnccl that the process has mapped, plugins left out; first the one whose functions torch calls, which LD_PRELOAD decides."""
+    """Every libnccl that the process has mapped, plugins left out; first the one whose functions torch calls,
+    which LD_PRELOAD decides."""
     named = [p for p in known(role.mapped) if posixpath.basename(p).startswith("libnccl.so")]
     return sorted(named, key=lambda p: p not in role.preloaded)
 
@@ -42,7 +44,8 @@ def _named(lib: Library) -> str:
 
 
 def wheel_disagrees(lib: Library) -> Finding | None:
-    """The wheel's metadata name another version than the file, or two wheels claim one path: the last one written wins."""
+    """The wheel's metadata name another version than the file, or two wheels claim one path:
+    the last one written wins."""
     wrong = [
         w
         for w, same in lib.wheels.items()
@@ -152,8 +155,8 @@ def preload(role: Role) -> Finding | None:
 
 
 def roles_differ(env: Environment) -> Finding | None:
-    """Roles of one job with different libraries; one version number with different contents, and equal contents at different paths (a
-    note), are told as such."""
+    """Roles of one job with different libraries; one version number with different contents, and equal
+    contents at different paths (a note), are told as such."""
     libraries = by_path(env)
     mapped = {role.name: libraries[p] for role in env.roles for p in nccl_paths(role)[:1] if p in libraries}
     paths, versions, contents = (
@@ -248,10 +251,12 @@ def of_libraries(env: Environment) -> Iterator[Finding]:
 
 
 def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
-    """Whether a requirement with this marker counts; None if that depends on something that is not among ``markers``.
+    """Whether a requirement with this marker counts; None if that depends on something that
+    is not among ``markers``.
 
-    ``marker``: a ``packaging.markers.Marker`` or None; ``markers``: ``Role.markers``. Every Python and machine that is
-    possible is tried, so a marker that asks for neither is always decided. Extras do not count.
+    ``marker``: a ``packaging.markers.Marker`` or None; ``markers``: ``Role.markers``.
+    Every Python and machine that is possible is tried, so a marker that asks for neither is always
+    decided. Extras do not count.
     """
     pythons = (
         [markers["python_version"]]
@@ -290,8 +295,8 @@ def _distribution(line: str) -> str:
 def _unmet(
     line: str, there: Mapping[str, str], markers: Mapping[str, str]
 ) -> tuple[str, str, Severity] | None:
-    """The distribution that a line of Requires-Dist asks for in another version than is installed, what it asks,
-    and how bad that is: UNKNOWN if the line, the version or the marker cannot be decided."""
+    """The distribution that a line of Requires-Dist asks for in another version than is installed, what
+    it asks, and how bad that is: UNKNOWN if the line, the version or the marker cannot be decided."""
     from packaging.requirements import Requirement
     from packaging.version import Version
 
@@ -528,7 +533,8 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
         yield s.finding(
             "debugging-left-on",
             Severity.NOTE,
-            "its log fills the disk; it costs no bandwidth that could be measured (45.3 ms a sync with and without)"
+            "its log fills the disk; it costs no bandwidth that could be measured "
+            "(45.3 ms a sync with and without)"
             if logs
             else "for experiments only; do not keep it in scripts",
             "When the fault is found:",
@@ -537,7 +543,8 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
 
 
 def in_two_minds(s: Setting, _: Variable) -> Iterator[Finding]:
-    """Read, and right as it stands, but with a catch (environment/environment.toml: cumem-must-agree, ranks-share-a-gpu)."""
+    """Read, and right as it stands, but with a catch (environment/environment.toml:
+    cumem-must-agree, ranks-share-a-gpu)."""
     row = table("environment/environment")["catch"].get(s.name)
     if row and s.value not in row["quiet"] and not (s.in_use and s.in_use < version(row["since"])):
         yield s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])
@@ -575,7 +582,8 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
 
 
 def nothing_read(env: Environment) -> Iterator[Finding]:
-    """A file in which nothing at all is set, or a process without settings, torch and NCCL: not health, but the wrong one perhaps."""
+    """A file in which nothing at all is set, or a process without settings, torch and NCCL: not health,
+    but the wrong one perhaps."""
     bare = [
         r
         for r in env.roles
@@ -610,7 +618,8 @@ def _unread_files(role: Role) -> list[str]:
 
 
 def not_followed(env: Environment) -> Iterator[Finding]:
-    """Files that a script reads as it runs: their settings are not known here, and they may be all that there are."""
+    """Files that a script reads as it runs: their settings are not known here, and they
+    may be all that there are."""
     for index, role in enumerate(env.roles):
         if files := _unread_files(role):
             alone = not set(role.variables) - {*table("environment/environment")["rendezvous"]}
@@ -626,7 +635,8 @@ def not_followed(env: Environment) -> Iterator[Finding]:
 
 
 def judge(env: Environment | Gap) -> list[Finding]:
-    """Every finding about one environment, worst first by the caller; one that says what was right if nothing was wrong."""
+    """Every finding about one environment, worst first by the caller; one that says what was
+    right if nothing was wrong."""
     if isinstance(env, Gap):
         return []
     findings = [
@@ -647,7 +657,8 @@ def judge(env: Environment | Gap) -> list[Finding]:
             Finding(
                 "environment-fits",
                 Severity.OK,
-                f"{counted(sum(1 for s in settings(env) if s.known), 'known variable')}, all with valid values",
+                f"{counted(sum(1 for s in settings(env) if s.known), 'known variable')}, "
+                "all with valid values",
             )
         )
     return findings

@@ -1,4 +1,5 @@
-"""What is set where: settings against each other, between roles, and against the machine; and what the machine itself lacks."""
+"""What is set where: settings against each other, between roles, and against the machine; and what
+the machine itself lacks."""
 
 import dataclasses
 import re
@@ -31,7 +32,8 @@ _OFF = ("", "0", "n", "no", "f", "false")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One value of one variable, and who has it. ``source``: its fact path; ``where``: a line or a file, "" for a process's own."""
+    """One value of one variable, and who has it. ``source``: its fact path; ``where``: a line
+    or a file, "" for a process's own."""
 
     name: str
     value: str
@@ -72,8 +74,8 @@ class Setting:
 
 
 def settings(env: Environment) -> list[Setting]:
-    """Every value that acts: the environment's, then what nccl.conf adds; roles with one value, one version of its reader and, where it
-    names interfaces, the same ones of these together."""
+    """Every value that acts: the environment's, then what nccl.conf adds; roles with one value, one version
+    of its reader and, where it names interfaces, the same ones of these together."""
     own = [
         Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
         for index, role in enumerate(env.roles)
@@ -86,8 +88,8 @@ def settings(env: Environment) -> list[Setting]:
 
 
 def effective(role: Role) -> dict[str, tuple[str, str, str]]:
-    """name -> value, place where it was set, fact path. The environment wins over nccl.conf, the user's over /etc (NCCL 2.30.7, "
-    "param.cc)."""
+    """name -> value, place where it was set, fact path. The environment wins over nccl.conf, the user's over
+    /etc (NCCL 2.30.7, " "param.cc)."""
     acts = {n: (v, role.where.get(n, ""), f"variables.{n}") for n, v in role.variables.items()}
     for path, name, value in _conf_lines(role):
         acts.setdefault(name, (value, path, f"conf.{path}.{name}"))
@@ -99,8 +101,8 @@ def _conf_lines(role: Role) -> list[tuple[str, str, str]]:
 
 
 def judge(env: Environment) -> Iterator[Finding]:
-    """What works against each other within one process, once for all that have it; what differs between processes;
-    settings against the host that they are set on, and what the host lacks."""
+    """What works against each other within one process, once for all that have it; what differs between
+    processes; settings against the host that they are set on, and what the host lacks."""
     by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]
     hcas = [] if isinstance(env.host, Gap) else known(env.host.hcas)
     yield from dict.fromkeys(
@@ -188,7 +190,8 @@ def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
 
 
 def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Finding]:
-    """NCCL_NET=Socket, or InfiniBand off where no network plugin does its work: bad if there are several nodes with RDMA between them."""
+    """NCCL_NET=Socket, or InfiniBand off where no network plugin does its work: bad if there are several
+    nodes with RDMA between them."""
     net, plugin, off = (
         s[n].value.casefold() if n in s else "" for n in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE")
     )
@@ -241,7 +244,8 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
 
 
 def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
-    """A script whose launcher starts more ranks on a node than there are GPUs; likely, as ranks may share one or use none."""
+    """A script whose launcher starts more ranks on a node than there are GPUs; likely, as ranks
+    may share one or use none."""
     for index, role, (ranks, gpus) in (
         (index, role, role.crowded) for index, role in enumerate(roles) if role.crowded
     ):
@@ -254,7 +258,8 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
             (
                 Remedy(
                     "your launcher",
-                    f"Start {gpus} on a node (--nproc-per-node of torchrun, --num_processes of accelerate, --num_gpus of "
+                    f"Start {gpus} on a node (--nproc-per-node of torchrun, "
+                    "--num_processes of accelerate, --num_gpus of "
                     f"deepspeed), or make {ranks} GPUs available.",
                 ),
             ),
@@ -282,8 +287,9 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
 
 
 def roles_differ(env: Environment) -> Iterator[Finding]:
-    """Ranks or roles (trainer, engine) of one job that are set differently, or stand in other surroundings. With another /dev/shm NCCL
-    rules out P2P and shared memory between them (shmDev in src/transport/shm.cc, NCCL 2.7.8, and in p2p.cc later)."""
+    """Ranks or roles (trainer, engine) of one job that are set differently, or stand in other surroundings.
+    With another /dev/shm NCCL rules out P2P and shared memory between them (shmDev in src/transport/shm.cc,
+    NCCL 2.7.8, and in p2p.cc later)."""
     for name in table("environment/environment")["must_agree"]:
         yield from _differ(
             env,
@@ -357,8 +363,8 @@ def _differ(
 
 
 def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], list[str]]:
-    """Which entries of a list of names or prefixes fit a name that is there, and which fit none; nothing of a list
-    that excludes, or that the shell has yet to fill in."""
+    """Which entries of a list of names or prefixes fit a name that is there, and which fit none; nothing
+    of a list that excludes, or that the shell has yet to fill in."""
     exact = exact or value.startswith("=")
     entries = (
         []
@@ -415,7 +421,8 @@ def cannot_act(host: Host, s: Setting) -> Iterator[Finding]:
 
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
-    """Open files, and locked memory where adapters pin it: a warning in a job of several hosts only, as others use no adapter."""
+    """Open files, and locked memory where adapters pin it: a warning in a job of several hosts only,
+    as others use no adapter."""
     for index, role in enumerate(roles):
         for key, least, words, line, severity in (
             ("nofile", LEAST_FILES, "open files", "ulimit -n 1048576", Severity.NOTE),
@@ -472,7 +479,8 @@ def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
 
 
 def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
-    """The host's own name. MASTER_ADDR=$(hostname) needs it; without, it is a note: one host goes on by its loopback (torch 2.11, Gloo)."""
+    """The host's own name. MASTER_ADDR=$(hostname) needs it; without, it is a note: one host goes on by its
+    loopback (torch 2.11, Gloo)."""
     if isinstance(host.addresses, Gap) and host.addresses.reason != "not-run":
         yield Finding(
             "name-not-resolved",
@@ -497,8 +505,8 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
 
 
 def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
-    """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU. A note: it is usual where an IOMMU is
-    on, and does nothing to NVLink; 03 and 04 show whether it does harm."""
+    """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU. A note:
+    it is usual where an IOMMU is on, and does nothing to NVLink; 03 and 04 show whether it does harm."""
     if known(host.acs):
         yield Finding(
             "peer-traffic-redirected",
@@ -511,7 +519,8 @@ def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
             (
                 Remedy(
                     "the administrator",
-                    "On bare metal, disable ACS on these bridges. In a virtual machine, ask the host's administrator to do so.",
+                    "On bare metal, disable ACS on these bridges. In a virtual machine, "
+                    "ask the host's administrator to do so.",
                     tuple(f"sudo setpci -s {b} ECAP_ACS+6.w=0000" for b in host.acs[:8]),
                 ),
             ),

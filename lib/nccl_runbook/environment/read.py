@@ -72,8 +72,9 @@ def _names() -> str:
 
 
 def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix: str = "") -> str:
-    """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl, PCI bridges, the kernel log, the name;
-    ``prefix``: a virtual or conda environment whose torch counts where none is mapped."""
+    """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl,
+    PCI bridges, the kernel log, the name; ``prefix``: a virtual or conda environment whose torch
+    counts where none is mapped."""
     files = {**dict.fromkeys(_CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
     return json.dumps(
         {
@@ -98,7 +99,8 @@ def _frameworks() -> list[str]:
 
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:
-    """What one fresh rank under the job's interpreter has around it, with torch imported; ``script`` is read as a role beside it."""
+    """What one fresh rank under the job's interpreter has around it, with torch imported; ``script``
+    is read as a role beside it."""
     said = _of_rank(engine, {})
     if isinstance(said, Gap):
         return said
@@ -121,7 +123,8 @@ def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap
 
 
 def of_arms(engine: Any, arms: Any) -> Environment | Gap:
-    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment, and one for each of their own roles."""
+    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment, and one
+    for each of their own roles."""
     if not arms.named:
         return Gap("absent", "no two set-ups were named")
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
@@ -139,8 +142,8 @@ def of_arms(engine: Any, arms: Any) -> Environment | Gap:
 
 
 def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
-    """Roles of one machine with the libraries of all; a path that holds something else for another one (in its container) gets its name.
-    Or the first Gap among them."""
+    """Roles of one machine with the libraries of all; a path that holds something else for another one (in
+    its container) gets its name. Or the first Gap among them."""
     roles, libraries = [], {}
     for one in seen:
         if isinstance(one, Gap):
@@ -164,7 +167,8 @@ def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
 
 
 def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
-    """This process (as it would start a job) or another one, by a child that reads and exits; no torch is imported."""
+    """This process (as it would start a job) or another one, by a child that reads and
+    exits; no torch is imported."""
     prefix = (os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or "") if pid == "self" else ""
     command = [sys.executable, "-S", "-E", str(_LOOK), request(pid, prefix=prefix)]
     try:
@@ -199,7 +203,8 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
 
 
 def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
-    """``Role.markers``: the machine that was reported, and the Python in the path of the folder that holds torch."""
+    """``Role.markers``: the machine that was reported, and the Python in the path
+    of the folder that holds torch."""
     pythons = {found[1] for path in paths if (found := re.search(r"/python(3\.\d+)/", f"{path}/"))}
     python = {"python_version": pythons.pop()} if len(pythons) == 1 else {}
     return {**python, **({"platform_machine": said["machine"]} if "machine" in said else {})}
@@ -282,7 +287,8 @@ def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
 
 
 def conf_lines(text: str) -> dict[str, str]:
-    """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with # is no setting, the first one wins."""
+    """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with
+    # is no setting, the first one wins."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         if "=" in line and not line.startswith("#"):

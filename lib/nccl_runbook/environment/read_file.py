@@ -1,9 +1,9 @@
-"""Variables out of a file: `env` output, /proc/PID/environ, a launch script, or the environment block of Slurm, Ray or YAML;
-and PCI bridges out of raw configuration space.
+"""Variables out of a file: `env` output, /proc/PID/environ, a launch script, or the environment block
+of Slurm, Ray or YAML; and PCI bridges out of raw configuration space.
 
-Nothing is executed, and of the shell's language only arithmetic is worked out: a value with another expression stays as it is written.
-Only names that the table of variables allows are kept, and every value is scrubbed of what looks like a secret or is the value of one
-in the same file.
+Nothing is executed, and of the shell's language only arithmetic is worked out: a value with another
+expression stays as it is written. Only names that the table of variables allows are kept, and every value
+is scrubbed of what looks like a secret or is the value of one in the same file.
 """
 
 import re
@@ -23,7 +23,8 @@ MOST_BYTES = 4 << 20
 MOST_NAMES = 2000  # that are kept: Linux gives a process its environment in some hundred
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
-# NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not the middle of another word
+# NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not
+# the middle of another word
 _ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
 _SETENV = re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})")  # csh, Dockerfile
 # NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
@@ -41,7 +42,8 @@ _NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write tha
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 # what only shows a text, unless it goes to a file or a pipe
 _SHOWN = re.compile(
-    r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|\|(?!\|))|^\s*print\(.*"
+    r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|"
+    r"\|(?!\|))|^\s*print\(.*"
 )
 _EXPRESSION = re.compile(r"[A-Za-z_][\w.]*[(\[]")  # no shell has such a word: a call or an item of Python
 _ENV_LIST = re.compile(r"--env[= ]\S+")
@@ -54,7 +56,8 @@ _MOST_TOML = 1 << 15  # characters: for one key of many parts tomllib takes the 
 _MOST_DOTS = 1 << 11  # and memory, too: 16,000 parts take 1 GB (CPython 3.11)
 # what a job printed: a log advises settings, and sets none
 _PRINTED = re.compile(
-    r"(?m)^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):|^[\w.-]+:\d+:\d+ \[\d+\] NCCL (?:INFO|WARN) "
+    r"(?m)^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):|^[\w.-]+:\d+:\d+ \[\d+\] "
+    r"NCCL (?:INFO|WARN) "
 )
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
 _MEETING = (
@@ -71,13 +74,15 @@ _REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base sp
 
 
 def read(path: str) -> Role | Gap:
-    """The variables of a file, each with the line that set it last; a Gap says in words why it cannot be read."""
+    """The variables of a file, each with the line that set it last; a Gap says
+    in words why it cannot be read."""
     text = text_of(path, MOST_BYTES, "an environment")
     return text if isinstance(text, Gap) else parse(text, Path(path).name)
 
 
 def _is_text(text: str) -> bool:
-    """Whether these are lines or /proc/PID/environ, which a program may have written over in part; an archive and a log have names, too."""
+    """Whether these are lines or /proc/PID/environ, which a program may have written over in part; an archive
+    and a log have names, too."""
     if "\0" in text:
         entries = [e for e in text.split("\0") if e]
         return sum(map(bool, map(_ENTRY.match, entries))) * 2 > len(entries)
@@ -85,7 +90,8 @@ def _is_text(text: str) -> bool:
 
 
 def parse(text: str, name: str = "text") -> Role:
-    """The variables of a text; no name at all of what is neither an environment nor a script: it sets something else."""
+    """The variables of a text; no name at all of what is neither an environment nor
+    a script: it sets something else."""
     learn(text)
     found = assigned(text) if _is_text(text) else {}
     script = read_script(text if _is_text(text) else "")
@@ -111,7 +117,8 @@ def parse(text: str, name: str = "text") -> Role:
 
 
 def is_dump(text: str) -> bool:
-    """Whether this is the output of `env`: a whole environment, in which a name that is missing is not set."""
+    """Whether this is the output of `env`: a whole environment, in which a name
+    that is missing is not set."""
     rows = [row for row in text.split("\0" if "\0" in text else "\n") if row]
     return {"PATH", "HOME"} <= {r.partition("=")[0] for r in rows} and sum(
         map(bool, map(_ENTRY.match, rows))
@@ -177,7 +184,8 @@ def _pairs(line: str) -> list[tuple[str, str]]:
 
 
 def _is_code(match: re.Match[str], in_program: bool) -> bool:
-    """Whether the value is nothing, or an expression of Python, where only numbers and what stands in quotes are values."""
+    """Whether the value is nothing, or an expression of Python, where only numbers and what
+    stands in quotes are values."""
     bare = (match["b"] or "").rstrip(",})")
     before = match.string[match.start() : match.start("b")].rstrip()
     named = (

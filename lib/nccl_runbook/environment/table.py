@@ -22,7 +22,8 @@ def variables_table(env: Environment) -> Table:
         "",
         columns,
         rows or [["none", *["" for _ in columns[1:]]]],
-        f"Not looked at: {counted(sum(r.others for r in roles), 'further variable')}. A plugin may still read a name "
+        f"Not looked at: {counted(sum(r.others for r in roles), 'further variable')}. "
+        "A plugin may still read a name "
         "that is not known to us.",
     )
 

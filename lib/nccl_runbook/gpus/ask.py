@@ -15,8 +15,9 @@ RANK_DEADLINE_S = 60.0
 
 
 def collect(engine: Optional[Any], within_s: float = RANK_DEADLINE_S) -> Machine:
-    """The three views. ``engine``: a launch Engine; it runs ranks/view.py as one rank that keeps CUDA_VISIBLE_DEVICES as it is.
-    None where this interpreter cannot run ranks: then view.py tells what it can without. ``within_s``: what the budget leaves."""
+    """The three views. ``engine``: a launch Engine; it runs ranks/view.py as one rank that keeps
+    CUDA_VISIBLE_DEVICES as it is. None where this interpreter cannot run ranks: then view.py tells what
+    it can without. ``within_s``: what the budget leaves."""
     until = time.monotonic() + within_s
     request = WorldRequest("what CUDA sees", "view.py", [None], deadline_s=min(RANK_DEADLINE_S, within_s))
     rank = engine.run(request).ranks[0] if engine else _alone(request)

@@ -36,7 +36,8 @@ def _in_container(machine: Machine) -> bool:
 
 
 def _selection(machine: Machine) -> Selection | None:
-    """What CUDA_VISIBLE_DEVICES lets through; None where it is not set or NVML cannot say which GPUs there are."""
+    """What CUDA_VISIBLE_DEVICES lets through; None where it is not set or NVML cannot
+    say which GPUs there are."""
     variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
     gpus = _nvml_gpus(machine)
     if not gpus or "CUDA_VISIBLE_DEVICES" not in variables:
@@ -114,8 +115,8 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
 
 
 def nvml_refuses(machine: Machine) -> Iterator[Finding]:
-    """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with it (src/misc/nvmlwrap.cc,
-    ncclNvmlEnsureInitialized)."""
+    """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with
+    it (src/misc/nvmlwrap.cc, ncclNvmlEnsureInitialized)."""
     gap = machine.nvml
     if not isinstance(gap, Gap) or gap.reason == "not-run":
         return
@@ -129,7 +130,8 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
         "Restart the container: device access is often lost when the host reloads systemd "
         "(nvidia-container-toolkit's troubleshooting guide). Naming the device files prevents that.",
         (
-            "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0 IMAGE",
+            "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device "
+            "/dev/nvidia0 IMAGE",
         ),
     )
     # the first row that fits: what to do, the cause, and how sure
@@ -164,7 +166,8 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
 
 
 def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
-    """NVML lists a GPU and then refuses its handle. NCCL asks for every handle of the host at init, so hiding the GPU does not help."""
+    """NVML lists a GPU and then refuses its handle. NCCL asks for every handle of the host at init,
+    so hiding the GPU does not help."""
     gpus = _nvml_gpus(machine)
     refused = {i: g for i, g in enumerate(gpus) if isinstance(g, Gap)}
     names = ", ".join(map(str, refused))
@@ -185,13 +188,15 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
             (
                 Remedy(
                     "the administrator",
-                    "This GPU does not answer. Drain the host, look for an Xid, reset the GPU or power-cycle the host.",
+                    "This GPU does not answer. Drain the host, look for an Xid, "
+                    "reset the GPU or power-cycle the host.",
                     _KERNEL_LOG,
                 ),
                 Remedy(
                     "your launcher",
                     "Workaround until it is fixed: start the job in a container with only the other GPUs. "
-                    "CUDA_VISIBLE_DEVICES does not help: NCCL queries NVML for every GPU of the host (src/misc/nvmlwrap.cc).",
+                    "CUDA_VISIBLE_DEVICES does not help: NCCL queries NVML for every GPU of the host "
+                    "(src/misc/nvmlwrap.cc).",
                     (f"docker run --gpus '\"device={_others(machine)}\"' IMAGE",),
                 ),
             ),
@@ -239,7 +244,8 @@ def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
 
 
 def gpus_hidden(machine: Machine) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES hides some GPUs by valid means: only noted where the scheduler's own variable grants just these."""
+    """CUDA_VISIBLE_DEVICES hides some GPUs by valid means: only noted where the scheduler's own
+    variable grants just these."""
     selection = _selection(machine)
     if selection and not selection.problem and (hidden := _hidden(machine, selection)):
         variables = machine.surroundings.variables
@@ -267,14 +273,16 @@ def gpus_hidden(machine: Machine) -> Iterator[Finding]:
 
 
 def _hidden(machine: Machine, selection: Selection) -> list[int]:
-    """nvml_index of each GPU that is not shown. CUDA's own UUIDs decide where it has them: its order need not be NVML's."""
+    """nvml_index of each GPU that is not shown. CUDA's own UUIDs decide where it has them: its
+    order need not be NVML's."""
     indices = gpu_health.indices_by_cuda(machine)
     shown = selection.shown if len(indices) != len(selection.shown) or None in indices else indices
     return [i for i in range(len(_nvml_gpus(machine))) if i not in shown]
 
 
 def indices_differ(machine: Machine) -> Iterator[Finding]:
-    """CUDA numbers the GPUs in another order than nvidia-smi: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    """CUDA numbers the GPUs in another order than nvidia-smi: the fastest first, unless
+    CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     indices = gpu_health.indices_by_cuda(machine)
     if _selection(machine) is None and None not in indices and indices != sorted(indices):
         yield Finding(
@@ -366,7 +374,8 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
 
 
 def _unusable_files(machine: Machine) -> list[str]:
-    """Device files that CUDA needs and that are missing or cannot be opened, in words. WSL has /dev/dxg only."""
+    """Device files that CUDA needs and that are missing or cannot be opened,
+    in words. WSL has /dev/dxg only."""
     if isinstance(machine.surroundings, Gap) or machine.surroundings.is_wsl:
         return []
     files = {f.path: f for f in machine.surroundings.files}
@@ -382,7 +391,8 @@ def _unusable_files(machine: Machine) -> list[str]:
 
 
 def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
-    """CUDA starts, and counts fewer GPUs than NVML lists and the variable lets through. MIG is judged apart."""
+    """CUDA starts, and counts fewer GPUs than NVML lists and the variable lets
+    through. MIG is judged apart."""
     nvml, cuda = machine.nvml, machine.cuda
     if (
         isinstance(nvml, Gap)
@@ -449,7 +459,8 @@ RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
 
 
 def judge(machine: Machine | Gap) -> list[Finding]:
-    """All that the three views and the health fields say. Nothing at all is left to the step, which then is unknown."""
+    """All that the three views and the health fields say. Nothing at all is left to the
+    step, which then is unknown."""
     if isinstance(machine, Gap):
         return []
     if not isinstance(machine.cuda, Gap) and machine.cuda.hip:

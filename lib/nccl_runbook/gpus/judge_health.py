@@ -1,4 +1,5 @@
-"""What NVML's health fields say of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and cards without P2P are healthy."""
+"""What NVML's health fields say of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and
+cards without P2P are healthy."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,7 +130,8 @@ def _filled(remedy: Remedy, gpus: Sequence[int]) -> Remedy:
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
-    """Distinct GPUs report one PCI bus id. NCCL up to 2.30.4 takes them for one GPU, from 2.30.7 it compares UUIDs."""
+    """Distinct GPUs report one PCI bus id. NCCL up to 2.30.4 takes them for one GPU, from
+    2.30.7 it compares UUIDs."""
     clash = _shared_bus_ids([(f"GPU {g.nvml_index}", g.uuid, g.pci_bus_id) for g in _gpus(machine)])
     if not isinstance(machine.cuda, Gap) and not (isinstance(machine.nvml, Gap) or with_mig(machine.nvml)):
         clash |= _shared_bus_ids([(f"cuda {g.cuda_index}", g.uuid, g.pci_bus_id) for g in machine.cuda.gpus])
@@ -169,7 +171,8 @@ def _shared_bus_ids(gpus: list[tuple[str, str | Gap, str | Gap]]) -> dict[str, l
 
 
 def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:
-    """NVML sees NVLink between GPUs, and CUDA refuses peer access. Cards without NVLink may have none (GeForce)."""
+    """NVML sees NVLink between GPUs, and CUDA refuses peer access.
+    Cards without NVLink may have none (GeForce)."""
     if isinstance(machine.nvml, Gap) or isinstance(machine.cuda, Gap) or with_mig(machine.nvml):
         return
     by_cuda = {
@@ -195,7 +198,8 @@ def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:
             (
                 Remedy(
                     "the administrator",
-                    "NVLink exists, but CUDA refuses peer access. Check fabric, driver and confidential mode.",
+                    "NVLink exists, but CUDA refuses peer access. Check fabric, "
+                    "driver and confidential mode.",
                     ("nvidia-smi topo -p2p r", "nvidia-smi topo -m"),
                 ),
             ),

@@ -1,4 +1,5 @@
-"""Tables of the GPUs: each of them, the three views side by side, topology and peer access as a heat map, who is on them."""
+"""Tables of the GPUs: each of them, the three views side by side, topology and peer access
+as a heat map, who is on them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -149,7 +150,8 @@ def topology_table(machine: Machine) -> Table:
         "",
         ["", *(f"GPU {b}" for b in names)],
         [[f"GPU {a}", *(_pair_cell(pairs.get(frozenset((a, b)))) for b in names)] for a in names],
-        "NV#: number of NVLinks. PIX, PXB, PHB, NODE, SYS: increasing distance over PCIe. P2P: as NVML reports it; "
+        "NV#: number of NVLinks. PIX, PXB, PHB, NODE, SYS: increasing distance over PCIe. P2P: "
+        "as NVML reports it; "
         "most GeForce cards have none.",
     )
 

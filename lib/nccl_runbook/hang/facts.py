@@ -29,8 +29,9 @@ def needs_all(call: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """One operation of one rank. ``call``: "all_reduce 1024 x Float"; ``state``: completed, started, scheduled, timed-out, or returned
-    (Gloo: it came back, which a time-out does, too); ``age_s``: from its creation to the writing of the dump, None where unknown."""
+    """One operation of one rank. ``call``: "all_reduce 1024 x Float"; ``state``: completed, started,
+    scheduled, timed-out, or returned (Gloo: it came back, which a time-out does, too); ``age_s``: from its
+    creation to the writing of the dump, None where unknown."""
 
     seq: int
     call: str
@@ -45,9 +46,10 @@ class Op:
 class Track:
     """One rank in one group, by sequence numbers of collectives.
 
-    ``enqueued``: the last one that it issued; ``completed``: the last complete one; ``joined``: the last complete one that no member can
-    finish alone, so that all have issued it; ``known``: False where the ring buffer no longer tells; ``opened``: the earliest that is not
-    complete; ``tail``: one letter each for the last numbers of the group (c s o t r as in Op.state, "." not issued, "?" not known).
+    ``enqueued``: the last one that it issued; ``completed``: the last complete one; ``joined``: the last
+    complete one that no member can finish alone, so that all have issued it; ``known``: False where the ring
+    buffer no longer tells; ``opened``: the earliest that is not complete; ``tail``: one letter each for the
+    last numbers of the group (c s o t r as in Op.state, "." not issued, "?" not known).
     """
 
     rank: int
@@ -63,9 +65,10 @@ class Track:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Members called different things at one number. ``calls``: call -> ranks; ``before``: call -> how often it had followed the same
-    predecessor earlier in this group; where nothing stands before it, how often ranks of
-    other groups with the same description have it at that number. ``after``: what most often comes next in this group."""
+    """Members called different things at one number. ``calls``: call -> ranks; ``before``: call -> how
+    often it had followed the same predecessor earlier in this group; where nothing stands before it, how
+    often ranks of other groups with the same description have it at that number. ``after``: what most often
+    comes next in this group."""
 
     seq: int
     calls: Dict[str, List[int]]
@@ -75,8 +78,8 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """One process group. ``certain``: its members stand in a dump, and are not only those that used it; ``tail_from``: the number of the
-    first letter of each ``tail``."""
+    """One process group. ``certain``: its members stand in a dump, and are not only those that used it;
+    ``tail_from``: the number of the first letter of each ``tail``."""
 
     name: str
     desc: str
@@ -89,7 +92,8 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Channel:
-    """Point-to-point operations from ``src`` to ``dst`` that are not complete; -1 where that end left no dump."""
+    """Point-to-point operations from ``src`` to ``dst`` that are not complete;
+    -1 where that end left no dump."""
 
     group: str
     src: int
@@ -101,12 +105,13 @@ class Channel:
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """One rank's dump. ``left_out``: not None where among its last steps is one that no other rank took, or that broke its own habit; then
-    what that habit had there ("tp all_reduce"); ``order``: its operations that are not complete, as issued ("group:number", "group:p2p");
-    ``waiting``: share of the last while that operations were under way, and ``pace_ms`` from one to the next, None where nothing tells;
-    ``late``: share of it for which all others waited for this rank to come, and ``late_ms`` in the middle, None where they did not;
-    ``late_error_ms``: how much of that its clock may be ahead;
-    ``written``: seconds since the epoch, None where the file's time is not to be trusted; ``timed``: it tells when its GPU began."""
+    """One rank's dump. ``left_out``: not None where among its last steps is one that no other rank took,
+    or that broke its own habit; then what that habit had there ("tp all_reduce"); ``order``: its operations
+    that are not complete, as issued ("group:number", "group:p2p"); ``waiting``: share of the last while that
+    operations were under way, and ``pace_ms`` from one to the next, None where nothing tells; ``late``: share
+    of it for which all others waited for this rank to come, and ``late_ms`` in the middle, None where they
+    did not; ``late_error_ms``: how much of that its clock may be ahead; ``written``: seconds since the epoch,
+    None where the file's time is not to be trusted; ``timed``: it tells when its GPU began."""
 
     rank: int
     backend: str
@@ -125,7 +130,8 @@ class Dump:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """The place of one rank's main thread. ``frames``: "function, file:line", innermost first; ``state``: "T" and so on if it is known."""
+    """The place of one rank's main thread. ``frames``: "function, file:line", innermost first; ``state``: "T"
+    and so on if it is known."""
 
     rank: int
     source: str
@@ -144,7 +150,8 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class HangFile:
-    """One file. ``what``: dump, log, stack, live, ras, or "" for none of them; ``problem``: why it was not used, "" if it was."""
+    """One file. ``what``: dump, log, stack, live, ras, or "" for none of them; ``problem``: why
+    it was not used, "" if it was."""
 
     name: str
     what: str
@@ -154,8 +161,9 @@ class HangFile:
 
 @dataclasses.dataclass(frozen=True)
 class Hang:
-    """Everything that was handed over. ``clocks``: those of ranks (by number) against the middle one, to which all times here are
-    brought; empty where they are together. ``looks``: at the ranks while they lived; ``ras``: answers of NCCL's RAS, in order."""
+    """Everything that was handed over. ``clocks``: those of ranks (by number) against the middle one,
+    to which all times here are brought; empty where they are together. ``looks``: at the ranks while they
+    lived; ``ras``: answers of NCCL's RAS, in order."""
 
     files: List[HangFile]
     dumps: List[Dump]

@@ -1,4 +1,5 @@
-"""A hung job from what it left: which rank did not come, of what kind the fault is, who only waited, and what to collect next."""
+"""A hung job from what it left: which rank did not come, of what kind the fault is, who only waited,
+and what to collect next."""
 
 import dataclasses
 import re
@@ -25,7 +26,9 @@ from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.messages.clues import ECHO
 
-LATE_S = 600.0  # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch 2.11): a later file is a copy
+# after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch
+# 2.11): a later file is a copy
+LATE_S = 600.0
 _CAUSE = {
     "skipped": "collective-on-some-ranks-only",
     "mismatch": "collective-mismatch",
@@ -39,7 +42,10 @@ _CAUSE = {
 }
 _STACK_LINE = "nccl-runbook look   # beside the job while it hangs: it shows the stack of each rank"
 _WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
-_STATE = 'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs. Not listed: it ended. T: stopped. Else: busy'
+_STATE = (
+    'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs. Not listed: it ended. T: '
+    "stopped. Else: busy"
+)
 _DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": _STATE}
 _WORST = (
     "dead",
@@ -57,7 +63,8 @@ _WORST = (
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """The answer. ``collective``: where the others wait, "" for nowhere; ``decides``: what to collect next, as a line to paste."""
+    """The answer. ``collective``: where the others wait, "" for nowhere; ``decides``: what to collect
+    next, as a line to paste."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -100,7 +107,8 @@ def judge(hang: Hang) -> Told:
 
 
 def by_look(hang: Hang, told: Told) -> Told:
-    """The answer, or in place of one that is unknown what a look or saved stacks show, under the nearest name that a kind has."""
+    """The answer, or in place of one that is unknown what a look or saved stacks show, under the
+    nearest name that a kind has."""
     saved = [] if hang.dumps or hang.groups else graphs.pictures(hang.stacks)
     picture = next(iter([*live.judge(together(hang.looks)), *saved]), None)
     if picture is None or told.kind != "unknown":
@@ -131,13 +139,15 @@ def by_look(hang: Hang, told: Told) -> Told:
 
 
 def _fell_silent(hang: Hang, found: graphs.Graph, quiet: list[Accused]) -> Told:
-    """Without dumps: the log of a rank that is busy is as silent as that of a dead one, so no rank is named."""
+    """Without dumps: the log of a rank that is busy is as silent as that of a dead
+    one, so no rank is named."""
     return Told(
         "unknown",
         (),
         tuple(sorted(found.waits)),
         f"{counted(len(found.waits), 'rank')} waited in "
-        f"{graphs.places(Counter(graphs.called(hang, w) for w in found.all()))}; {rank_names([a.rank for a in quiet])} fell "
+        f"{graphs.places(Counter(graphs.called(hang, w) for w in found.all()))}; "
+        f"{rank_names([a.rank for a in quiet])} fell "
         "silent: dead, stopped or busy; the logs alone do not show which.",
         cause=_CAUSE["dead"],
         status="possible",
@@ -204,7 +214,8 @@ def _guilty(hang: Hang, found: graphs.Graph, accused: list[Accused]) -> Told:
 
 
 def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Evidence]:
-    """What a reader must know if nothing shows that the job stood still: no time-out, and the files have no time, or that of a copy."""
+    """What a reader must know if nothing shows that the job stood still: no time-out, and the files have
+    no time, or that of a copy."""
     stood = any(
         w.op.state == "timed-out" or w.op.age_s is not None and w.op.age_s <= w.op.timeout_ms / 1000 + LATE_S
         for w in waits
@@ -216,7 +227,8 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
         return []
     return [
         Evidence(
-            "nothing here shows when the dumps were written (copies, or an archive): if the job was still moving, a rank one step "
+            "nothing here shows when the dumps were written (copies, or an archive): "
+            "if the job was still moving, a rank one step "
             "behind looks the same. A second set of dumps, taken ten seconds later, decides",
             "times of the files",
         )
@@ -248,7 +260,8 @@ def _nobody(hang: Hang, found: graphs.Graph) -> Told:
             unknown,
             decides=f"collect dump or log of {rank_names(perhaps)}",
             sentence=f"{counted(len(victims), 'rank')} "
-            f"wait{'s' * (len(victims) == 1)} in {there}; of {rank_names(perhaps)} nothing is known, so no rank is named.",
+            f"wait{'s' * (len(victims) == 1)} in {there}; of {rank_names(perhaps)} nothing is known, "
+            "so no rank is named.",
         )
     if any(w.on for w in found.all() if w.first):
         return Told(
@@ -268,7 +281,8 @@ def _nobody(hang: Hang, found: graphs.Graph) -> Told:
             unknown,
             decides="collect the dumps, logs or stacks of all ranks",
             sentence=f"all "
-            f"{counted(len(victims), 'rank')} in these files wait in {there}; they do not show whether the group has more ranks.",
+            f"{counted(len(victims), 'rank')} in these files wait in {there}; they do not show whether the "
+            "group has more ranks.",
         )
     logged = any(r.timeouts for r in hang.logs.ranks)
     if late := [
@@ -296,8 +310,8 @@ def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
     words = (
-        f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left out"
-        * bool(left_out)
+        f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left "
+        "out" * bool(left_out)
     )
     return [
         Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")
@@ -314,7 +328,8 @@ def _apart(hang: Hang) -> list[Evidence]:
     return (
         [
             Evidence(
-                f"the clocks of hosts differ: {words} (+- {error:.2f} s, measured by operations that end everywhere at "
+                f"the clocks of hosts differ: {words} (+- {error:.2f} s, measured by operations that "
+                "end everywhere at "
                 "once). Times are shifted to one clock. Events closer than that error have no known order",
                 "dumps",
             )
@@ -364,7 +379,8 @@ def _nothing_open(hang: Hang) -> Told:
         "the same calls." + " A slow rank cannot be detected: Gloo records no ends." * blind,
         evidence=(
             Evidence(
-                f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in most of at least 16 "
+                f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in "
+                "most of at least 16 "
                 "operations of all ranks (Gloo, torch 2.13)",
                 "dumps",
             ),
@@ -427,8 +443,8 @@ def findings(hang: Hang) -> list[Finding]:
 
 
 def hang_told(told: Told, launcher: str = "") -> Finding:
-    """Who did not come. A picture of the past proves no health: without an open operation it is no more than that. A rank that only
-    possibly did not come is a warning: the job may have been moving."""
+    """Who did not come. A picture of the past proves no health: without an open operation it is no more than
+    that. A rank that only possibly did not come is a warning: the job may have been moving."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(
         told.kind, Severity.WARN if told.status == "possible" and told.culprits else Severity.BROKEN
     )
@@ -446,7 +462,8 @@ def hang_told(told: Told, launcher: str = "") -> Finding:
                 "and prints the counts.",
                 (
                     "from nccl_guards import check_minibatches   # one file to copy: lib/nccl_guards.py",
-                    "check_minibatches(minibatches=(len(responses), world_size))   # its message shows 3 // 4 = 0",
+                    "check_minibatches(minibatches=(len(responses), world_size))   "
+                    "# its message shows 3 // 4 = 0",
                 ),
             ),
         )

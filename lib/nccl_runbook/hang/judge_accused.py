@@ -41,7 +41,8 @@ RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both outpu
 
 @dataclasses.dataclass(frozen=True)
 class Accused:
-    """One rank that did not come, or called something else. ``frame``: where it was, "" if unknown; ``doubtful``: possible at most."""
+    """One rank that did not come, or called something else. ``frame``: where it was, "" if unknown;
+    ``doubtful``: possible at most."""
 
     rank: int
     kind: str
@@ -127,8 +128,9 @@ def quoted(line: LogLine) -> Evidence:
 
 
 def raised(hang: Hang) -> list[LogLine]:
-    """The first error of a rank's own, and those that may have come before it as far as the clocks of their hosts tell. Beside dumps
-    others need not have said anything: who left none, and whose log ends with its error, is gone. One that goes on was handled."""
+    """The first error of a rank's own, and those that may have come before it as far as the clocks of their
+    hosts tell. Beside dumps others need not have said anything: who left none, and whose log ends with its
+    error, is gone. One that goes on was handled."""
     told = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
     alive = {d.rank for d in hang.dumps}
     gone = [
@@ -167,8 +169,8 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
     left_out = not swapped and difference.after.get(usual) == call
     says = (
-        f"called {call} while the others called {usual}, as number {difference.seq} of {group_name(hang, group.name)}"
-        + ": it skipped that call, this is the next" * left_out
+        f"called {call} while the others called {usual}, as number {difference.seq} of "
+        f"{group_name(hang, group.name)}" + ": it skipped that call, this is the next" * left_out
     )
     return Accused(
         rank,
@@ -229,7 +231,8 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
 
 
 def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
-    """Whether ranks of several groups wait for it, and it completed all that it issued. One that left a call out goes on to the next."""
+    """Whether ranks of several groups wait for it, and it completed all that it issued. One that left
+    a call out goes on to the next."""
     last = {g.name: t for g in hang.groups for t in g.tracks if t.rank == rank}
     return len({w.group for w in waits}) > 1 and all(
         t.known and t.completed >= t.enqueued for t in last.values()
@@ -237,11 +240,13 @@ def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
 
 
 def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
-    """A rank that went another way than in all its steps before, past what others now wait for; it may wait for somebody else itself."""
+    """A rank that went another way than in all its steps before, past what others now wait for; it may wait
+    for somebody else itself."""
     wait, own = waits[0], found.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
     says = (
-        f"{'came late to' if issued else 'has not called'} {called(hang, wait)}, which came at this place in earlier steps: "
+        f"{'came late to' if issued else 'has not called'} {called(hang, wait)}, "
+        "which came at this place in earlier steps: "
         f"it is in {called(hang, own)}"
     )
     return Accused(
@@ -272,8 +277,9 @@ def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
 
 
 def silent(hang: Hang, found: Graph) -> list[Accused]:
-    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when the others spoke up. One that is
-    killed, stopped or busy does so alike; where all others broke off as they lost a connection, the first lost it to one that ended."""
+    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when
+    the others spoke up. One that is killed, stopped or busy does so alike; where all others broke off as they
+    lost a connection, the first lost it to one that ended."""
     candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
     quiet = {
         r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)
@@ -333,12 +339,14 @@ def slow(hang: Hang) -> list[Accused]:
 
 # --- what NCCL's RAS printed: which ranks it lost, and which launched another number of collectives than most
 
-# A rank's number in a communicator is its number in the job only if the communicator spans the job. One answer shows no standstill,
-# so whatever rests on a single answer is possible at most. An answer without a majority does not show which side is wrong.
+# A rank's number in a communicator is its number in the job only if the communicator spans the job.
+# One answer shows no standstill, so whatever rests on a single answer is possible at most. An answer without
+# a majority does not show which side is wrong.
 
 
 def by_ras(answers: list[RasAnswer]) -> list[Accused]:
-    """Ranks that RAS lost; if it lost none, those that are apart from most in every communicator where ranks differ."""
+    """Ranks that RAS lost; if it lost none, those that are apart from most in every
+    communicator where ranks differ."""
     numbers = {
         _who(c, r): r.rank
         for a in answers
@@ -373,7 +381,10 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
             ]
         )
     if calls and not _moved(answers):
-        return f"ranks launched different numbers of {', '.join(calls)}: NCCL's RAS cannot show which side is wrong."
+        return (
+            f"ranks launched different numbers of {', '.join(calls)}: "
+            "NCCL's RAS cannot show which side is wrong."
+        )
     return "NCCL's RAS shows no lost rank, and no rank whose counts differ while nothing moves."
 
 
@@ -387,7 +398,8 @@ def _who(communicator: RasCommunicator, rank: RasRank) -> tuple:
 
 
 def _lost(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
-    """Ranks that are missing where at least as many answer: of two halves of a network each takes the other for lost."""
+    """Ranks that are missing where at least as many answer: of two halves of a network each
+    takes the other for lost."""
     return {
         _who(c, r): (
             "dead" if r.missing == "considered dead" else "unknown",

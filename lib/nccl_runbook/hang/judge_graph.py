@@ -2,8 +2,8 @@
 
 An edge goes from each rank with an operation that is not complete to every member that has not issued it.
 
-A rank is accused where the record proves that others wait for it and that it waits for nobody. What is not known (no dump, an
-overwritten ring, a dump older than what others completed) is never taken for absence.
+A rank is accused where the record proves that others wait for it and that it waits for nobody. What is not
+known (no dump, an overwritten ring, a dump older than what others completed) is never taken for absence.
 """
 
 import collections
@@ -40,12 +40,14 @@ from nccl_runbook.hang.live.judge_ranks import (
     words_of,
 )
 
-YOUNG_S = 1.0  # an operation this young when the dump was written was under way, not stuck: seen in healthy Gloo dumps (torch 2.13)
-# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch looks for completions ten
-# times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
+# an operation this young when the dump was written was under way, not stuck: seen
+# in healthy Gloo dumps (torch 2.13)
+YOUNG_S = 1.0
+# shares of time in operations: a straggler of 200 ms gave 0.46 where the others had 0.98 or more, as torch
+# looks for completions ten times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
 WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
-# as torch 2.2 to 2.13 name them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp), and the size of what has to agree: one changed byte in a
-# file makes a call that is none
+# as torch 2.2 to 2.13 name them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp), and the size of what has
+# to agree: one changed byte in a file makes a call that is none
 _IS_CALL = re.compile(
     r"(all_?reduce|broadcast|reduce|all_?gather|reduce_scatter|all_?to_?all|gather|scatter|barrier|coalesced)"
     r"(_[a-z_]+)?( \d+ x (?:[A-Z]\w+|\?))?"
@@ -58,8 +60,9 @@ COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still in something earlier; ``perhaps``:
-    members of whom nothing is known; neither: all are there, and it still does not end. ``first``: nothing issued earlier is open."""
+    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still
+    in something earlier; ``perhaps``: members of whom nothing is known; neither: all are there, and it still
+    does not end. ``first``: nothing issued earlier is open."""
 
     rank: int
     group: str
@@ -117,9 +120,10 @@ def graph(hang: Hang) -> Graph:
 
 
 def _unended(hang: Hang, dumps: _Dumps) -> dict[int, Wait]:
-    """Ranks whose first open operation peers have completed, though no member completes it alone: their GPU ran it, or it could not have
-    ended anywhere, and they do not see its end. Seen in NCCL dumps of torch 2.8 after an error of the GPU. Where members called different
-    things nothing follows, nor where most of them are in that state."""
+    """Ranks whose first open operation peers have completed, though no member completes it alone: their GPU
+    ran it, or it could not have ended anywhere, and they do not see its end. Seen in NCCL dumps of torch
+    2.8 after an error of the GPU. Where members called different things nothing follows, nor where most
+    of them are in that state."""
     waits = {}
     for group in hang.groups:
         sure, differ = credible(group), _first_difference(group)
@@ -149,7 +153,8 @@ def _first_difference(group: Group) -> float:
 
 
 def credible(group: Group) -> dict[int, Track]:
-    """Tracks that can be believed to be up to date: none that lacks what others could only complete together with it."""
+    """Tracks that can be believed to be up to date: none that lacks what others could only
+    complete together with it."""
     reached = max((t.joined for t in group.tracks), default=0)
     return {t.rank: t for t in group.tracks if t.known and t.enqueued >= reached}
 
@@ -187,7 +192,8 @@ def _collective(group: Group, track: Track, sure: dict[int, Track], dumps: _Dump
 
 
 def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
-    """Who has more open operations on a channel than the other end waits for that end; equal numbers: its GPU is not there yet."""
+    """Who has more open operations on a channel than the other end waits for that end; equal numbers:
+    its GPU is not there yet."""
     op, name = channel.first, f"{channel.group}:p2p"
     if op is None or is_young(op):
         return
@@ -208,7 +214,8 @@ def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
 
 
 def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
-    """Ranks with an operation open that every peer with entries of that group has completed, or that do not see its end."""
+    """Ranks with an operation open that every peer with entries of that group has completed,
+    or that do not see its end."""
     accused = dict(found.unended)
     on_the_host = {
         d.rank for d in hang.dumps if d.backend == "gloo"
@@ -242,8 +249,8 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
 
 
 def not_started(hang: Hang, found: Graph) -> dict[int, Wait]:
-    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most members, or of the only other, are
-    in. Who never records a start was not timed."""
+    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most
+    members, or of the only other, are in. Who never records a start was not timed."""
     timed = {d.rank for d in hang.dumps if d.timed}
     places = grouped(
         ((w.group, w.op.seq), w) for w in found.all() if w.first and not w.p2p and not w.on and not w.perhaps
@@ -258,7 +265,8 @@ def not_started(hang: Hang, found: Graph) -> dict[int, Wait]:
 
 
 def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
-    """Ranks that wait themselves, and that others wait for in just what their own habit had where they lately took a step of their own."""
+    """Ranks that wait themselves, and that others wait for in just what their own habit had where they lately
+    took a step of their own."""
     left_out = {d.rank: d.left_out for d in hang.dumps if d.left_out}
     purpose = {g.name: g.name if g.desc in ("", "undefined") else g.desc for g in hang.groups}
     return {
@@ -277,7 +285,8 @@ def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
 
 
 def odd_ones(difference: Difference) -> tuple[str, set[int]]:
-    """Of what members called at one number: the expected call, and who called another; nobody where it is even and nothing was usual."""
+    """Of what members called at one number: the expected call, and who called another; nobody where
+    it is even and nothing was usual."""
     for weight in (lambda call: len(difference.calls[call]), lambda call: difference.before.get(call, 0)):
         usual, second = sorted(difference.calls, key=weight, reverse=True)[:2]
         if weight(usual) > weight(second):
@@ -296,7 +305,8 @@ def odd_ones(difference: Difference) -> tuple[str, set[int]]:
 
 
 def against_habit(hang: Hang, found: Graph) -> list[int]:
-    """Of ranks that wait for each other, those that took a step which they, or everybody, never took before; only if others did not."""
+    """Of ranks that wait for each other, those that took a step which they, or everybody, never took
+    before; only if others did not."""
     on = {rank: {r for w in waits if w.first for r in w.on} for rank, waits in found.waits.items()}
     ranks = {rank for rank, others in on.items() if any(rank in on.get(other, ()) for other in others)}
     odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
@@ -304,8 +314,9 @@ def against_habit(hang: Hang, found: Graph) -> list[int]:
 
 
 def stragglers(hang: Hang) -> dict[int, str]:
-    """Ranks that were far less in operations than all others, which mostly wait, for them; and how much, in words. Else the one for which
-    all others waited each time: torch sees ends up to 100 ms late, and on a crowded host later still, but not when a call was made."""
+    """Ranks that were far less in operations than all others, which mostly wait, for them; and how much,
+    in words. Else the one for which all others waited each time: torch sees ends up to 100 ms late, and
+    on a crowded host later still, but not when a call was made."""
     rows = sorted((d.waiting, d.rank) for d in hang.dumps if d.waiting is not None)
     gaps = [b[0] - a[0] for a, b in zip(rows, rows[1:])]
     cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
@@ -320,7 +331,8 @@ def stragglers(hang: Hang) -> dict[int, str]:
     ):
         return _latecomer(hang)
     return {
-        r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least {least * 100:.0f} %"
+        r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least "
+        f"{least * 100:.0f} %"
         for share, r in rows[: cut + 1]
     }
 
@@ -334,7 +346,8 @@ def _latecomer(hang: Hang) -> dict[int, str]:
 
 
 def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
-    """The one rank that all others waited for: in words, for which share of time, and whether its clock cannot be the reason."""
+    """The one rank that all others waited for: in words, for which share of time, and whether its
+    clock cannot be the reason."""
     dumps = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
     return {
         d.rank: (
@@ -348,7 +361,8 @@ def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
 
 
 def uneven(hang: Hang, rank: int) -> list[Count]:
-    """What the rank said about its number of minibatches, and what another one said, if it had fewer than all others."""
+    """What the rank said about its number of minibatches, and what another one said,
+    if it had fewer than all others."""
     own = [c for c in hang.counts if c.rank == rank]
     others = [c for c in hang.counts if c.rank != rank]
     return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []
@@ -444,13 +458,15 @@ def top_of(stack: SavedStack) -> str:
 def seen_in(stack: SavedStack) -> Evidence:
     """The top of a stack as evidence."""
     return Evidence(
-        f"rank {stack.rank}: {stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(),
+        f"rank {stack.rank}: "
+        f"{stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(),
         stack.source,
     )
 
 
 def is_elsewhere(stack: Stack) -> bool:
-    """In no call of torch.distributed, and it waits neither for its GPU nor for a thread or a data loader of its own."""
+    """In no call of torch.distributed, and it waits neither for its GPU nor for a thread
+    or a data loader of its own."""
     return (
         bool(stack.frames)
         and not waits_in(stack)
@@ -506,7 +522,8 @@ def _view(rank: int, stack: Stack) -> RankView:
 
 
 def _is_in_collective(seen: list[Stack]) -> bool:
-    """Whether it waits there for all others. Who stays in one wait for its GPU waits for a collective that it has issued."""
+    """Whether it waits there for all others. Who stays in one wait for its GPU waits for
+    a collective that it has issued."""
     where = waits_in(seen[0])
     issued = any(DISTRIBUTED.search(f.file) and f.function == where for f in seen[0].frames)
     return bool(where) and not _POINT_TO_POINT.search(where) and (issued or len(seen) > 1)

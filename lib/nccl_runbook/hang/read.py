@@ -1,4 +1,5 @@
-"""What a hung job left, put together: dumps of its ranks, logs, saved stacks, live looks. One dump at a time, in any order."""
+"""What a hung job left, put together: dumps of its ranks, logs, saved stacks, live looks.
+One dump at a time, in any order."""
 
 import collections
 import dataclasses
@@ -45,7 +46,8 @@ _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1
 
 
 def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
-    """The facts in these files and folders. Never raises for what is in them: a file that cannot be used says why in ``files``."""
+    """The facts in these files and folders. Never raises for what is in them: a file that cannot
+    be used says why in ``files``."""
     limit = limit or Limit()
     inputs = _Inputs(paths, limit)
     readings = _one_a_rank(inputs)
@@ -197,7 +199,8 @@ class _Inputs:
 
 
 def rank_of(name: str) -> int | None:
-    """The rank in a dump's name: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last number where no word says."""
+    """The rank in a dump's name: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last
+    number where no word says."""
     base = os.path.basename(name)
     word = re.search(r"rank[_.-]?(\d{1,7})(?![\d_])", base, re.I)
     numbers = re.findall(r"(?<!\d)\d{1,7}(?!\d)", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
@@ -205,7 +208,8 @@ def rank_of(name: str) -> int | None:
 
 
 def _one_a_rank(inputs: _Inputs) -> dict[int, Reading]:
-    """One dump for each rank. Of two that say they are the same rank neither is used, unless one is a later dump of the other."""
+    """One dump for each rank. Of two that say they are the same rank neither is used, unless one
+    is a later dump of the other."""
     claims: dict[int, list[tuple[str, Reading]]] = collections.defaultdict(list)
     for name, reading in sorted(inputs.read, key=lambda pair: pair[0]):
         rank = rank_of(name)
@@ -234,7 +238,10 @@ def _one_a_rank(inputs: _Inputs) -> dict[int, Reading]:
             claims[rank].append((name, reading))
     chosen = {rank: newest for rank, rows in claims.items() if (newest := _newest(rank, rows, inputs))}
     for rank, seconds in earlier(chosen, inputs.stamps()).items():
-        why = f"{EARLIER} (or its clock is wrong): its log ends {seconds:.0f} s before that of another rank begins"
+        why = (
+            f"{EARLIER} (or its clock is wrong): its log ends {seconds:.0f} s before that of "
+            "another rank begins"
+        )
         inputs.files = [
             dataclasses.replace(f, problem=why) if f.name == inputs.names[rank] else f for f in inputs.files
         ]
@@ -273,7 +280,8 @@ def _earlier_logs(names: list[str]) -> dict[str, str]:
 
 
 def _members(readings: dict[int, Reading], logged: set[int]) -> dict[_Key, bool]:
-    """The groups, by name and members: one name may stand for several sets of ranks. Whether a dump says who the members are."""
+    """The groups, by name and members: one name may stand for several sets of ranks. Whether a dump
+    says who the members are."""
     groups: dict[_Key, bool] = {}
     users = grouped(
         (name, rank)
@@ -300,7 +308,8 @@ def _members(readings: dict[int, Reading], logged: set[int]) -> dict[_Key, bool]
 def _with_logs(
     groups: list[Group], rows: list[RankLog], everybody: list[RankLog], stacked: set[int]
 ) -> list[Group]:
-    """Ranks without a dump, as far as watchdog and heartbeat lines show: last number issued, last completed, and which timed out."""
+    """Ranks without a dump, as far as watchdog and heartbeat lines show: last number issued, last
+    completed, and which timed out."""
     world = sorted(
         {r.rank for r in everybody}
         | stacked
@@ -348,8 +357,9 @@ def _log_track(row: RankLog, label: str) -> Track:
 
 
 def _odd(readings: dict[int, Reading]) -> dict[int, list[str] | None]:
-    """Of ranks with a step that broke their own habit and few others share, or that nobody else took from where others went elsewhere: what
-    their habit, or that of the others, had in the place of such steps. None for all others."""
+    """Of ranks with a step that broke their own habit and few others share, or that nobody else took
+    from where others went elsewhere: what their habit, or that of the others, had in the place of such
+    steps. None for all others."""
     holders = collections.Counter(step for reading in readings.values() for step in reading.steps)
     passed = collections.Counter(
         place for reading in readings.values() for place in {at for _, at, _ in reading.steps.values()}
@@ -413,8 +423,8 @@ def _track_of_status(
     highest: int,
     file: str,
 ) -> Track:
-    """A rank without an entry of the group. ``status``: what its table of groups says, where such tables fit the entries of the others;
-    who issued less than those completed (``done``) may have been asked before."""
+    """A rank without an entry of the group. ``status``: what its table of groups says, where such tables fit
+    the entries of the others; who issued less than those completed (``done``) may have been asked before."""
     if status is None:
         return Track(rank, 0, 0, 0, bool(reading.entries) and not reading.wrapped, source=logs.short(file))
     issued, complete = status
@@ -456,7 +466,8 @@ def _track(
 
 
 def _differences(columns: dict[int, Column], readings: dict[int, Reading]) -> list[Difference]:
-    """Numbers at which members called different things. Columns that hold the same bytes are compared at the speed of memory."""
+    """Numbers at which members called different things. Columns that hold the same bytes are
+    compared at the speed of memory."""
     if len(columns) < 2:
         return []
     calls = {h: text for r in columns for h, text in readings[r].calls.items()}
@@ -510,7 +521,8 @@ def _unlike(left: Column, right: Column) -> list[int]:
 
 
 def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict[int, int]:
-    """How often each call had followed, in this group, what stands before ``seq``: on the rank that remembers most."""
+    """How often each call had followed, in this group, what stands before ``seq``: on the
+    rank that remembers most."""
     best = max(columns.values(), key=lambda c: min(seq, c.first + len(c.calls)) - c.first)
     end = seq - best.first
     before = best.calls[max(0, end - HISTORY) : end]

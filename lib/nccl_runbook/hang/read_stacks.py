@@ -1,4 +1,5 @@
-"""Python stacks that somebody saved: `py-spy dump`, faulthandler, live looks. Text and JSON only; nothing is executed."""
+"""Python stacks that somebody saved: `py-spy dump`, faulthandler, live looks.
+Text and JSON only; nothing is executed."""
 
 import contextlib
 import os
@@ -29,7 +30,8 @@ def looks_like_stacks(text: str) -> bool:
 
 
 def read(name: str, text: str) -> Stack | None:
-    """The main thread of the process, with the rank from the file's name or the process's words; None if the rank is unknown."""
+    """The main thread of the process, with the rank from the file's name or the process's words;
+    None if the rank is unknown."""
     printed = _RANK.search(text[:4000])
     rank = int(printed[1] or printed[2]) if printed else rank_of_name(os.path.basename(name))
     threads = (
@@ -77,7 +79,8 @@ def looks_in(value: Any, depth: int = 0) -> list[dict]:
 
 
 def whole_looks(looks: Iterable[Any]) -> list[Live]:
-    """Those in which every sample has its threads, every GPU its figures, and times are numbers of seconds, as a look of ours has."""
+    """Those in which every sample has its threads, every GPU its figures, and times are numbers
+    of seconds, as a look of ours has."""
     from nccl_runbook.core.records import RecordError, read
 
     whole = []

@@ -1,4 +1,5 @@
-"""Tables of a hung job: who stands where. Ranks in the same place share a row, so that 1,024 of them fit a page."""
+"""Tables of a hung job: who stands where. Ranks in the same place share a row, so that
+1,024 of them fit a page."""
 
 import dataclasses
 import itertools
@@ -52,7 +53,8 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
-    """Ranks against sequence numbers; a word says what the colour says. What all have done at the beginning shares a column."""
+    """Ranks against sequence numbers; a word says what the colour says. What all have done at the
+    beginning shares a column."""
     # of a rank that left no dump only its log tells how far it came
     tails = {
         t.rank: t.tail
@@ -105,7 +107,8 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:
-    """How far each rank came in each group, culprits first: last issued, last completed, and what it is in."""
+    """How far each rank came in each group, culprits first: last issued, last
+    completed, and what it is in."""
     return Table(
         "How far each rank came",
         ["rank", "group", "last issued", "last completed", "open", "at", "from"],

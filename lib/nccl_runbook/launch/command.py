@@ -1,4 +1,5 @@
-"""The user's own command, run once with a deadline: its figures are read out of what it prints, and nothing of it outlives this."""
+"""The user's own command, run once with a deadline: its figures are read out of what it prints, and
+nothing of it outlives this."""
 
 import contextlib
 import json
@@ -17,8 +18,8 @@ from nccl_runbook.core.facts import Sample, grouped
 from nccl_runbook.launch.stop import never
 
 _SUPERVISED = Path(__file__).with_name("supervised.py")
-# Regular expressions run in a process of their own: one that backtracks without end holds Python's lock, and neither a
-# deadline nor a signal ends that. It dies with whoever started it (PR_SET_PDEATHSIG).
+# Regular expressions run in a process of their own: one that backtracks without end holds Python's lock, and
+# neither a deadline nor a signal ends that. It dies with whoever started it (PR_SET_PDEATHSIG).
 _MATCHER = """
 import ctypes, json, re, select, sys
 if sys.platform == "linux":
@@ -69,8 +70,9 @@ STOP_S = 0.2  # how soon a stop is seen
 
 @contextlib.contextmanager
 def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[subprocess.Popen]:
-    """The command, printing to ``out``. At the end every process that came of it is ended, and none else: closed input is the
-    supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot be started: no such program, or too long."""
+    """The command, printing to ``out``. At the end every process that came of it is ended, and none else:
+    closed input is the supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot
+    be started: no such program, or too long."""
     if not shutil.which(argv[0], path=env.get("PATH", os.defpath)):
         why = (
             "it is not executable"
@@ -102,7 +104,8 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
 
 @contextlib.contextmanager
 def _matcher(program: str, *arguments: str, **more: Any) -> Iterator[subprocess.Popen]:
-    """A child that matches; killed at the end. In a session of its own: Ctrl-C is for the runner to answer."""
+    """A child that matches; killed at the end. In a session of its own: Ctrl-C
+    is for the runner to answer."""
     with subprocess.Popen(
         [sys.executable, "-S", "-E", "-c", program, *arguments],
         stdin=subprocess.PIPE,
@@ -119,8 +122,8 @@ def _matcher(program: str, *arguments: str, **more: Any) -> Iterator[subprocess.
 def first_line(pattern: str, log: str) -> ContextManager[subprocess.Popen]:
     """A child that prints the first line of the file ``log`` in which the regular expression is found.
 
-    The file may grow until the child's standard input is closed. The child ends with FOUND or NOT_FOUND, and with
-    another exit code if it could not search.
+    The file may grow until the child's standard input is closed. The child ends with FOUND or NOT_FOUND, and
+    with another exit code if it could not search.
     """
     return _matcher(_FIRST_LINE, pattern, log, stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
@@ -146,7 +149,8 @@ def ends(
     stopped: Callable[[], str] = never,
     search: Optional[subprocess.Popen] = None,
 ) -> bool:
-    """Whether the job, or the search of its log if there is one, ends within so many seconds and before ``stopped`` says why not."""
+    """Whether the job, or the search of its log if there is one, ends within so many seconds and before
+    ``stopped`` says why not."""
     until = time.monotonic() + seconds
     while not stopped() and time.monotonic() < until:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -165,8 +169,8 @@ def run(
     deadline_s: float,
     stopped: Callable[[], str] = never,
 ) -> Sample:
-    """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any in the pattern the figure is
-    the seconds of the whole run."""
+    """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any
+    in the pattern the figure is the seconds of the whole run."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as found, _matcher(_FIGURES, figure.pattern, stdout=found) as matcher:
         with supervised(argv, env, matcher.stdin) as child:
@@ -197,6 +201,7 @@ def compiled(figure: str) -> Pattern:
         raise ValueError(f"--figure {figure!r} is not a regular expression: {error}") from None
     if figure and not (pattern.groups == 1 or pattern.groups and len(pattern.groupindex) == pattern.groups):
         raise ValueError(
-            f"--figure {figure!r} needs one group around the number, such as 'sync ([0-9.]+) s', or named groups"
+            f"--figure {figure!r} needs one group around the number, "
+            "such as 'sync ([0-9.]+) s', or named groups"
         )
     return pattern

@@ -22,10 +22,12 @@ from nccl_runbook.launch.warm_link import START_S, EngineError, WarmLink, enviro
 
 __all__ = ["Engine", "EngineError"]
 
-# these act when a communicator is made (FI_ and UCX_: when NCCL's net plugin is loaded for it), so a fork may differ in them; all others
-# (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads) act when torch is imported and need a warm process of their own (torch 2.11 and 2.13)
+# these act when a communicator is made (FI_ and UCX_: when NCCL's net plugin is loaded for it), so a fork may
+# differ in them; all others (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads) act when torch is imported
+# and need a warm process of their own (torch 2.11 and 2.13)
 _FORK_MAY_DIFFER = re.compile(
-    r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|RANK|WORLD_SIZE|LOCAL_RANK"
+    r"(NCCL_(?!RUNBOOK)|TORCH_NCCL_|TORCH_FR_|GLOO_|TP_|FI_|UCX_)\w+|CUDA_VISIBLE_DEVICES|MASTER_(ADDR|PORT)|"
+    r"RANK|WORLD_SIZE|LOCAL_RANK"
 )
 # what a rank file imports
 _BESIDE = {
@@ -44,8 +46,8 @@ KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 ABOVE_STOPPED = "T (the process above it)"
 END_S = 2.0  # after the budget: until ranks that hang have shown where, and are gone
 HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it
-# NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's file and subsystem filter
-# would hide it, so they are left out.
+# NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's
+# file and subsystem filter would hide it, so they are left out.
 LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
 _VIA = re.compile(
     r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)"
@@ -58,9 +60,10 @@ _TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
 class Tally:
     """What NCCL's own log says of one world, counted while it streams by: the proof that a toggle acted.
 
-    Wording read in NCCL 2.28.9 and 2.30.7 (transport/*.cc, misc/param.cc): ``Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM``,
-    ``... via SHM/direct/direct``, ``... [send] via NET/Socket/0``, ``NCCL_P2P_DISABLE set by environment to 1``; with TUNING among the
-    subsystems ``AllReduce: 4194304 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..23}`` (seen, 2.28.9).
+    Wording read in NCCL 2.28.9 and 2.30.7 (transport/*.cc, misc/param.cc): ``Channel 00/0 : 0[0] -> 1[1]
+    via P2P/CUMEM``, ``... via SHM/direct/direct``, ``... [send] via NET/Socket/0``, ``NCCL_P2P_DISABLE set
+    by environment to 1``; with TUNING among the subsystems ``AllReduce: 4194304 Bytes -> Algo RING proto
+    SIMPLE channel{Lo..Hi}={0..23}`` (seen, 2.28.9).
     """
 
     def __init__(self) -> None:
@@ -81,13 +84,15 @@ class Tally:
             self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
 
     def seen(self) -> Union[Tuple[Dict[str, int], List[str]], Tuple[Gap, Gap]]:
-        """Connections by transport over all ranks, and ``NAME=value`` of every variable that NCCL says it took from the environment."""
+        """Connections by transport over all ranks, and ``NAME=value`` of every variable that NCCL says
+        it took from the environment."""
         silent = Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
         return (dict(self._via), sorted(self._taken)) if self._info else (silent, silent)
 
 
 class _Running:
-    """One world between its request and its last report. The outcome of a rank is "late" until its end is reported."""
+    """One world between its request and its last report. The outcome of a rank is "late"
+    until its end is reported."""
 
     def __init__(self, number: int, request: WorldRequest, folder: Optional[Path]) -> None:
         self.number, self.request, self.folder = number, request, folder
@@ -100,7 +105,8 @@ class _Running:
         self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
 
     def note(self, rank: int, what: str) -> None:
-        """``rank`` is "ready" to start, or has "finished" its last collective: the world is ``ready`` or ``idle`` when every rank is."""
+        """``rank`` is "ready" to start, or has "finished" its last collective: the world is ``ready``
+        or ``idle`` when every rank is."""
         self.marks[what].add(rank)
         if len(self.marks["ready"] | self.marks["finished"]) == len(self.ranks):
             self.ready.set()
@@ -113,12 +119,13 @@ class _Running:
 
 
 class Engine(contextlib.AbstractContextManager):
-    """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with a deadline, each in fresh processes.
+    """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with
+    a deadline, each in fresh processes.
 
-    ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them relative to ``root`` if given.
-    ``run`` and ``run_all`` block; ``cancel`` from another thread ends what runs, and so does ``stopped`` once it says why.
-    ``until``: the end of the budget, by time.monotonic(); nothing waits longer.
-    Raises EngineError if the interpreter cannot import torch.
+    ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them
+    relative to ``root`` if given. ``run`` and ``run_all`` block; ``cancel`` from another thread ends what
+    runs, and so does ``stopped`` once it says why. ``until``: the end of the budget, by time.monotonic();
+    nothing waits longer. Raises EngineError if the interpreter cannot import torch.
     """
 
     def __init__(
@@ -142,7 +149,8 @@ class Engine(contextlib.AbstractContextManager):
         return self.run_all([request])[0]
 
     def run_all(self, requests: List[WorldRequest], keep: bool = True) -> List[World]:
-        """Run these worlds at the same time; returns when the last has ended. ``keep``: list them in ``history``."""
+        """Run these worlds at the same time; returns when the last has ended.
+        ``keep``: list them in ``history``."""
         running = [self._start(request) for request in requests]
         try:
             for world in running:
@@ -172,10 +180,12 @@ class Engine(contextlib.AbstractContextManager):
     def run_in_turn(
         self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False
     ) -> List[World]:
-        """Run these worlds one after the other, until ``enough`` says so or ``cancel`` is called; only what no result can feel overlaps.
+        """Run these worlds one after the other, until ``enough`` says so or ``cancel`` is called; only what
+        no result can feel overlaps.
 
-        While one runs, the ranks of the next ones are forked, make their CUDA contexts and wait; and nobody waits for processes to exit
-        whose last collective is over. Beside a world that is ``timed`` nothing is set up, and nothing is still being taken down.
+        While one runs, the ranks of the next ones are forked, make their CUDA contexts and wait; and nobody
+        waits for processes to exit whose last collective is over. Beside a world that is ``timed`` nothing
+        is set up, and nothing is still being taken down.
         """
         waiting, held, begun, cancels = list(requests), [], [], self._cancels
 
@@ -210,7 +220,8 @@ class Engine(contextlib.AbstractContextManager):
         return worlds
 
     def software(self) -> Dict[str, Any]:
-        """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the devices that CUDA shows a rank."""
+        """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the
+        devices that CUDA shows a rank."""
         if self._software is None:
             rank = self.run_all([WorldRequest("software", "view.py", [None], deadline_s=60)], keep=False)[
                 0
@@ -245,7 +256,8 @@ class Engine(contextlib.AbstractContextManager):
         )
 
     def cancel(self) -> None:
-        """Kill every rank that runs or waits now; nothing that ``run_in_turn`` has still to start is started."""
+        """Kill every rank that runs or waits now; nothing that ``run_in_turn`` has
+        still to start is started."""
         self._cancels += 1
         for link in list(self._links.values()):
             link.send(do="cancel")
@@ -304,8 +316,8 @@ class Engine(contextlib.AbstractContextManager):
         return running
 
     def _own(self, request: WorldRequest, rank: int) -> Dict[str, Any]:
-        """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter, not a fork; behind a
-        container's prefix nobody here knows what is set already."""
+        """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter,
+        not a fork; behind a container's prefix nobody here knows what is set already."""
         delta = request.of_ranks.get(rank, {})
         return {
             "env": delta,
@@ -380,7 +392,8 @@ class Engine(contextlib.AbstractContextManager):
             self._keep(path, rank, clean)
 
     def _keep(self, path: Path, rank: RankResult, lines: List[str]) -> None:
-        """Into the rank's file. A full disk costs the file, not the world: its result and last lines are in memory."""
+        """Into the rank's file. A full disk costs the file, not the world: its result and
+        last lines are in memory."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "a", encoding="utf-8", errors="replace") as file:
@@ -427,7 +440,8 @@ class Engine(contextlib.AbstractContextManager):
 
 
 def rank_file(entry: str) -> List[str]:
-    """What Python runs as this rank: its file, relative to the checkout where there is one, or nccl-look.pyz, which holds it."""
+    """What Python runs as this rank: its file, relative to the checkout where there is one,
+    or nccl-look.pyz, which holds it."""
     if HOME.is_file():
         return [str(HOME), "--rank", entry]
     path, checkout = HOME.resolve() / "nccl_runbook" / "ranks" / entry, HOME.resolve().parent
@@ -435,7 +449,8 @@ def rank_file(entry: str) -> List[str]:
 
 
 def shell_line(prefix: List[str], request: WorldRequest) -> str:
-    """Runs as printed from the runbook's folder, or from where nccl-look.pyz was started: environment, torchrun, the rank file.
+    """Runs as printed from the runbook's folder, or from where nccl-look.pyz was started:
+    environment, torchrun, the rank file.
 
     ``timeout`` stands in for the engine's deadline, as torchrun has none.
     """
@@ -461,7 +476,8 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
 
 
 def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
-    """What stands before the rank file where ranks have environments of their own: torchrun starts all of them the same way."""
+    """What stands before the rank file where ranks have environments of their own: torchrun starts
+    all of them the same way."""
     if not any(request.of_ranks.values()):
         return []
     own = {

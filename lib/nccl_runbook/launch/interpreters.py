@@ -1,7 +1,7 @@
 """Whose Python runs the ranks: the job's own, found in DESIGN's order; nothing is ever installed into it.
 
-``python -m nccl_runbook.launch.interpreters [PREFIX]`` prints the choice: exit 0 found, 3 none, 2 several or unusable. `.ci/setup`
-runs this file by its path, before anything is installed: it imports nothing of ours.
+``python -m nccl_runbook.launch.interpreters [PREFIX]`` prints the choice: exit 0 found, 3 none, 2 several
+or unusable. `.ci/setup` runs this file by its path, before anything is installed: it imports nothing of ours.
 """
 
 import contextlib
@@ -20,13 +20,16 @@ from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 
-# finds torch without importing it (milliseconds instead of seconds); the folder tells whether distributed is part of it
+# finds torch without importing it (milliseconds instead of seconds); the folder tells whether
+# distributed is part of it
 _ASK = """
 import importlib.util, json, os, sys
 spec = importlib.util.find_spec("torch")
 home = os.path.dirname(spec.origin) if spec and spec.origin else ""
-print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": home, "version": sys.version.split()[0],
-                  "host": os.uname().nodename, "distributed": bool(home) and os.path.isdir(os.path.join(home, "distributed"))}))
+distributed = bool(home) and os.path.isdir(os.path.join(home, "distributed"))
+print(json.dumps({"executable": sys.executable, "prefix": sys.prefix, "torch": home,
+                  "version": sys.version.split()[0], "host": os.uname().nodename,
+                  "distributed": distributed}))
 """
 # a launcher may print before it, label the line, or mix the lines of two hosts
 _ANSWER = re.compile(r'\{"executable": (?:(?!\{"executable": ).)*?"distributed": (?:true|false)\}')
@@ -37,7 +40,8 @@ STOPPED = "it is stopped (state T)"
 
 
 class InterpreterError(ValueError):
-    """No interpreter can be chosen; the message is one sentence that names the way out. ``exit_code``: 3 none found, else 2."""
+    """No interpreter can be chosen; the message is one sentence that names the way out.
+    ``exit_code``: 3 none found, else 2."""
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
@@ -54,7 +58,8 @@ class Choice:
 
 
 def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
-    """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError if it does not run, or not once."""
+    """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError
+    if it does not run, or not once."""
     command = shlex.join(prefix)
     try:
         text, killed = _output([*prefix, "-c", _ASK], within_s)
@@ -75,7 +80,8 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
 
 
 def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
-    """What a command prints until it ends, and what killed it. Raises InterpreterError if it prints too much or for too long.
+    """What a command prints until it ends, and what killed it. Raises InterpreterError if it prints
+    too much or for too long.
 
     Nobody waits for the end of the pipe: a process that the command left behind may hold it open.
     """
@@ -108,8 +114,8 @@ def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
 
 
 def python_word(prefix: List[str]) -> int:
-    """Index of the interpreter: it takes what follows the prefix, so only options of its own stand behind it. A container may be named
-    like one."""
+    """Index of the interpreter: it takes what follows the prefix, so only options of its own stand behind it.
+    A container may be named like one."""
     return max(
         at
         for at, word in enumerate(prefix)
@@ -125,13 +131,15 @@ def is_stopped(pid: int) -> bool:
 
 
 def killed_by(code: Optional[int]) -> str:
-    """Which signal ended a process, "" for none: a shell, docker and srun report it as the exit code 128 and its number."""
+    """Which signal ended a process, "" for none: a shell, docker and srun report it as the
+    exit code 128 and its number."""
     number = -code if code and code < 0 else (code or 0) - 128
     return f"it was killed ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
 
 
 def _several(prefix: List[str], hosts: List[str], count: int) -> str:
-    """A prefix that starts several interpreters: whichever answers first would decide, and hide what the others see."""
+    """A prefix that starts several interpreters: whichever answers first would decide, and
+    hide what the others see."""
     where = (
         f"from {len(hosts)} hosts ({', '.join(hosts)})"
         if len(hosts) > 1
@@ -161,7 +169,8 @@ def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
 
 
 def _of_pid(pid: str) -> List[str]:
-    """The interpreter of a running process: its argv[0] where that is the same file as its executable (a venv), else the executable."""
+    """The interpreter of a running process: its argv[0] where that is the same file as its executable
+    (a venv), else the executable."""
     try:
         exe = os.readlink(f"/proc/{pid}/exe")
         first = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
@@ -210,7 +219,8 @@ def _split(python: str) -> List[str]:
         raise InterpreterError(f"{python} cannot be read as a command: {error}") from None
     if not words:
         raise InterpreterError("--python is empty: omit it, or name an interpreter")
-    # `conda run` closes the standard input of what it runs unless it captures nothing (conda 26.7, conda/gateways/subprocess.py)
+    # `conda run` closes the standard input of what it runs unless it captures nothing (conda 26.7,
+    # conda/gateways/subprocess.py)
     captures = (
         os.path.basename(words[0]) == "conda"
         and words[1:2] == ["run"]
@@ -220,8 +230,9 @@ def _split(python: str) -> List[str]:
 
 
 def choose(python: str = "", within_s: float = ASK_S) -> Choice:
-    """The interpreter of the ranks: ``python`` (a prefix, or "pid:4711"), the active venv or conda, the one python3 on PATH that has
-    torch.distributed, else the runbook's own torch. Raises InterpreterError otherwise, and if none answers ``within_s`` seconds."""
+    """The interpreter of the ranks: ``python`` (a prefix, or "pid:4711"), the active venv or conda, the
+    one python3 on PATH that has torch.distributed, else the runbook's own torch. Raises InterpreterError
+    otherwise, and if none answers ``within_s`` seconds."""
     within_s = min(within_s, ASK_S)
     if python.startswith("pid:"):
         return _usable(_of_pid(python[4:]), False, f"the interpreter of process {python[4:]}", within_s)
@@ -233,7 +244,8 @@ def choose(python: str = "", within_s: float = ASK_S) -> Choice:
     found = _with_torch(_on_path(), within_s)
     if len(found) > 1:
         raise InterpreterError(
-            f"several interpreters with torch: {', '.join(found)}; choose one with --python (make report PYTHON=...)"
+            f"several interpreters with torch: {', '.join(found)}; "
+            "choose one with --python (make report PYTHON=...)"
         )
     if found:
         return Choice([found[0]], False, "the one on PATH that has torch")
@@ -279,7 +291,8 @@ def parse_gpus(text: str, count: int) -> List[int]:
 
 
 def gpu_ranges(text: str) -> List[Tuple[int, int]]:
-    """First and last index of every part of "0,2-3", nothing for all; whether they exist is not asked. ValueError names the wrong part."""
+    """First and last index of every part of "0,2-3", nothing for all; whether they exist is not asked.
+    ValueError names the wrong part."""
     found: List[Tuple[int, int]] = []
     for part in [] if text.strip() in ("", "all") else text.split(","):
         match = _RANGE.fullmatch(part.strip())
@@ -291,7 +304,8 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
 
 
 def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List[Optional[int]]:
-    """One device a rank; two ranks on the CPU (None) where CUDA shows no device. ``max_ranks`` 0: no limit."""
+    """One device a rank; two ranks on the CPU (None) where CUDA shows no device.
+    ``max_ranks`` 0: no limit."""
     gpu_ranges(gpus)
     if isinstance(cuda_count, Gap) or cuda_count == 0:
         return [None] * min(max_ranks or REHEARSAL_RANKS, REHEARSAL_MOST)
@@ -303,8 +317,8 @@ def device_arguments(
 ) -> Tuple[Dict[str, str], List[str]]:
     """The narrowed CUDA_VISIBLE_DEVICES and the ``--devices`` argument for these ranks.
 
-    ``visible``: the variable of the surroundings. Every rank sees the same GPUs, as under torchrun, and picks its own by ``--devices``.
-    An index that the variable does not name is left to CUDA to complain about.
+    ``visible``: the variable of the surroundings. Every rank sees the same GPUs, as under torchrun, and picks
+    its own by ``--devices``. An index that the variable does not name is left to CUDA to complain about.
     """
     chosen = [d for d in devices if d is not None]
     if not chosen:

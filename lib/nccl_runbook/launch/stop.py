@@ -21,7 +21,8 @@ def _handle(handler: Any) -> None:
 
 
 def end() -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP end this process by the clean-up on the way, with 128 + their number."""
+    """From now on SIGINT, SIGTERM and SIGHUP end this process by the clean-up on the
+    way, with 128 + their number."""
     _handle(_go)
 
 
@@ -33,10 +34,11 @@ def _go(number: int, _frame: Any) -> None:
 
 
 class Stop:
-    """From ``remember`` on it keeps the number of the first SIGINT, SIGTERM or SIGHUP in ``received``, 0 for none.
+    """From ``remember`` on it keeps the number of the first SIGINT, SIGTERM or SIGHUP
+    in ``received``, 0 for none.
 
-    Called, it says why what runs is to end, "" as long as nobody asked. Whoever waits is given it. As a context
-    manager it remembers within the block, and puts the handlers of before back.
+    Called, it says why what runs is to end, "" as long as nobody asked. Whoever waits is given it.
+    As a context manager it remembers within the block, and puts the handlers of before back.
     """
 
     def __init__(self) -> None:
@@ -78,7 +80,8 @@ def own_folder(prefix: str, parent: Optional[str] = None, note: str = "") -> Ite
 
 
 def _marked(folder: str, note: str) -> contextlib.AbstractContextManager:
-    """The mark, which has its name only once it is locked; none if the disk is full, or the file system has no locks."""
+    """The mark, which has its name only once it is locked; none if the disk is full, or the
+    file system has no locks."""
     name = os.path.join(folder, MARK)
     with contextlib.suppress(OSError):
         file: IO[str] = open(f"{name}.new", "w", encoding="utf-8", errors="surrogateescape")

@@ -1,6 +1,7 @@
-"""Runs argv[1:] and leaves nothing of it behind: when the command has ended, or standard input ends (whoever started this is gone), every
-process that came of it gets SIGTERM, and SIGKILL after GRACE_S. torchrun's workers lead sessions of their own, so that a signal to one
-process group would miss them: this process is the subreaper (Linux) to which they fall. Standard library only, Python >= 3.9."""
+"""Runs argv[1:] and leaves nothing of it behind: when the command has ended, or standard input ends (whoever
+started this is gone), every process that came of it gets SIGTERM, and SIGKILL after GRACE_S. torchrun's
+workers lead sessions of their own, so that a signal to one process group would miss them: this process is the
+subreaper (Linux) to which they fall. Standard library only, Python >= 3.9."""
 
 import contextlib
 import ctypes
@@ -16,7 +17,8 @@ GRACE_S, KILL_S = 5.0, 1.0
 
 
 def below(pid):
-    """Process ids of everything below this process; none if /proc does not show them, or it has ended meanwhile."""
+    """Process ids of everything below this process; none if /proc does not show them,
+    or it has ended meanwhile."""
     children = []
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/%d/task" % pid):  # a thread has children of its own

@@ -1,12 +1,13 @@
 """The warm process: imports torch once, never CUDA, and forks ranks on request.
 
-Its source is sent over the standard input of the judged interpreter, so that it also runs where none of our files are (containers);
-it therefore imports nothing of ours. Python >= 3.9. Protocol, one JSON document a line: requests come in on standard input, reports
-go out on what was standard output. The end of standard input means: kill every rank and leave. If this process is killed itself, its
-ranks die by PR_SET_PDEATHSIG.
+Its source is sent over the standard input of the judged interpreter, so that it also runs where none of our
+files are (containers); it therefore imports nothing of ours. Python >= 3.9. Protocol, one JSON document
+a line: requests come in on standard input, reports go out on what was standard output. The end of standard
+input means: kill every rank and leave. If this process is killed itself, its ranks die by PR_SET_PDEATHSIG.
 
-Forking is safe while this process has one thread and the CUDA driver is not initialised (torch 2.11 and 2.13: importing torch does
-neither, measured); where that does not hold, a rank is a fresh interpreter and its report says "exec".
+Forking is safe while this process has one thread and the CUDA driver is not initialised (torch 2.11 and
+2.13: importing torch does neither, measured); where that does not hold, a rank is a fresh interpreter
+and its report says "exec".
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ import traceback
 PR_SET_PDEATHSIG = 1
 FORWARD_BYTES = 4 << 20  # of one rank's log; what comes after is counted and only its end is kept
 TAIL_BYTES = 64 << 10
-POLL_S = 0.02  # a rank's end shows as the end of its pipes, perhaps just before it can be reaped, or not at all if a grandchild holds them
+# a rank's end shows as the end of its pipes, perhaps just before it can be reaped, or not at all
+# if a grandchild holds them
+POLL_S = 0.02
 STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
 TERM_GRACE_S = 1.0
 HELD_S = 600.0  # a net only: the engine lets a world go whose ranks do not get ready
@@ -47,7 +50,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends (Linux only; elsewhere the closed pipe does it)."""
+    """Ask the kernel to kill this process when the thread that started it ends (Linux only; elsewhere
+    the closed pipe does it)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -132,7 +136,8 @@ class Rank:
         self.stack = (self.stack + data)[:TAIL_BYTES]
 
     def drain(self) -> None:
-        """Read what is left in the pipes without waiting; a grandchild that holds one open is not waited for."""
+        """Read what is left in the pipes without waiting; a grandchild that holds
+        one open is not waited for."""
         for fd, take in self.read_ends.items():
             with contextlib.suppress(OSError):  # EAGAIN: nothing more now
                 while data := os.read(fd, 1 << 16):
@@ -243,8 +248,8 @@ class World:
         return [r for r in self.ranks if r.running]
 
     def escalate(self):
-        """At the deadline: state and stacks, then SIGTERM, then SIGKILL; after each the seconds to wait. A stopped rank can answer neither
-        of the first two."""
+        """At the deadline: state and stacks, then SIGTERM, then SIGKILL; after each the seconds to wait.
+        A stopped rank can answer neither of the first two."""
         for rank in self.left:
             rank.timed_out, rank.state = True, process_state(rank.pid)
             if not rank.state.startswith("T"):
@@ -280,8 +285,9 @@ class Warm:
         )  # the folder comes with torch: one may be killed while it imports that
 
     def make_folder(self) -> str:
-        """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it, or where one can be made. Its
-        mark is that of launch/stop.py: if this process is killed, the next start removes the folder."""
+        """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it,
+        or where one can be made. Its mark is that of launch/stop.py: if this process is killed, the next
+        start removes the folder."""
         for parent in (os.environ.get("NCCL_RUNBOOK_SCRATCH"), None, "/dev/shm"):
             with contextlib.suppress(OSError):
                 folder = tempfile.mkdtemp(prefix="nccl-runbook-", dir=parent)
@@ -320,16 +326,14 @@ class Warm:
             code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
             if isinstance(leaving.code, str):
                 print(leaving.code, file=sys.stderr)
-        except (
-            BaseException
-        ):  # a rank's own failure, shown as the interpreter would show it; the exit code carries it on
+        except BaseException:
+            # a rank's own failure, shown as the interpreter would show it; the exit code carries it on
             traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(
-                code
-            )  # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, seen 4 times in 48)
+            # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, 4 times in 48)
+            os._exit(code)
 
     def tidy_child(self, rank: Rank) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,10 @@ from typing import IO, Any, Callable, Deque, Dict, List, Mapping, Optional
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.interpreters import STOPPED, is_stopped, killed_by
 
-_LOADER = 'import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "warm.py", "exec"))'
+_LOADER = (
+    "import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "
+    '"warm.py", "exec"))'
+)
 START_S = 120.0
 LINE_BYTES = 16 << 20  # of a report; a launcher in the prefix may print without end
 LINE_CHARACTERS = 4000
@@ -32,8 +35,8 @@ def source_of(path: str) -> bytes:
 class WarmLink:
     """One warm process under one interpreter and environment.
 
-    A thread of its own starts it and waits for its end: PR_SET_PDEATHSIG fires at the end of the *thread* that started a process, so
-    that thread has to live exactly as long.
+    A thread of its own starts it and waits for its end: PR_SET_PDEATHSIG fires at the end of the *thread*
+    that started a process, so that thread has to live exactly as long.
     """
 
     def __init__(
@@ -142,8 +145,8 @@ class WarmLink:
 def environment(delta: Mapping[str, Optional[str]]) -> Dict[str, str]:
     """The surroundings plus a delta (None removes), and what every warm process gets.
 
-    One OpenMP thread unless set, as torchrun does; OpenBLAS the same, because the threads that it starts at import (NumPy does that)
-    would make forking unsafe.
+    One OpenMP thread unless set, as torchrun does; OpenBLAS the same, because the threads that it starts
+    at import (NumPy does that) would make forking unsafe.
     """
     return {
         name: value

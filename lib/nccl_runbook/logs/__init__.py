@@ -1,1 +1,2 @@
-"""Opening files, archives and pipes; lines with rank, host and time. Whoever needs log text needs only this."""
+"""Opening files, archives and pipes; lines with rank, host and time.
+Whoever needs log text needs only this."""

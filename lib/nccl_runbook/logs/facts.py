@@ -5,8 +5,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class LogLine:
-    """One line as it was printed, without prefixes. ``line``: its number in ``file`` from 1; ``rank``, ``host``, ``time``: None or "" where
-    nothing tells; ``time`` in seconds of an unknown day zero, to be compared with other lines only."""
+    """One line as it was printed, without prefixes. ``line``: its number in ``file`` from 1; ``rank``,
+    ``host``, ``time``: None or "" where nothing tells; ``time`` in seconds of an unknown day zero,
+    to be compared with other lines only."""
 
     file: str
     line: int
@@ -18,8 +19,9 @@ class LogLine:
 
 @dataclasses.dataclass(frozen=True)
 class FileRead:
-    """One file, member of an archive, or standard input. ``problem``: why it could not be read, "" if it could; ``left_out``: a
-    sentence about what was not read; ``kind``: what it is and who reads it, where it is no log."""
+    """One file, member of an archive, or standard input. ``problem``: why it could not be read,
+    "" if it could; ``left_out``: a sentence about what was not read; ``kind``: what it is and who
+    reads it, where it is no log."""
 
     name: str
     size_bytes: int
@@ -31,8 +33,8 @@ class FileRead:
 
 @dataclasses.dataclass(frozen=True)
 class ClockOffset:
-    """A clock against the first of the list: ``offset_s`` ahead, give or take ``error_s``, from ``events`` that both printed. ``clock``: a
-    host, or a file where no host is named."""
+    """A clock against the first of the list: ``offset_s`` ahead, give or take ``error_s``, from ``events``
+    that both printed. ``clock``: a host, or a file where no host is named."""
 
     clock: str
     offset_s: float

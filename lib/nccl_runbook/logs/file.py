@@ -1,4 +1,5 @@
-"""Open or read a file that somebody handed over, if it is one, and how much of everything is read for one answer."""
+"""Open or read a file that somebody handed over, if it is one, and how much
+of everything is read for one answer."""
 
 import collections
 import contextlib
@@ -14,8 +15,8 @@ from nccl_runbook.core.facts import Gap
 
 PIPE_S = 10.0  # until whoever writes to a pipe has to be done
 READ_S = 60.0  # what is made to be slow must not hold up the reader
-# logs unpack to 10 to 40 times their size (gzip -9, xz), a bomb to 1,000 times (gzip) or more: of that so much is read at most, and
-# for so many seconds of computing
+# logs unpack to 10 to 40 times their size (gzip -9, xz), a bomb to 1,000 times (gzip) or more: of that
+# so much is read at most, and for so many seconds of computing
 UNPACKED_BYTES, UNPACKED_TIMES, UNPACKED_S = 16 << 20, 100, 1.0
 DIRECTORY_BYTES = 4 << 20  # of a zip: 40,000 files
 HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives
@@ -26,7 +27,8 @@ class Spent(Exception):
 
 
 class Limit:
-    """What is read for one answer. All passes over its files share the time, and all files of a pass share ``read``, the bytes by kind."""
+    """What is read for one answer. All passes over its files share the time, and all files of a pass share
+    ``read``, the bytes by kind."""
 
     def __init__(self, within_s: float = READ_S) -> None:
         self.until = time.monotonic() + min(within_s, READ_S)
@@ -42,7 +44,8 @@ class Limit:
 
 
 class Metered:
-    """A file that is read within a limit. ``kind``: whether its bytes are "packed", "unpacked", or "plain" for neither."""
+    """A file that is read within a limit. ``kind``: whether its bytes are "packed",
+    "unpacked", or "plain" for neither."""
 
     def __init__(self, file: Any, limit: Limit, kind: str) -> None:
         self._file, self._limit, self._kind = file, limit, kind
@@ -71,13 +74,15 @@ class Metered:
 
 
 def named(log: str) -> list[str]:
-    """The paths in a text field, separated by colons; one with a colon in its name is one path if it exists."""
+    """The paths in a text field, separated by colons; one with a colon in its name
+    is one path if it exists."""
     text = log.strip()
     return [text] if os.path.lexists(os.path.expanduser(text)) else [p for p in text.split(":") if p]
 
 
 def waits(path: str) -> bool:
-    """Whether this is a file of the kernel, whose reader may wait for its next line as in /proc/kmsg; a process's environment ends."""
+    """Whether this is a file of the kernel, whose reader may wait for its next line as in /proc/kmsg;
+    a process's environment ends."""
     real = os.path.realpath(path)
     with contextlib.suppress(OSError):  # it may be gone by now
         return os.path.isfile(real) and not (
@@ -87,7 +92,8 @@ def waits(path: str) -> bool:
 
 
 def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
-    """The regular file; a Gap of one sentence if it cannot be opened, or is none. ``piped``: also a pipe that the shell holds open."""
+    """The regular file; a Gap of one sentence if it cannot be opened, or is none. ``piped``: also a pipe
+    that the shell holds open."""
     try:
         # a pipe without a writer would wait for ever
         handle = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -116,8 +122,8 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
 
 
 def text_of(path: str, most_bytes: int, purpose: str) -> str | Gap:
-    """The text of a file, or of a pipe that the shell holds open, as it stands. ``purpose``: what a larger one is too
-    large for, in words."""
+    """The text of a file, or of a pipe that the shell holds open, as it stands. ``purpose``: what a larger
+    one is too large for, in words."""
     opening = opened(path, piped=True)
     if isinstance(opening, Gap):
         return opening

@@ -1,4 +1,5 @@
-"""Find and open what was handed over: files, folders, archives, gzip, standard input. Bounded; nothing in it is executed."""
+"""Find and open what was handed over: files, folders, archives, gzip, standard input.
+Bounded; nothing in it is executed."""
 
 import bz2
 import codecs
@@ -78,7 +79,8 @@ _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*
 READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
 DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
 _ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
-# (what tells it, what it is and who reads it, whether its text is a log all the same); the first that matches names it
+# (what tells it, what it is and who reads it, whether its text is a log all the same); the
+# first that matches names it
 _KINDS = (
     (_DUMP, DUMP, False),
     (
@@ -103,7 +105,8 @@ _KINDS = (
 
 
 class _Pipe(io.FileIO):
-    """Python sees no signal that comes between two reads in C before the second one ends, in a quiet pipe never: this looks up."""
+    """Python sees no signal that comes between two reads in C before the second one ends, in a quiet
+    pipe never: this looks up."""
 
     def readinto(self, buffer: Any) -> int | None:
         while not select.select([self], [], [], 0.5)[0]:
@@ -130,7 +133,8 @@ class Source:
         self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
-        """The first bytes as they lie there, also of binary files; b"" if nothing can be read. ``chunks`` begins with them again."""
+        """The first bytes as they lie there, also of binary files; b"" if nothing can be read.
+        ``chunks`` begins with them again."""
         head = bytearray(self._head)
         try:
             while (
@@ -166,9 +170,9 @@ class Source:
             self.size = max(self.size, total)
 
     def rows(self, logs_only: bool = False, ends: tuple[int, int] = BOTH_ENDS) -> Iterator[list[bytes]]:
-        """Its lines, many at a time: of a long text those of both ``ends``, and samples between. Ends early, with a sentence in
-        ``left_out`` or ``problem``, when the time is up, and at what is no log where only those are wanted. ``lines`` counts every
-        line up to there."""
+        """Its lines, many at a time: of a long text those of both ``ends``, and samples between. Ends early,
+        with a sentence in ``left_out`` or ``problem``, when the time is up, and at what is no log where only
+        those are wanted. ``lines`` counts every line up to there."""
         rest, skipped, cut = b"", 0, False
         for chunk, is_wanted in _both_ends(self.chunks(), *ends):
             if not is_wanted:
@@ -237,7 +241,8 @@ class Source:
 
 
 def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[bytes, bool]]:
-    """Each piece, and whether it is to be read: the first and the last bytes, and one piece of SAMPLED between."""
+    """Each piece, and whether it is to be read: the first and the last bytes, and one
+    piece of SAMPLED between."""
     total, last = 0, collections.deque[bytes]()
     for number, chunk in enumerate(chunks):
         total += len(chunk)
@@ -273,7 +278,8 @@ def _wide(head: bytes) -> str:
 
 
 def kind(head: bytes) -> tuple[str, bool]:
-    """One sentence for the beginning of a text, "" for a log as far as that is visible; and whether to read it as one."""
+    """One sentence for the beginning of a text, "" for a log as far as that is visible; and
+    whether to read it as one."""
     text = head[:HEAD_BYTES].decode("utf-8", "replace")
     for pattern, words, is_log in _KINDS:
         if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):
@@ -286,7 +292,8 @@ def kind(head: bytes) -> tuple[str, bool]:
 
 
 def heads(path: str) -> Iterator[tuple[str, bytes]]:
-    """Each file at or below a path with the bytes that it begins with, none for what cannot be read; an archive is one file."""
+    """Each file at or below a path with the bytes that it begins with, none for what cannot
+    be read; an archive is one file."""
     for name, problem in _listed(os.path.expanduser(path), 0):
         opening = problem or opened(name)
         with contextlib.nullcontext() if isinstance(opening, (str, Gap)) else opening as file:
@@ -296,7 +303,8 @@ def heads(path: str) -> Iterator[tuple[str, bytes]]:
 def sources(
     paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None
 ) -> Iterator[Source]:
-    """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened is a source with a problem."""
+    """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened
+    is a source with a problem."""
     limit = limit or Limit()
     limit.read.clear()
     nothing = "contains no readable file (hidden files and links are skipped)"
@@ -441,7 +449,8 @@ def _files(archive: tarfile.TarFile | zipfile.ZipFile) -> Iterator[tuple[str, in
 def _members(
     path: str, files: Iterable[tuple[str, int, str, Callable[[], Any]]], limit: Limit
 ) -> Iterator[Source]:
-    """Plain files of an archive, read where they lie: nothing is written to disk, and an archive inside is not opened."""
+    """Plain files of an archive, read where they lie: nothing is written to disk, and
+    an archive inside is not opened."""
     # what macOS puts beside the files is left out
     shown = (one for one in files if not os.path.basename(one[0]).startswith(("._", ".DS_Store")))
     for number, (name, size, kind, get) in enumerate(shown):

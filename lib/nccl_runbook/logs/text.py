@@ -18,7 +18,8 @@ _GLUED = re.compile(
 # what stands in front of a message; each may come once, in any order, a few in a row
 _PREFIX = re.compile(
     r"\s*(?=[\[(\d|>rRIWEDC])(?:"
-    r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|\[default\d{1,3}\]:|"
+    r"\[?(?:rank|Rank|RANK)[ _]?(?P<rank>\d{1,6})\]?\s?[:|]\s?|\[rank(?P<rank2>\d{1,6})\]\s?:?|"
+    r"\[default\d{1,3}\]:|"
     r"\((?:[\w.:-]{1,80} )?(?:pid|rank)=(?P<pid>\d{1,8})(?:, ip=(?P<ip>[\w.:]{1,60}))?[^)]{0,40}\)|"
     r"(?P<srun>\d{1,5}):(?=\s|$)|\[1,(?P<mpi>\d{1,5})\]<std(?:out|err)>:|"
     r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\]|\[std(?:err|out)\]|"
@@ -32,7 +33,8 @@ _GLOG = re.compile(r"[IWEF](\d{1,2})(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{3,9})")
 _NCCL = re.compile(r"(?P<host>[\w.-]{1,80}):(?P<pid>\d{1,8}):\d{1,8} \[(?P<device>\d{1,3})\] ")
 _NCCL_END = re.compile(r":\d{1,8} \[\d")  # without it the search for a host would try each letter
 _INSIDE = re.compile(
-    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|Rank) (\d{1,6})\b[,:]"
+    r"\[(?:PG [^\]]{0,120}|)Rank (\d{1,6})\]|\[rank(\d{1,6})\]|\[Rank (\d{1,6})\]|\b(?:Global rank|RANK|"
+    r"Rank) (\d{1,6})\b[,:]"
 )
 _NAME = re.compile(
     r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I
@@ -41,7 +43,8 @@ _ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
 
 class Said(NamedTuple):
-    """``text`` without prefixes; ``rank`` as the line itself shows it; ``pid`` of the process if it does; ``time`` in seconds."""
+    """``text`` without prefixes; ``rank`` as the line itself shows it; ``pid`` of the process
+    if it does; ``time`` in seconds."""
 
     text: str
     rank: int | None
@@ -58,7 +61,8 @@ def rank_of_name(name: str) -> int | None:
 
 
 def attempt_of_name(name: str) -> tuple[str, int]:
-    """The folder of a launch, and which attempt of it a file is of (x_1/attempt_2/3/stderr.log: torchrun --log-dir); ("", 0) for others."""
+    """The folder of a launch, and which attempt of it a file is of (x_1/attempt_2/3/stderr.log: torchrun
+    --log-dir); ("", 0) for others."""
     found = _ATTEMPT.match(name)
     return (found[1], int(found[2])) if found else ("", 0)
 
@@ -161,7 +165,8 @@ class Clocks:
             self._seen.setdefault(event, {}).setdefault(clock, at)
 
     def offsets(self) -> list[ClockOffset]:
-        """Every clock that shares enough events with the one that shares most, or with one that is tied to that; that one with 0."""
+        """Every clock that shares enough events with the one that shares most, or with one that is tied
+        to that; that one with 0."""
         shared = [times for times in self._seen.values() if len(times) > 1]
         if not (counts := collections.Counter(name for times in shared for name in times)):
             return []

@@ -1,6 +1,8 @@
-"""A live look at the ranks on this host (`nccl-look.pyz --live`, `nccl-runbook look`): a table at once, the rest after the gap.
+"""A live look at the ranks on this host (`nccl-look.pyz --live`, `nccl-runbook look`): a table
+at once, the rest after the gap.
 
-For a terminal and as one page. Standard library and Python >= 3.9: nccl-look.pyz writes it where the job hangs.
+For a terminal and as one page. Standard library and Python >= 3.9: nccl-look.pyz
+writes it where the job hangs.
 """
 
 import os
@@ -37,14 +39,16 @@ def look(
     say: Callable[[str], None],
     keep: Callable[[Live], None] = lambda _: None,
 ) -> Live:
-    """The facts; ``say`` and ``keep`` get the first evidence as soon as it is there. ValueError where a named process may not be read."""
+    """The facts; ``say`` and ``keep`` get the first evidence as soon as it is there. ValueError where
+    a named process may not be read."""
     if not 0 <= gap_s <= 3600:
         raise ValueError(f"gap: {gap_s:g} is not from 0 to 3600 seconds")
     looking = Look(pids)
     hidden = [p for p in pids if not os.access(f"/proc/{p}/environ", os.R_OK)]
     if hidden and not looking.ranks:
         raise ValueError(
-            f"process {hidden[0]} is not readable: it belongs to another user or has just ended. Look as that user, or "
+            f"process {hidden[0]} is not readable: it belongs to another user or has just ended. "
+            "Look as that user, or "
             "as root"
         )
     first = looking.first()
@@ -86,7 +90,8 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
     """The same; raises ValueError for one without a process, and where there is no /proc."""
     if not os.path.isdir("/proc/self"):
         raise ValueError(
-            "a live look needs /proc, which only Linux has: look on the node, and judge the record here with --record"
+            "a live look needs /proc, which only Linux has: look on the node, "
+            "and judge the record here with --record"
         )
     gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
     if gone:
@@ -101,7 +106,8 @@ def first_text(look: Live) -> str:
     """The first evidence, before anything can be said about a hang."""
     if not look.ranks:
         return (
-            f"{look.host}: no hung job found. No process of this user has torch loaded or a rank in its environment. "
+            f"{look.host}: no hung job found. No process of this user has torch loaded or a rank "
+            "in its environment. "
             "To name one, use --pid"
         )
     rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
@@ -153,7 +159,8 @@ def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
     )  # the first one is the banner's
     return (
         f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
-        f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>{_strip(picture.ranks)}'
+        f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>'
+        f"{_strip(picture.ranks)}"
         + table_html("Ranks, late ranks first", head, shown)
         + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence])
         + _list("Not seen", picture.not_seen)

@@ -1,4 +1,5 @@
-"""The user's own weight sync seen from outside: stacks of its processes, sampled, and the phase that each of them shows."""
+"""The user's own weight sync seen from outside: stacks of its processes, sampled, and the
+phase that each of them shows."""
 
 import os
 import time
@@ -32,10 +33,11 @@ def collect(
     phase_of: Callable[[Sequence[str]], str],
     stopped: Callable[[], str] = never,
 ) -> Union[OwnSync, Gap]:
-    """Each sync within so many seconds, or until ``stopped`` says why, of all these processes together and of each.
+    """Each sync within so many seconds, or until ``stopped`` says why, of all these
+    processes together and of each.
 
-    One that runs at the beginning or the end is cut there. ``phase_of``: sync.judge_choice.phase_of. Nothing is
-    stopped: py-spy reads beside the job. A Gap if it may not, or saw no sync.
+    One that runs at the beginning or the end is cut there. ``phase_of``: sync.judge_choice.phase_of. Nothing
+    is stopped: py-spy reads beside the job. A Gap if it may not, or saw no sync.
     """
     py_spy, began = live_answers.find_py_spy(pids), time.monotonic()
     seen: Dict[int, List[Tuple[float, str]]] = {pid: [] for pid in pids}
@@ -47,9 +49,8 @@ def collect(
                 _add(seen[pid], time.monotonic() - began, found, phase_of)
             elif seen[pid] and not os.path.exists(f"/proc/{pid}/root"):  # a zombie has none either
                 left.remove(pid)
-            elif not seen[
-                pid
-            ]:  # later one moment may fail: beside a running process py-spy now and then reads what just changes
+            # later one moment may fail: beside a running process py-spy now and then reads what just changes
+            elif not seen[pid]:
                 return Gap(found.reason, f"the stacks of {pid} cannot be read: {found.detail}")
         rounds.append((time.monotonic() - began, {pid: seen[pid][-1][1] for pid in left}))
         time.sleep(INTERVAL_S)
@@ -74,7 +75,8 @@ def _add(
     stacks: List[Stack],
     phase_of: Callable[[Sequence[str]], str],
 ) -> None:
-    """One more sample of a process. Half a stack, as py-spy sees now and then beside a running process, is no end of a sync."""
+    """One more sample of a process. Half a stack, as py-spy sees now and then beside a running
+    process, is no end of a sync."""
     phase = joint([phase_of([f"{f.function} {f.file}" for f in stack.frames]) for stack in stacks], IN_ONE)
     whole = (
         not stacks or stacks[0].frames[-1:] and stacks[0].frames[-1].function.rpartition(".")[2] in OUTERMOST
@@ -84,13 +86,15 @@ def _add(
 
 
 def joint(phases: Sequence[str], waiting: Sequence[str] = WAITING) -> str:
-    """What a sync is at while its processes, or the threads of one, are in these phases, "" outside of one."""
+    """What a sync is at while its processes, or the threads of one, are in these
+    phases, "" outside of one."""
     return ([p for p in phases if p and p not in waiting] + [p for p in waiting if p in phases] + [""])[0]
 
 
 def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float, str]]:
-    """What they are at together, by seconds and the phase of each pid. Who only ever waits for an answer, as a driver in ray.get() does,
-    counts where nobody else is in a sync. One alone on the wire waits for the message that brings the other there."""
+    """What they are at together, by seconds and the phase of each pid. Who only ever waits for an answer,
+    as a driver in ray.get() does, counts where nobody else is in a sync. One alone on the wire waits for the
+    message that brings the other there."""
     told = {pid for _, phases in rounds for pid, phase in phases.items() if phase not in ("", "control")}
     rows = [
         (at_s, [phase for pid, phase in phases.items() if pid in told], list(phases.values()))
@@ -108,7 +112,8 @@ def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float
 
 
 def syncs_of(name: str, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:
-    """``samples``: seconds after the watch began, and the phase, "" outside a sync. The time since the sample before counts for each."""
+    """``samples``: seconds after the watch began, and the phase, "" outside a sync. The time since the
+    sample before counts for each."""
     inside, found = [number for number, (_, phase) in enumerate(samples) if phase], []
     begins = inside[:1] + [
         n

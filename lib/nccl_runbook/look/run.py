@@ -1,8 +1,10 @@
-"""nccl-look.pyz: looks where nothing can be installed, and leaves one file that is judged elsewhere. Python >= 3.9, no dependency.
+"""nccl-look.pyz: looks where nothing can be installed, and leaves one file that is judged elsewhere.
+Python >= 3.9, no dependency.
 
-`make look` builds it. It asks what the notebooks 01, 03, 04 and 05 ask, in their order, under the interpreter that runs it, and writes
-their records, unjudged, as one JSON array: `nccl-runbook run --record FILE` judges it. Exit codes: 0 the file is written, 1 it could
-not be, 2 wrong usage, 128 + n ended by signal n; what was seen until then is in the file.
+`make look` builds it. It asks what the notebooks 01, 03, 04 and 05 ask, in their order, under the interpreter
+that runs it, and writes their records, unjudged, as one JSON array: `nccl-runbook run --record FILE` judges
+it. Exit codes: 0 the file is written, 1 it could not be, 2 wrong usage, 128 + n ended by signal n; what was
+seen until then is in the file.
 """
 
 import argparse
@@ -43,7 +45,8 @@ NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
 
 
 class Step:
-    """One notebook's facts. ``engine``: None where this interpreter cannot run ranks; ``why_not``: why no rank may run, None if it may."""
+    """One notebook's facts. ``engine``: None where this interpreter cannot run ranks; ``why_not``: why
+    no rank may run, None if it may."""
 
     def __init__(
         self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], why_not: Optional[Gap]
@@ -53,7 +56,8 @@ class Step:
         self.begin(parameters["budget_s"])
 
     def begin(self, left_s: float) -> None:
-        """The clock starts; ``left_s``: seconds left for all steps. A step without any says so in its facts."""
+        """The clock starts; ``left_s``: seconds left for all steps.
+        A step without any says so in its facts."""
         self.started, self._clock, self._worlds_before = (
             utc_now(),
             time.monotonic(),
@@ -160,7 +164,8 @@ STEPS = {
 
 
 def settings() -> Dict[str, Any]:
-    """What was settled when the file was built: each notebook's parameters, and the shapes of the model that 05 moves."""
+    """What was settled when the file was built: each notebook's parameters, and the shapes
+    of the model that 05 moves."""
     return json.loads(pkgutil.get_data("nccl_runbook", "look.json") or b"")
 
 
@@ -172,7 +177,10 @@ def _trial(trial: Trial) -> str:
         -1:
     ]
     why = "" if trial.passed or not failed else f": {failed[0].partition(chr(10))[0]}"
-    return f"{trial.name}: {trial.world.ended} ({trial.world.wall_s:.1f} s){f', again {trial.again.ended}' if trial.again else ''}{why}"
+    return (
+        f"{trial.name}: {trial.world.ended} ({trial.world.wall_s:.1f} s)"
+        f"{f', again {trial.again.ended}' if trial.again else ''}{why}"
+    )
 
 
 _WORDS: Dict[type, Callable[[Any], str]] = {
@@ -263,7 +271,8 @@ def arguments() -> argparse.Namespace:
 
 
 class Output:
-    """The file, replaced as a whole so that what is on disk is complete at every moment, mode 0600; or standard output at the end."""
+    """The file, replaced as a whole so that what is on disk is complete at every moment, mode 0600;
+    or standard output at the end."""
 
     def __init__(self, path: str) -> None:
         self.path, self.redactor = path, Redactor(os.environ)
@@ -287,7 +296,8 @@ class Output:
 
 
 def look(options: argparse.Namespace, output: Output) -> None:
-    """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError if the file cannot be written."""
+    """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError
+    if the file cannot be written."""
     if not 0 <= options.budget <= 86400:
         raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
     ends = time.monotonic() + options.budget
@@ -303,14 +313,16 @@ def look(options: argparse.Namespace, output: Output) -> None:
     except EngineError as error:
         why_not = Gap("absent", str(error))
         output.say(
-            f"no rank is run: {error}; only what needs no rank is looked at. Use the interpreter of your job to see more"
+            f"no rank is run: {error}; only what needs no rank is looked at. "
+            "Use the interpreter of your job to see more"
         )
     with engine:
         _steps(options, output, engine if why_not is None else None, why_not, ends)
 
 
 def live(options: argparse.Namespace, output: Output) -> None:
-    """Who did not come, for every job of this user on this host. Raises ValueError for a pid without a process, OSError as above."""
+    """Who did not come, for every job of this user on this host. Raises ValueError for a pid without
+    a process, OSError as above."""
     began = time.monotonic()
 
     def keep(found: Live) -> None:
@@ -352,7 +364,8 @@ def _steps(
 
 
 def _find_scratch() -> None:
-    """/dev/shm where no temporary folder can be written, as warm.py does it; ends with a sentence if that cannot be either."""
+    """/dev/shm where no temporary folder can be written, as warm.py does it; ends with a sentence
+    if that cannot be either."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""NVML, asked in a child process with a deadline: a call that hangs or crashes costs the child, not the notebook."""
+"""NVML, asked in a child process with a deadline: a call that hangs or crashes costs
+the child, not the notebook."""
 
 import json
 import os
@@ -17,12 +18,16 @@ DEADLINE_S = 15.0
 _HOME = (
     Path(__file__).absolute().parents[2]
 )  # the folder or zip that holds the package, and in the zip pynvml beside it
-_START = "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.machine.nvml_child', None, '__main__', True)"
+_START = (
+    "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.machine.nvml_child', "
+    "None, '__main__', True)"
+)
 _KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped; it is left behind
 
 
 def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
-    """The lines the child printed for ``what`` ("all" or "use"), and why it did not end by itself ("" if it did)."""
+    """The lines the child printed for ``what`` ("all" or "use"), and why it did not end
+    by itself ("" if it did)."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         ended = _wait(
             subprocess.Popen(
@@ -52,8 +57,8 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
 
 
 def ask(what: str, within_s: float, make: Callable[[Dict[str, Any], List[Dict[str, Any]], Gap], Any]) -> Any:
-    """What ``make`` gives for the system line, the other lines, and the Gap that stands for whatever is missing; a Gap where NVML as a
-    whole refused. ``within_s``: what the budget leaves; a second at least."""
+    """What ``make`` gives for the system line, the other lines, and the Gap that stands for whatever is
+    missing; a Gap where NVML as a whole refused. ``within_s``: what the budget leaves; a second at least."""
     try:
         lines, ended = run_child(what, max(1.0, min(DEADLINE_S, within_s)))
     except OSError as error:
@@ -97,8 +102,8 @@ def _view(system: Dict[str, Any], lines: List[Dict[str, Any]], missing: Gap) -> 
 
 
 def users(within_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
-    """Memory, utilisation and processes of every GPU over two samples 0.3 s apart: asked before any test that would
-    disturb somebody. A Gap where NVML cannot be asked."""
+    """Memory, utilisation and processes of every GPU over two samples 0.3 s apart: asked before any test that
+    would disturb somebody. A Gap where NVML cannot be asked."""
     return ask(
         "use",
         within_s,

@@ -1,4 +1,5 @@
-"""Facts about one machine's GPUs: as NVML reports them, as the device files stand, and as CUDA in a fresh rank sees them."""
+"""Facts about one machine's GPUs: as NVML reports them, as the device files stand, and as CUDA
+in a fresh rank sees them."""
 
 import dataclasses
 import functools
@@ -9,7 +10,8 @@ from nccl_runbook.core.facts import Gap
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Device memory in bytes. ``used_bytes`` leaves out what the driver reserves if NVML separates it (driver >= 510)."""
+    """Device memory in bytes. ``used_bytes`` leaves out what the driver reserves if NVML
+    separates it (driver >= 510)."""
 
     total_bytes: int
     used_bytes: int
@@ -18,7 +20,8 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Ecc:
-    """Uncorrected ECC errors: since the driver was loaded (volatile) and over the life of the card (aggregate)."""
+    """Uncorrected ECC errors: since the driver was loaded (volatile) and over the
+    life of the card (aggregate)."""
 
     volatile_uncorrected: Union[int, Gap]
     aggregate_uncorrected: Union[int, Gap]
@@ -26,7 +29,8 @@ class Ecc:
 
 @dataclasses.dataclass(frozen=True)
 class RemappedRows:
-    """Rows replaced by spare ones (Ampere and later). ``is_pending``: takes effect at the next reset; ``has_failed``: no spare was left."""
+    """Rows replaced by spare ones (Ampere and later). ``is_pending``: takes effect at the next reset;
+    ``has_failed``: no spare was left."""
 
     correctable: int
     uncorrectable: int
@@ -46,7 +50,8 @@ class Pcie:
 
 @dataclasses.dataclass(frozen=True)
 class NvLinks:
-    """``active`` per link index; ``to_switch``: the links end at an NVSwitch (a Gap where the driver does not say, as in many VMs)."""
+    """``active`` per link index; ``to_switch``: the links end at an NVSwitch (a Gap where the driver does
+    not say, as in many VMs)."""
 
     active: List[bool]
     to_switch: Union[bool, Gap]
@@ -68,7 +73,8 @@ class GpuLinks:
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """The NVSwitch fabric as the GPU knows it. ``state``: not-supported, not-started, in-progress, completed; ``status``: NVML's text."""
+    """The NVSwitch fabric as the GPU knows it. ``state``: not-supported, not-started, in-progress,
+    completed; ``status``: NVML's text."""
 
     state: str
     status: str
@@ -89,8 +95,8 @@ class Mig:
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """A process on a GPU. ``name`` and ``user``: Gaps where NVML lists a pid of another namespace; ``kind``: compute, graphics or both;
-    ``is_ours``: this runbook started it."""
+    """A process on a GPU. ``name`` and ``user``: Gaps where NVML lists a pid of another namespace;
+    ``kind``: compute, graphics or both; ``is_ours``: this runbook started it."""
 
     pid: int
     name: Union[str, Gap]
@@ -103,8 +109,8 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True)
 class NvmlGpu:
-    """One GPU as NVML tells it. ``clock_reasons``: names of the reasons that hold the clocks now (``idle``, ``hw_thermal_slowdown``).
-    ``retired_pages``: None on cards that remap rows instead."""
+    """One GPU as NVML tells it. ``clock_reasons``: names of the reasons that hold the clocks now (``idle``,
+    ``hw_thermal_slowdown``). ``retired_pages``: None on cards that remap rows instead."""
 
     nvml_index: int
     name: Union[str, Gap]
@@ -129,7 +135,8 @@ class NvmlGpu:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two GPUs by nvml_index. ``level``: NV18, PIX, PXB, PHB, NODE or SYS as nvidia-smi names them; ``p2p_*``: "ok" or why not."""
+    """Two GPUs by nvml_index. ``level``: NV18, PIX, PXB, PHB, NODE or SYS as nvidia-smi names them;
+    ``p2p_*``: "ok" or why not."""
 
     a: int
     b: int
@@ -140,7 +147,8 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class NvmlView:
-    """All that NVML said. ``gpus[i]`` is a Gap where the handle of nvml_index i was refused; its detail is NVML's own text."""
+    """All that NVML said. ``gpus[i]`` is a Gap where the handle of nvml_index i was refused; its
+    detail is NVML's own text."""
 
     driver: Union[str, Gap]
     cuda_driver: Union[str, Gap]
@@ -155,8 +163,8 @@ class NvmlView:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceFile:
-    """``mode`` as ls writes it; ``error``: "" if it could be opened, else the errno's name (EPERM: a device cgroup; EACCES: its mode);
-    "not tried" where opening is not asked of a user."""
+    """``mode`` as ls writes it; ``error``: "" if it could be opened, else the errno's name (EPERM: a device
+    cgroup; EACCES: its mode); "not tried" where opening is not asked of a user."""
 
     path: str
     mode: str
@@ -165,8 +173,9 @@ class DeviceFile:
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What stands around a rank. ``variables``: those that select GPUs, only where set; ``container``: signs of one, empty if none;
-    ``pci_gpus``: PCI bus ids of NVIDIA display devices in /sys and the kernel driver bound to each ("" if none)."""
+    """What stands around a rank. ``variables``: those that select GPUs, only where set; ``container``: signs
+    of one, empty if none; ``pci_gpus``: PCI bus ids of NVIDIA display devices in /sys and the kernel driver
+    bound to each ("" if none)."""
 
     files: List[DeviceFile]
     variables: Dict[str, str]
@@ -177,7 +186,8 @@ class Surroundings:
 
 @dataclasses.dataclass(frozen=True)
 class CudaGpu:
-    """One GPU as a rank counts it. ``uuid`` without prefix: CUDA does not say whether it is a GPU's or a MIG slice's."""
+    """One GPU as a rank counts it. ``uuid`` without prefix: CUDA does not say whether
+    it is a GPU's or a MIG slice's."""
 
     cuda_index: int
     name: str
@@ -189,8 +199,9 @@ class CudaGpu:
 
 @dataclasses.dataclass(frozen=True)
 class CudaView:
-    """CUDA in a fresh rank. ``error``: text of the failed initialisation, "" if none; ``error_code``: cuInit's or the first failed call's
-    CUresult (0 success, 100 no device); ``peer_access[i][j]``: cuda_index i may read from j; ``nccl``: of the library really mapped."""
+    """CUDA in a fresh rank. ``error``: text of the failed initialisation, "" if none;
+    ``error_code``: cuInit's or the first failed call's CUresult (0 success, 100 no device);
+    ``peer_access[i][j]``: cuda_index i may read from j; ``nccl``: of the library really mapped."""
 
     torch: str
     cuda: str
@@ -214,7 +225,8 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class GpuUse:
-    """One GPU's use over a few samples 0.3 s apart. ``utilisation_percent``: one number a sample; ``owners``: of the last sample."""
+    """One GPU's use over a few samples 0.3 s apart. ``utilisation_percent``: one number a sample;
+    ``owners``: of the last sample."""
 
     nvml_index: int
     used_mib: Union[int, Gap]
@@ -231,7 +243,8 @@ class GpuUsers:
 
 
 def gap_or(value: Any, make: Any) -> Any:
-    """``make(value)``, or the Gap that ``{"reason": ..., "detail": ...}`` stands for: how children write Gaps in JSON."""
+    """``make(value)``, or the Gap that ``{"reason": ..., "detail": ...}`` stands for: how
+    children write Gaps in JSON."""
     return (
         Gap(value["reason"], value["detail"])
         if isinstance(value, dict) and set(value) == {"reason", "detail"}
@@ -240,8 +253,8 @@ def gap_or(value: Any, make: Any) -> Any:
 
 
 def from_json(cls: Any, data: Dict[str, Any], beside: str = "") -> Any:
-    """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one. ``beside``: a key that is no field.
-    Raises TypeError for others."""
+    """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one.
+    ``beside``: a key that is no field. Raises TypeError for others."""
     types = get_type_hints(cls)
     return cls(
         **{

@@ -1,7 +1,8 @@
-"""May GPU tests run beside whoever is on the GPUs: settled before anything starts, in a notebook as on a bare node.
+"""May GPU tests run beside whoever is on the GPUs: settled before anything starts,
+in a notebook as on a bare node.
 
-Pure, standard library only, Python >= 3.9: the same decision with the same words in nccl-look.pyz. It guards the jobs of others; what
-the machine is worth is judged by rules.
+Pure, standard library only, Python >= 3.9: the same decision with the same words in nccl-look.pyz. It guards
+the jobs of others; what the machine is worth is judged by rules.
 """
 
 import dataclasses
@@ -22,7 +23,8 @@ SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 @dataclasses.dataclass(frozen=True)
 class Busy:
-    """Why no GPU test runs. ``words``: one phrase a process or GPU; ``mine``: pids of the same user, not started by the runbook."""
+    """Why no GPU test runs. ``words``: one phrase a process or GPU; ``mine``: pids of the same user,
+    not started by the runbook."""
 
     words: List[str]
     mine: List[int]
@@ -34,7 +36,8 @@ class Busy:
 
 
 def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
-    """Who would be disturbed; None where tests may run or nothing can be said (no NVML: then no GPU test runs anyway)."""
+    """Who would be disturbed; None where tests may run or nothing can be said (no NVML: then
+    no GPU test runs anyway)."""
     if allow_busy or isinstance(users, Gap):
         return None
     seen = [u for u in users.gpus if isinstance(u, GpuUse)]

@@ -7,7 +7,8 @@ from nccl_runbook.machine.guard import in_the_way
 
 
 def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
-    """A finding that forbids tests on GPUs, or None where they may run or nothing can be said (no NVML: then no GPU test runs anyway)."""
+    """A finding that forbids tests on GPUs, or None where they may run or nothing can be said (no NVML: then
+    no GPU test runs anyway)."""
     busy = in_the_way(users, allow_busy)
     return (
         None
@@ -25,7 +26,8 @@ def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
 def _remedies(mine: list[int]) -> tuple[Remedy, ...]:
     anyway = Remedy(
         "you",
-        "Wait until the GPUs are free. Or test beside the other job, which may slow that job down or take its memory.",
+        "Wait until the GPUs are free. Or test beside the other job, which may slow that job down "
+        "or take its memory.",
         ('make report ARGS="--allow-busy"',),
     )
     if not mine:

@@ -1,4 +1,5 @@
-"""What the links of the GPUs can carry, so that a bandwidth can be read as a share of it. Arithmetic on facts; judges nothing.
+"""What the links of the GPUs can carry, so that a bandwidth can be read as a share of it. Arithmetic
+on facts; judges nothing.
 
 One link each way, in 1e9 bytes a second: NVLinks by the GPU's name, PCIe lanes by generation (links.toml).
 """
@@ -14,7 +15,8 @@ Links = list[GpuLinks | Gap] | Gap
 
 
 def nvlink(gpu: GpuLinks) -> float | None:
-    """All live NVLinks of one GPU together, GB/s each way; None without any, or where its kind is not known."""
+    """All live NVLinks of one GPU together, GB/s each way; None without any,
+    or where its kind is not known."""
     if isinstance(gpu.name, Gap) or isinstance(gpu.nvlinks_up, Gap) or not gpu.nvlinks_up:
         return None
     return next(
@@ -34,7 +36,8 @@ def pcie(gpu: GpuLinks) -> float | None:
 
 
 def limit(links: Links, transports: Mapping[str, int] | Gap) -> tuple[str, float] | None:
-    """(which link, GB/s each way) that bounds a ring over these transports, by the slowest GPU; None where that is not known.
+    """(which link, GB/s each way) that bounds a ring over these transports, by the slowest GPU;
+    None where that is not known.
 
     P2P goes over NVLink where there is any; host memory and network cards are reached over PCIe."""
     gpus = [] if isinstance(links, Gap) else [g for g in links if not isinstance(g, Gap)]

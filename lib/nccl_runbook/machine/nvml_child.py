@@ -1,7 +1,9 @@
-"""Asks NVML, in a process of its own that may hang or die. Standard library and pynvml only; Python >= 3.9; run by file path.
+"""Asks NVML, in a process of its own that may hang or die. Standard library and pynvml only; Python
+>= 3.9; run by file path.
 
-Prints one JSON object a line: {"part": "system"|"gpu"|"pair"|"use"|"live"|"end", ...}; what was printed before a hang still counts. A value
-that NVML refuses is {"reason", "detail"} with NVML's own text. Leaves when standard input ends. argv[1]: "all", "use" or "live".
+Prints one JSON object a line: {"part": "system"|"gpu"|"pair"|"use"|"live"|"end", ...}; what was printed
+before a hang still counts. A value that NVML refuses is {"reason", "detail"} with NVML's own text. Leaves
+when standard input ends. argv[1]: "all", "use" or "live".
 """
 
 import ctypes
@@ -13,7 +15,9 @@ import threading
 import time
 
 SAMPLE_GAP_S = 0.3
-SETTLE_S = 1.2  # NVML's utilisation is an average of up to one second (nvml.h, nvmlUtilization_t): a job that just ended still shows
+# NVML's utilisation is an average of up to one second (nvml.h, nvmlUtilization_t): a job
+# that just ended still shows
+SETTLE_S = 1.2
 OUR_ROOT = os.getppid()
 
 try:
@@ -23,7 +27,8 @@ try:
 except ImportError as error:
     nvml, missing = None, str(error)
 
-# literal numbers of nvml.h: pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake (13.615), and old ones lack names
+# literal numbers of nvml.h: pynvml's NVML_P2P_CAPS_INDEX_READ is a tuple by mistake
+# (13.615), and old ones lack names
 P2P_READ, P2P_WRITE, P2P_NVLINK = 0, 1, 2
 P2P_STATUS = (
     "ok",
@@ -73,7 +78,8 @@ def text(value):
 
 
 def words_of(error):
-    """The library's own text, as NCCL prints it: pynvml words some errors differently (13.615: 18, 15, 16)."""
+    """The library's own text, as NCCL prints it: pynvml words some errors
+    differently (13.615: 18, 15, 16)."""
     try:
         return text(nvml.nvmlErrorString(error.value))
     except (nvml.NVMLError, TypeError):  # no library loaded
@@ -85,7 +91,8 @@ def is_gap(value):
 
 
 def ask(name, *args, **kwargs):
-    """The call's value with text decoded, or {"reason", "detail"}. ``shown``: the arguments as the detail shows them."""
+    """The call's value with text decoded, or {"reason", "detail"}. ``shown``: the arguments
+    as the detail shows them."""
     shown = kwargs.pop("shown", "")
     function = getattr(nvml, name, None)
     if function is None:
@@ -226,7 +233,8 @@ def status_of(pid):
 
 
 def holds_gpu(pid):
-    """Whether a process has the driver's library mapped or a GPU's device file open; None where that may not be looked at."""
+    """Whether a process has the driver's library mapped or a GPU's device file open; None where
+    that may not be looked at."""
     try:
         with open(f"/proc/{pid}/maps") as maps:
             if any("libcuda.so" in line or "/dev/nvidia" in line for line in maps):
@@ -255,7 +263,8 @@ def user_name(uid):
 
 
 def owner(process, kind):
-    """One listed process. NVML may list a pid of the host that here belongs to another process, which then holds no GPU open."""
+    """One listed process. NVML may list a pid of the host that here belongs to another process,
+    which then holds no GPU open."""
     pid, used = process.pid, process.usedGpuMemory
     status = {} if holds_gpu(pid) is False else status_of(pid)
     unknown = {"reason": "absent", "detail": f"pid {pid} is not a GPU process of this pid namespace"}
@@ -323,7 +332,8 @@ def gpu(index, handle):
 
 
 def links_between(a, b):
-    """Active NVLinks from ``a`` that end at ``b`` itself or, where NVLink P2P is granted, at a switch that both share."""
+    """Active NVLinks from ``a`` that end at ``b`` itself or, where NVLink P2P is granted,
+    at a switch that both share."""
     if ask("nvmlDeviceGetP2PStatus", a, b, P2P_NVLINK) != 0:
         return 0
     up = [link for link in range(MAX_LINKS) if ask("nvmlDeviceGetNvLinkState", a, link) == 1]
@@ -355,7 +365,8 @@ def pair(a, b, handles):
 
 
 def use(handles):
-    """Two samples; a third once the average has settled, if the second shows work that nobody is listed for."""
+    """Two samples; a third once the average has settled, if the second shows work
+    that nobody is listed for."""
     samples = [[utilisation(h) for h in handles.values()]]
     for wait_s in (SAMPLE_GAP_S, SETTLE_S):
         time.sleep(wait_s)

@@ -14,14 +14,16 @@ _NO_GPUS = ("", "NoDevFiles", "-1", "none", "void")  # NoDevFiles: Slurm, for a 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """``shown``: nvml_index of each GPU let through, in order; ``problem``: what is wrong with the value, "" if nothing."""
+    """``shown``: nvml_index of each GPU let through, in order; ``problem``: what is wrong with
+    the value, "" if nothing."""
 
     shown: tuple[int, ...]
     problem: str = ""
 
 
 def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | str:
-    """Identity and nvml_index of the GPU that an entry names, or what is wrong with it. UUIDs may be shortened if unambiguous."""
+    """Identity and nvml_index of the GPU that an entry names, or what is wrong with it.
+    UUIDs may be shortened if unambiguous."""
     if re.fullmatch(r"\+?\d+", entry):
         index = int(entry)
         return (
@@ -50,8 +52,9 @@ def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | st
 
 
 def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
-    """What CUDA makes of ``value`` (CUDA C++ Programming Guide 13.0, CUDA Environment Variables; torch 2.13 `_parse_visible_devices`):
-    entries count up to the first that names no GPU, a repeated one hides all. ``gpus``: as NVML lists them, a Gap where it cannot."""
+    """What CUDA makes of ``value`` (CUDA C++ Programming Guide 13.0, CUDA Environment Variables; torch 2.13
+    `_parse_visible_devices`): entries count up to the first that names no GPU, a repeated one hides all.
+    ``gpus``: as NVML lists them, a Gap where it cannot."""
     if value.strip() in _NO_GPUS:
         return Selection((), f"{value.strip()!r} hides every GPU")
     named: dict[str, int] = {}

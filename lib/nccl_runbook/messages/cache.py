@@ -1,4 +1,5 @@
-"""A private folder of the user for what takes long to work out. What others could have written there is not read."""
+"""A private folder of the user for what takes long to work out.
+What others could have written there is not read."""
 
 import contextlib
 import os
@@ -32,7 +33,8 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: str) -> None:
-    """Keep the content, as a whole, in place of what was kept before. Nothing happens if it cannot be kept."""
+    """Keep the content, as a whole, in place of what was kept before.
+    Nothing happens if it cannot be kept."""
     with contextlib.suppress(OSError, RuntimeError):
         write_text(kept := folder() / (PREFIX + name), content)
         for old in {*folder().glob(f"*{PREFIX}*")} - {kept}:

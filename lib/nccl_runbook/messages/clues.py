@@ -15,13 +15,18 @@ from nccl_runbook.messages import cache, matcher
 from nccl_runbook.messages.matcher import compiled
 
 PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "frameworks", "job", "reporter")
-# an exception that only echoes what another rank did, and the text that torch (2.0 to 2.13, NCCLUtils.cpp) adds to each result code of NCCL
+# an exception that only echoes what another rank did, and the text that torch (2.0 to 2.13, NCCLUtils.cpp)
+# adds to each result code of NCCL
 ECHO = re.compile(
-    r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|refused)|Broken pipe|"
-    r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|Socket Timeout|store->get|"
-    r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|Aborted|RendezvousC|TimeoutError"
+    r"Dist(?:Backend|Network|Store)Error|NCCL (?:[Ee]rror|communicator)|[Cc]onnection (?:reset|closed|"
+    r"refused)|Broken pipe|"
+    r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|"
+    r"Socket Timeout|store->get|"
+    r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|"
+    r"Aborted|RendezvousC|TimeoutError"
 )
-# what follows the exception that ends a rank: another in its chain, and what torch (>= 2.4) says as the process ends
+# what follows the exception that ends a rank: another in its chain, and what torch (>=
+# 2.4) says as the process ends
 LAST_WORDS = re.compile(
     r"^\s*(?:\[\w+\]:\s*)?[\w.]*(?:Error|Exception)(?::\s|$)|destroy_process_group\(\) was not called"
 )
@@ -49,15 +54,22 @@ PRINTED = {
     "guard-failed": r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"',
     # a job ends with it, and it is no exception
     "job-ended": (
-        r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure \S+:\d|Check failed: |"
-        r"\(core dumped\)|Got completion \w[^\n]*status=[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |exited on signal [1-9]|"
-        r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|EngineCore encountered a fatal|"
-        r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|Exit Code:) [1-9]|"
-        r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|group)\.cc:\d+ -> [1-9]"
+        r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure "
+        r"\S+:\d|Check failed: |"
+        r"\(core dumped\)|Got completion \w[^\n]*status=[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
+        r"exited on signal [1-9]|"
+        r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|"
+        r"EngineCore encountered a fatal|"
+        r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|"
+        r"Exit Code:) [1-9]|"
+        r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
+        r"group)\.cc:\d+ -> [1-9]"
     ),
-    # collect_env and Ray name other vendors on every machine: what counts is a value, or a line of the library itself
+    # collect_env and Ray name other vendors on every machine: what counts is a value,
+    # or a line of the library itself
     "platform-rocm": (
-        r"RCCL (?:INFO|version|WARN)|librccl\.so|HIP (?:failure|error)|HIP version *: *\d|hipify/|hipError|\bROCm\W{1,3}\d|"
+        r"RCCL (?:INFO|version|WARN)|librccl\.so|HIP (?:failure|error)|HIP version *: *\d|hipify/|"
+        r"hipError|\bROCm\W{1,3}\d|"
         r"(?<![A-Z_])(?:HIP|ROCR)_VISIBLE_DEVICES\W{1,3}\d|\bMI(?:2[15]0|3\d\d)[AX]?\b"
     ),
     "platform-ascend": r"HCCL (?:function )?error|\btorch_npu\b|\bnpu:\d|ASCEND_RT_VISIBLE_DEVICES\W{1,3}\d",
@@ -70,21 +82,26 @@ PRINTED = {
     "nccl-tests-rank-0": r"#\s+Rank +0 Group +0 Pid +\d+ on +([\w.-]{1,60})",  # each job has one such rank
     "nccl-tests-row": r"^\s+\d+ +\d+ +\w+ +(?:sum|none) +-?\d+ +[\d.]+ ",
     "nccl-tests-end": r"#\s+(?:Avg bus bandwidth|Out of bounds values)",
-    "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, \d+ p2p channels)\b",  # NCCL >= 2.18
+    "nccl-channels": r"\b(\d+ coll channels, \d+ collnet channels, \d+ nvls channels, "
+    r"\d+ p2p channels)\b",  # NCCL >= 2.18
     "ranks-share-gpu": r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on",
     # the device that a rank prints as its own: torch, transformers' Trainer, nccl-tests
     "device-of-rank": (
         r"(?:\b[Rr]ank\W{1,3}(\d{1,5})\b[^\n]{0,60}?)?(?:\b[Dd]evice\W{1,4}cuda:|\bcurrent_device\W{1,4}|"
-        r"\b(?:uses|using|on) (?:GPU|(?:device )?cuda)\W{1,2}|\bon +[\w.-]{1,60} device +(?=\d{1,2} +\[))(\d{1,2})\b"
+        r"\b(?:uses|using|on) (?:GPU|(?:device )?cuda)\W{1,2}|"
+        r"\bon +[\w.-]{1,60} device +(?=\d{1,2} +\[))(\d{1,2})\b"
     ),
     "visible-devices": r"CUDA_VISIBLE_DEVICES\W{1,4}(\d{1,2}(?:, ?\d{1,2}){0,15})(?![\w-])",
     "nvidia-smi-process": r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB",  # GPU and pid
 }
 # who asks whether something will go wrong, or repeats that a message says so, complains of nothing
 _WONDERS = re.compile(
-    r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:(?:will|could|may) (?!any|some|there|this be why|you)[^.?!\n]{1,160}|(?:is|are) (?!any|there)"
-    r"[^.,?!\n]{1,30})\?|\b(?:whether|(?:ask|sure|know|wonder) if) [^.?!\n]{0,60}\b(?:will|could|can|may|might)\b[^.?!\n]*|"
-    r"\b(?:can|could|may|might) (?:potentially )?(?:cause|lead to|result in) (?:an? )?(?:\w{1,12} )?(?:hang|deadlock)\w{0,2}|"
+    r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:(?:will|could|may) (?!any|some|there|this be why|"
+    r"you)[^.?!\n]{1,160}|(?:is|are) (?!any|there)"
+    r"[^.,?!\n]{1,30})\?|\b(?:whether|(?:ask|sure|know|wonder) if) [^.?!\n]{0,60}\b(?:will|could|can|may|"
+    r"might)\b[^.?!\n]*|"
+    r"\b(?:can|could|may|might) (?:potentially )?(?:cause|lead to|result in) (?:an? )?"
+    r"(?:\w{1,12} )?(?:hang|deadlock)\w{0,2}|"
     r"\b(?:speaks? of|(?:warnings?|one|messages?) (?:of|about)) (?:an? )?(?:\w{1,12} )?hang"
 )
 
@@ -93,9 +110,10 @@ _WONDERS = re.compile(
 class Clue:
     """One row of the catalogue: a line that speaks for a cause.
 
-    ``message``: the id under which facts hold the line; ``also``: ids of what must be printed or told besides;
-    ``without``: ids of what must not. ``status``: the most that this clue alone allows, "established" only if the
-    line is the fault itself. ``words``: a reporter says it, no program prints it. ``advice``: its own, in place of the cause's.
+    ``message``: the id under which facts hold the line; ``also``: ids of what must be printed or told
+    besides; ``without``: ids of what must not. ``status``: the most that this clue alone allows,
+    "established" only if the line is the fault itself. ``words``: a reporter says it, no program prints it.
+    ``advice``: its own, in place of the cause's.
     """
 
     id: str
@@ -130,9 +148,10 @@ def clues() -> tuple[Clue, ...]:
 
 @functools.cache
 def catalogue() -> dict[str, Any]:
-    """The catalogue as it is asked, id -> expression: "printed" of every line of a job (NAME=VALUE: a setting that some remedy advises),
-    "spoken" of a reporter's words and of short logs, "beside" of what must, or must not, stand beside a clue; "fits": id of a symptom ->
-    its causes, the most usual first; "meanings": id of a symptom -> what NCCL says with it.
+    """The catalogue as it is asked, id -> expression: "printed" of every line of a job (NAME=VALUE: a setting
+    that some remedy advises), "spoken" of a reporter's words and of short logs, "beside" of what must,
+    or must not, stand beside a clue; "fits": id of a symptom -> its causes, the most usual first; "meanings":
+    id of a symptom -> what NCCL says with it.
 
     It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
     tables = [
@@ -155,11 +174,11 @@ def catalogue() -> dict[str, Any]:
         for file in tables
         for pair in re.findall(r"\bexport (\w+=\w+)", file.read_text(encoding="utf-8"))
     }
-    # not in a sentence that advises it: "Disable NVLS (NCCL_NVLS_ENABLE=0) if you wish", "set NCCL_CUMEM_ENABLE=0 to fall back"
+    # not in a sentence that advises it: "Disable NVLS (NCCL_NVLS_ENABLE=0) if you wish", "set
+    # NCCL_CUMEM_ENABLE=0 to fall back"
     done = {
-        pair: r"(?<![Ss]et )(?<!setting )\b{0}(?:\W{{1,4}}| set (?:by environment )?to ){2}\b(?!\) if you)".format(
-            *pair.partition("=")
-        )
+        pair: r"(?<![Ss]et )(?<!setting )\b{0}"
+        r"(?:\W{{1,4}}| set (?:by environment )?to ){2}\b(?!\) if you)".format(*pair.partition("="))
         for pair in sorted(advised)
     }
     asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": said, "beside": around}
@@ -226,8 +245,8 @@ def _lines(words: bool) -> dict[str, str]:
 @functools.cache
 def version() -> str:
     """The catalogue's checksum: another one if an id or an expression is another one."""
-    asked = catalogue()
-    return f"{zlib.crc32(repr([*asked['printed'].items(), *asked['spoken'].items(), *asked['beside'].items()]).encode()):08x}"
+    rows = [row for table in ("printed", "spoken", "beside") for row in catalogue()[table].items()]
+    return f"{zlib.crc32(repr(rows).encode()):08x}"
 
 
 def _spelt(expression: str | tuple[str, ...]) -> str:

@@ -9,8 +9,8 @@ CONTEXT = "--context"  # stands for a file in the lines that the reporter wrote
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Lines of one message: the first of each rank, at most MAX_LINES; ``times``: how often in all; ``resumed``: the same
-    rank went on making progress after the last of them."""
+    """Lines of one message: the first of each rank, at most MAX_LINES; ``times``: how often in all;
+    ``resumed``: the same rank went on making progress after the last of them."""
 
     lines: list[LogLine]
     times: int
@@ -19,7 +19,8 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class Timeout:
-    """A watchdog line. ``seq``: sequence number, None before torch 1.12; times in milliseconds, ``ran_ms`` -1 where it is cut off."""
+    """A watchdog line. ``seq``: sequence number, None before torch 1.12; times in milliseconds,
+    ``ran_ms`` -1 where it is cut off."""
 
     at: LogLine
     op: str
@@ -34,9 +35,10 @@ class Timeout:
 class RankLog:
     """What one rank left.
 
-    ``enqueued`` and ``completed``: last sequence number by group; ``devices``: "cudaDev 0 nvmlDev 0 busId 60" of each communicator;
-    ``first_error``: its first exception or fatal line, None for none; ``last``: its last line at all; ``ended``: it said that it was
-    done; ``warned``: its watchdog spoke up, so the process lived then.
+    ``enqueued`` and ``completed``: last sequence number by group; ``devices``: "cudaDev 0 nvmlDev
+    0 busId 60" of each communicator; ``first_error``: its first exception or fatal line, None for none;
+    ``last``: its last line at all; ``ended``: it said that it was done; ``warned``: its watchdog spoke up,
+    so the process lived then.
     """
 
     rank: int
@@ -71,11 +73,12 @@ class Template:
 class Logs:
     """Everything that was read.
 
-    ``seen``: id of a message -> lines; ``catalogue``: version of the catalogue that has these ids. ``launcher``: "torchrun",
-    "srun", ... or "". ``foreign``: nothing in it looks like a job's log (no word of NCCL, torch, CUDA, a rank or a traceback).
-    ``nccl_versions``: version -> who said so. ``failed``, ``timeout`` and ``raised``: the first fatal line, watchdog line, and
-    exception that is no echo of another rank's failure, of whichever rank. ``clocks``: how far the clocks are apart, empty if
-    nothing ties them together. ``apart``: calls of one number that processes made differently. ``here``: the host on which they
+    ``seen``: id of a message -> lines; ``catalogue``: version of the catalogue that has these ids.
+    ``launcher``: "torchrun", "srun", ... or "". ``foreign``: nothing in it looks like a job's log (no word
+    of NCCL, torch, CUDA, a rank or a traceback). ``nccl_versions``: version -> who said so. ``failed``,
+    ``timeout`` and ``raised``: the first fatal line, watchdog line, and exception that is no echo of another
+    rank's failure, of whichever rank. ``clocks``: how far the clocks are apart, empty if nothing ties them
+    together. ``apart``: calls of one number that processes made differently. ``here``: the host on which they
     were read. ``attempts``: how often the launcher started the ranks.
     """
 

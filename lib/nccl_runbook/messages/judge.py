@@ -1,4 +1,5 @@
-"""What several subjects ask the facts of logs: facts of another catalogue read again, and who raised first."""
+"""What several subjects ask the facts of logs: facts of another catalogue read
+again, and who raised first."""
 
 import dataclasses
 
@@ -10,7 +11,8 @@ from nccl_runbook.messages.kinds import plain
 
 
 def current(logs: Logs) -> Logs:
-    """The facts under the ids of this catalogue. If they were read with another one, the lines that they quote are read again."""
+    """The facts under the ids of this catalogue. If they were read with another one, the lines that
+    they quote are read again."""
     if logs.catalogue == version():
         return logs
     quoted = [(line, seen) for seen in logs.seen.values() for line in seen.lines]
@@ -36,8 +38,8 @@ def current(logs: Logs) -> Logs:
 
 
 def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
-    """The first exceptions of ranks for which others waited: the first one, then those too close to it to tell; and lines of
-    the ranks that waited. Nothing if no rank raised one of its own, or nobody waited."""
+    """The first exceptions of ranks for which others waited: the first one, then those too close to it to
+    tell; and lines of the ranks that waited. Nothing if no rank raised one of its own, or nobody waited."""
     waited = {r.rank: r.timeouts[0].at for r in logs.ranks if r.timeouts}
     raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
     first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]

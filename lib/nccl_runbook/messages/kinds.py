@@ -1,7 +1,7 @@
 """Lines that are alike but for their numbers are of one kind. What a kind is worth is looked at once.
 
-New kinds are looked at many together, so that a log in which no two lines are alike costs little more than one that
-repeats itself.
+New kinds are looked at many together, so that a log in which no two lines are alike costs little more
+than one that repeats itself.
 """
 
 import dataclasses
@@ -16,31 +16,41 @@ from nccl_runbook.messages.matcher import Matcher
 from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS, MUCH
 
 MAX_KINDS = 200_000
-CHEAP_LINES = 8000  # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
+# of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
+CHEAP_LINES = 8000
 PROGRESS_LINES = 10  # of a job that trains; a page of documentation may quote a few
-LATE_LINES = 256  # of these are read all the same in each part of a log, so that it is known what went on after a message, and how far
+# of these are read all the same in each part of a log, so that it is known what went
+# on after a message, and how far
+LATE_LINES = 256
 KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(  # there a number tells one fault from another
-    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|process index|evice(?:: |=')|"
-    rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|MEMBER|\.cc:\d+ -> "
+    rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|"
+    rb"process index|evice(?:: |=')|"
+    rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|"
+    rb"MEMBER|\.cc:\d+ -> "
 )
 _OURS = re.compile(
-    rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|xid|nvrm|mpirun|ibv"
+    rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|"
+    rb"xid|nvrm|mpirun|ibv"
 )
 _STARTS = re.compile(
-    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|Interrupt)(?:_\w{1,40})?(?::|\s*$))"
+    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|"
+    r"Interrupt)(?:_\w{1,40})?(?::|\s*$))"
 )
 # a line of our own answers: what it quotes was judged already
 _OURSELVES = re.compile(
-    rb"^ {3}(?:seen|decides|against|you|(?:in )?your launcher|the administrator|to do|ask your administrator): |"
+    rb"^ {3}(?:seen|decides|against|you|(?:in )?your launcher|the administrator|to do|"
+    rb"ask your administrator): |"
     rb"^Unknown: (?:the log shows|you report) \"|"
     rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$"
 )
 _OWN = {
     **EXPRESSIONS,
-    "looks-odd": r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|killed|panic|refused)\b",
-    "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|Traceback|Last error:\s*$",
+    "looks-odd": r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|"
+    r"killed|panic|refused)\b",
+    "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|"
+    r"Traceback|Last error:\s*$",
 }
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
@@ -49,9 +59,9 @@ At = tuple[str, int, bytes]
 @dataclasses.dataclass(slots=True)
 class Kind:
     """``at``: file, line and raw text of the first line; ``messages``: ids of the catalogue that it matches;
-    ``about_rank``: ids of what it says about a rank; ``cheap``: only the first lines of it and the last ones count;
-    ``steps``: it only says how far a rank is; ``odd``: it looks like an error; ``opens``: its message may go on in the
-    next line; ``first``: the first line as it is quoted."""
+    ``about_rank``: ids of what it says about a rank; ``cheap``: only the first lines of it and the last ones
+    count; ``steps``: it only says how far a rank is; ``odd``: it looks like an error; ``opens``: its message
+    may go on in the next line; ``first``: the first line as it is quoted."""
 
     at: At
     messages: tuple[str, ...] = ()
@@ -100,8 +110,8 @@ class Kinds:
         self._steps = 0  # lines that say how far a rank is
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
-        """Those of these lines of which the kind tells something, by index; and the line above if its message may go on.
-        The first is line ``number``."""
+        """Those of these lines of which the kind tells something, by index; and the line above if its message
+        may go on. The first is line ``number``."""
         keys = self._keys(rows)
         there = set(keys)
         first, known = (
@@ -264,16 +274,19 @@ def ends(raw: bytes) -> bytes:
 
 # what libraries advise in general in the same line: it tells nothing about this job
 _ADVICE = re.compile(
-    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|For debugging consider passing .*|"
+    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|"
+    r"For debugging consider passing .*|"
     r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
-    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|If reserved but unallocated memory .*|"
+    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|"
+    r"If reserved but unallocated memory .*|"
     r"This (?:may|could) indicate .*"
 )
 
 
 # "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
 _DENIED = re.compile(
-    r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? (?:[`\"][^`\"]{0,60})?$"
+    r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? "
+    r"(?:[`\"][^`\"]{0,60})?$"
 )
 
 
@@ -298,7 +311,8 @@ def plain(text: str) -> str:
 
 
 def joined(above: bytes, text: str) -> str:
-    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken, or is longer than a line."""
+    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken,
+    or is longer than a line."""
     if above.rstrip().endswith(b"Last error:"):
         return (
             "NCCL WARN " + text

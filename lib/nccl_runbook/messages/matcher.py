@@ -7,9 +7,9 @@
 No expression that matches is left out, and few that do not match are in. The caller searches with
 ``pattern`` in the text of interest: the line, or a part of it, such as its text without a prefix.
 
-The literals that a line must hold are read from the expression itself. The reader is conservative. It leaves out what it
-does not understand, so a result may be too weak but never wrong. Literals are in lower case: a line is folded before they
-are looked for.
+The literals that a line must hold are read from the expression itself. The reader is conservative. It leaves
+out what it does not understand, so a result may be too weak but never wrong. Literals are in lower case:
+a line is folded before they are looked for.
 """
 
 import bisect
@@ -18,7 +18,9 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from re import _constants as op, _parser  # type: ignore[attr-defined]  # private, and the same from Python 3.11 to 3.14
+
+# private, and the same from Python 3.11 to 3.14
+from re import _constants as op, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 # What `re` takes for i, s and k when case is ignored. No other letter beyond ASCII matches an ASCII letter.
@@ -27,8 +29,9 @@ SHORT = 3  # bytes: shorter literals are in most lines
 compiled = functools.cache(re.compile)
 Needs = tuple[frozenset[bytes], ...]
 Part = str | list | None  # a letter; alternatives, each a list of parts; any text
-# Bytes asked before hyperscan is used; each call counts as one more byte for each literal. Hyperscan takes 40 ms to load and
-# to compile, and then finds 1,600 literals in 0.5 MB within 10 ms; bytes.find takes 240 ms for that (CPU time on a busy machine).
+# Bytes asked before hyperscan is used; each call counts as one more byte for each literal. Hyperscan takes
+# 40 ms to load and to compile, and then finds 1,600 literals in 0.5 MB within 10 ms; bytes.find takes 240
+# ms for that (CPU time on a busy machine).
 HYPERSCAN_FROM = 100_000
 _LETTERS = bytes(byte if chr(byte) in "abcdefghijklmnopqrstuvwxyz" else 32 for byte in range(256))
 
@@ -79,7 +82,8 @@ def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
 
 
 def _spread(parts: list[Part]) -> list[list[Part]]:
-    """The sequence; one for each of its alternatives, where it ends in some or a part of it needs only short literals."""
+    """The sequence; one for each of its alternatives, where it ends in some or a part
+    of it needs only short literals."""
     if parts and isinstance(parts[-1], list):
         return [whole for one in parts[-1] for whole in _spread([*parts[:-1], *one])]
     for at, part in enumerate(parts):
@@ -114,15 +118,16 @@ def strength(literals: frozenset[bytes]) -> int:
 class Matcher:
     """Asks lines for many expressions at once.
 
-    Every alternative of an expression is a branch. A line is looked at closely if it holds the rarest literal that a
-    branch needs. Hyperscan finds these literals in one pass; without it, each is searched for by itself.
+    Every alternative of an expression is a branch. A line is looked at closely if it holds the
+    rarest literal that a branch needs. Hyperscan finds these literals in one pass; without it, each
+    is searched for by itself.
     """
 
     def __init__(
         self, expressions: Mapping[str, str], needs: Callable[[str], Sequence[Needs]] = alternatives
     ) -> None:
-        """``expressions``: id -> Python regular expression, for ``str``; ``needs``: what a line must hold for each of
-        its alternatives. No expression is compiled yet."""
+        """``expressions``: id -> Python regular expression, for ``str``; ``needs``: what a line must hold for
+        each of its alternatives. No expression is compiled yet."""
         self._ids, self._expressions = tuple(expressions), dict(expressions)
         self._always: set[int] = set()
         self._branches: dict[bytes, list[tuple[int, Needs]]] = defaultdict(
@@ -143,8 +148,9 @@ class Matcher:
     def may_match(self, lines: Sequence[bytes]) -> dict[int, tuple[str, ...]]:
         """Index of a line -> ids, in the order given, of all expressions that match it, and a few others.
 
-        They include what matches in any part of the line as `re` sees it, decoded from UTF-8 with U+FFFD in place of
-        what is not UTF-8. Lines without any are left out. The time grows no faster than the length of a line.
+        They include what matches in any part of the line as `re` sees it, decoded from UTF-8 with
+        U+FFFD in place of what is not UTF-8. Lines without any are left out. The time grows no faster
+        than the length of a line.
         """
         rows = [folded(line) for line in lines]
         ends = list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))

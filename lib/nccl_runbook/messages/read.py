@@ -1,7 +1,7 @@
 """Everything that a job left, looked through once: which known messages it holds, and a table of its ranks.
 
-Most lines of a log are alike but for their numbers. Each kind is looked at once; only if it tells something is every
-line of it read, so that 64 ranks of NCCL's INFO cost little more than one.
+Most lines of a log are alike but for their numbers. Each kind is looked at once; only if it tells something
+is every line of it read, so that 64 ranks of NCCL's INFO cost little more than one.
 """
 
 import collections
@@ -26,7 +26,8 @@ from nccl_runbook.messages.matcher import Matcher
 MAX_LINES = 8  # kept of one message
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
-# every healthy job prints such lines, with all the words of its set-up: NCCL's own, a shell's trace, dumps of settings and of machines
+# every healthy job prints such lines, with all the words of its set-up: NCCL's own, a shell's trace, dumps
+# of settings and of machines
 _CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
@@ -39,8 +40,10 @@ _PROGRAM = re.compile(
     r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)"
 )  # pasted without a fence
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
-_STAMP = re.compile(  # what a program puts before its line, and nobody types: a rank, a time, an exception, a line of source
-    r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|[\w.-]+:\d+:\d+ \[|"
+# what a program puts before its line, and nobody types: a rank, a time, an exception, a line of source
+_STAMP = re.compile(
+    r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|"
+    r"[\w.-]+:\d+:\d+ \[|"
     r"NCCL (?:INFO|WARN) |File \"|Traceback |[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: "
     r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\("
 )
@@ -64,8 +67,8 @@ def collect(
     skip: frozenset[str] = frozenset(),
     newest: bool = False,
 ) -> Logs:
-    """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those of the last attempt. Never raises
-    for what is in them: a file that cannot be read says so in ``files``."""
+    """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those
+    of the last attempt. Never raises for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(newest)
     told = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
     pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in told).encode("utf-8", "replace")
@@ -177,7 +180,8 @@ class _Reader:
         self._read += lines
 
     def facts(self, files: list, context: str) -> Logs:
-        """Everything together: what else must or must not be there is asked only for clues whose own line was seen."""
+        """Everything together: what else must or must not be there is asked only for
+        clues whose own line was seen."""
         self._told([line for line in context.splitlines() if not _STAMP.search(line)])
         telling = list(
             itertools.islice(
@@ -248,7 +252,8 @@ class _Reader:
     def _ask(
         self, kinds: Sequence[tuple[At, Kind | None]], context: str, expressions: dict[str, str]
     ) -> None:
-        """Keep the first line that matches, of each that was not found yet; below all kinds are the reporter's words, as one."""
+        """Keep the first line that matches, of each that was not found yet; below all kinds are the
+        reporter's words, as one."""
         asked = Matcher({i: e for i, e in expressions.items() if i not in self._found}, clues.needs)
         rows = visible([at[2] for at, _ in kinds])
         rows = [
@@ -288,7 +293,8 @@ class _Reader:
 
 
 def written(rows: list[bytes]) -> list[str]:
-    """What a person wrote in a report saved from an issue tracker: Markdown with a title, outside of its fences; or sentences, mostly."""
+    """What a person wrote in a report saved from an issue tracker: Markdown with a title, outside of its
+    fences; or sentences, mostly."""
     filled = [raw for raw in rows if raw.strip()]
     has_title = (
         filled[:1]

@@ -1,4 +1,5 @@
-"""What single lines show about a rank: its devices, versions, transports, sequence numbers, first error and progress."""
+"""What single lines show about a rank: its devices, versions, transports, sequence numbers,
+first error and progress."""
 
 import re
 from collections import Counter, defaultdict
@@ -17,22 +18,29 @@ MAX_CALLS = 50_000
 EXPRESSIONS = {
     # torch 1.9 (no SeqNum) to 2.13
     "rank-work": (
-        r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, NumelOut=(\d+))?(?:, ?\.\.\.)?"
+        r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, "
+        r"NumelOut=(\d+))?(?:, ?\.\.\.)?"
         r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
     ),
-    "rank-status": r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: NCCL)?(?: work)?: (-?\d+)",
+    "rank-status": r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: "
+    r"NCCL)?(?: work)?: (-?\d+)",
     "rank-communicator": (
-        r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: busId ([0-9a-f]+))?"
+        r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: "
+        r"busId ([0-9a-f]+))?"
         r"(?: commId 0x([0-9a-f]+))?"
     ),
     "rank-error": (
-        r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|Runtime?Warning)(\w*(?:Error|"
-        r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|Segmentation fault|"
+        r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|"
+        r"Runtime?Warning)(\w*(?:Error|"
+        r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|"
+        r"Segmentation fault|"
         r"Killed\s*$|^\s*torch\.\w+Error"
     ),
     "rank-watched": (
-        r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|watchdog thread terminated|"
-        r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|Received a dump signal"
+        r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|"
+        r"watchdog thread terminated|"
+        r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|"
+        r"Received a dump signal"
     ),
     # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
     "rank-over": r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)",
@@ -45,7 +53,8 @@ EXPRESSIONS = {
     "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
     "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
     "rank-network": r"Using network (\w+)",
-    # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation, number, size, type, group
+    # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation,
+    # number, size, type, group
     "rank-call": (
         r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) "
         r"datatype (\d+) .*\[nranks=(\d+)\]|"
@@ -53,10 +62,11 @@ EXPRESSIONS = {
         r"\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)"
     ),
     "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
-    # a search begins at a letter that few words hold, as this is asked of every line that tells of a step; nccl-tests' heading tells of
-    # none
+    # a search begins at a letter that few words hold, as this is asked of every line that tells of a step;
+    # nccl-tests' heading tells of none
     "rank-progress": (
-        r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
+        r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|"
+        r"(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
         r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|"
         r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)"
     ),
@@ -120,7 +130,8 @@ class Ranks:
                 (op, count, datatype), line
             )
         if comm and pid and int(comm.group(2)) > 1:
-            # a rank of a sub-group is no global rank: the first communicator of a process is usually the world
+            # a rank of a sub-group is no global rank: the first communicator of a
+            # process is usually the world
             self.of_pid.setdefault((line.host or line.file, pid), int(comm.group(1)))
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
@@ -152,7 +163,9 @@ class Ranks:
             or '"tracked_stats"' in text
             or self._well[line.file] not in (None, line.rank)
         ):
-            return  # teardown, MLPerf's statistics of the last step, or steps of other ranks that the launcher held back
+            # teardown, MLPerf's statistics of the last step, or steps of other ranks
+            # that the launcher held back
+            return
         error = not watched and "rank-error" in found and "NCCL INFO" not in text
         if error or watched:
             self._broke[line.rank] = order
@@ -243,8 +256,8 @@ class Ranks:
             self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
 
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
-        """Whether this rank, or nobody named in this file, made progress after ``order``, and nobody broke after it; one line of nobody
-        does not clear a rank: it may have been printed late."""
+        """Whether this rank, or nobody named in this file, made progress after ``order``, and nobody broke
+        after it; one line of nobody does not clear a rank: it may have been printed late."""
         if file in self._well:
             return True
         own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))

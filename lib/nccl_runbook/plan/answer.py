@@ -1,4 +1,5 @@
-"""From what somebody names - an allocation, a launch line, a script, a YAML, a folder - to judged placements. Reads only."""
+"""From what somebody names - an allocation, a launch line, a script, a YAML, a folder
+- to judged placements. Reads only."""
 
 import dataclasses
 import os
@@ -21,8 +22,9 @@ FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, open-instruct)"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where it does not parse;
-    ``devices``: what this machine's GPUs say to it, None where they were not asked; ``rules``: AReaL's, None for other frameworks."""
+    """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where
+    it does not parse; ``devices``: what this machine's GPUs say to it, None where they were not asked;
+    ``rules``: AReaL's, None for other frameworks."""
 
     where: str
     text: str
@@ -75,7 +77,8 @@ def plans_of(target: str, asked: Site, rules: areal.Rules) -> tuple[list[Plan], 
 
 
 def of_text(text: str, where: str, asked: Site, rules: areal.Rules, file: Path | None = None) -> Plan:
-    """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError for what is none of them."""
+    """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError
+    for what is none of them."""
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
         return _areal(text, where, asked, rules, [])
@@ -95,7 +98,8 @@ def of_text(text: str, where: str, asked: Site, rules: areal.Rules, file: Path |
 
 
 def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -> str:
-    """The text of the YAML that a command names with this flag, "" where there is none that can be read here."""
+    """The text of the YAML that a command names with this flag, "" where there
+    is none that can be read here."""
     names = [values[0] for c in commands for values in [c.flags.get(flag, ())] if values]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
     found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
@@ -151,7 +155,8 @@ def _of_training(
     )
     if "${" in text:
         raise ValueError(
-            f"{clipped(text, 200)} is not resolved in this file: give the allocation string instead of the file"
+            f"{clipped(text, 200)} is not resolved in this file: give the allocation string "
+            "instead of the file"
         )
     return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
 
@@ -220,7 +225,8 @@ def _areal(
 
 
 def check(text: str, tag: str = "") -> None:
-    """Raises ValueError for an allocation that this tag (the newest known if empty) cannot read, and for a tag that is none."""
+    """Raises ValueError for an allocation that this tag (the newest known if empty) cannot read,
+    and for a tag that is none."""
     rules = areal.at(tag) if tag else areal.newest()
     try:
         parse(text, rules) if text.strip() else None
@@ -229,8 +235,9 @@ def check(text: str, tag: str = "") -> None:
 
 
 def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> Plan | Gap | None:
-    """The plan of an allocation by AReaL's local launcher on the GPUs that ``seen`` is placed on, else on as many as are ``named``; None
-    where there is no text, a Gap where there is no GPU. ``tag``: as in ``check``."""
+    """The plan of an allocation by AReaL's local launcher on the GPUs that ``seen`` is placed on, else
+    on as many as are ``named``; None where there is no text, a Gap where there is no GPU.
+    ``tag``: as in ``check``."""
     gpus = named if isinstance(seen, Gap) else len({d for d in seen.devices if d is not None}) or named
     rules = areal.at(tag) if tag else areal.newest()
     if not text.strip():
@@ -244,8 +251,9 @@ def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> P
 
 
 def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> list[Finding]:
-    """What the allocation that a reader named would do here, before what was measured; only that where none was named. NCCL's own refusal
-    of the same seats, measured, establishes the planned one, which has the lines of its tag: those of the refusal go."""
+    """What the allocation that a reader named would do here, before what was measured; only that where none
+    was named. NCCL's own refusal of the same seats, measured, establishes the planned one, which has the
+    lines of its tag: those of the refusal go."""
     if not isinstance(intended, Plan):
         return list(measured)
     planned = intended.finding

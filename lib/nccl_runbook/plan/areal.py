@@ -1,10 +1,12 @@
 """AReaL's allocation strings: what a tag makes of one, or why it refuses it. Nothing is placed on a GPU yet.
 
-Grammar and arithmetic as in areal/api/alloc_mode.py at the tags of plan/areal.toml. The class of an error is the one that
-AReaL raises, decided in the order in which it looks: syntax, then the components from left to right, then what they are together.
+Grammar and arithmetic as in areal/api/alloc_mode.py at the tags of plan/areal.toml. The class of an error
+is the one that AReaL raises, decided in the order in which it looks: syntax, then the components from left
+to right, then what they are together.
 
-And of a string that a tag refuses: at which other tags it is valid, and how it is written there and now. Which grammar reads a string
-at each tag, what follows from that, and how its weight update is switched: areal.toml.
+And of a string that a tag refuses: at which other tags it is valid, and how it is written there
+and now. Which grammar reads a string at each tag, what follows from that, and how its weight
+update is switched: areal.toml.
 """
 
 import contextlib
@@ -25,7 +27,8 @@ from nccl_runbook.causes.causes import table
 
 MOST_CHARACTERS = 1000
 SYNTAX, INVALID, SIZES = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"
-# slips of the pen, one after the other: dots, names in round brackets, separators between dims, realhf's m for tensor parallel, capitals
+# slips of the pen, one after the other: dots, names in round brackets, separators between dims, realhf's
+# m for tensor parallel, capitals
 _SLIPS = (
     (r"\b(sglang|vllm|fsdp|megatron|archon)\.", r"\1:"),
     (r"\b(sglang|vllm|fsdp|megatron|archon)\((\w+)\)", r"\1[\2]"),
@@ -37,8 +40,8 @@ _TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How the tags of one row read a string: a row of areal.toml, whose head explains the fields. ``tag``: the one that was asked for;
-    ``switch``: the row of [switch] that it names."""
+    """How the tags of one row read a string: a row of areal.toml, whose head explains the fields.
+    ``tag``: the one that was asked for; ``switch``: the row of [switch] that it names."""
 
     tag: str
     tags: tuple[str, ...]
@@ -74,9 +77,11 @@ def newest() -> Rules:
 
 
 def at(tag: str) -> Rules:
-    """The rules of a tag, with or without its "v"; of one that is not in the table, those of the newest before it.
+    """The rules of a tag, with or without its "v"; of one that is not in the table,
+    those of the newest before it.
 
-    Raises ValueError for what is no tag, and for tags before v0.3.2, which read the string with one regular expression.
+    Raises ValueError for what is no tag, and for tags before v0.3.2, which read the string
+    with one regular expression.
     """
     if not _TAG.fullmatch(tag) or len(tag) > 40:
         raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
@@ -90,7 +95,8 @@ def at(tag: str) -> Rules:
 
 
 class Refused(Exception):
-    """AReaL would not take the string. ``error``: the class it raises; ``column``: where the text stops to make sense, from 1, or 0."""
+    """AReaL would not take the string. ``error``: the class it raises; ``column``: where the text stops
+    to make sense, from 1, or 0."""
 
     def __init__(self, error: str, says: str, column: int = 0) -> None:
         super().__init__(says)
@@ -99,8 +105,8 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One component. ``kind``: engine, trainer or eval; ``dims``: d, t, p, c, e as written, the last of equals; ``experts``: ffn's own;
-    ``anchor``: index of the component whose GPUs it is to share, or None."""
+    """One component. ``kind``: engine, trainer or eval; ``dims``: d, t, p, c, e as written, the last of
+    equals; ``experts``: ffn's own; ``anchor``: index of the component whose GPUs it is to share, or None."""
 
     kind: str
     backend: str
@@ -131,9 +137,11 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """A string that parses: its components, and AReaL's ``type``, None where asking for it raises AttributeError.
+    """A string that parses: its components, and AReaL's ``type``, None where asking for
+    it raises AttributeError.
 
-    ``scheduled``: the anchors come from a scheduling_strategy, which a scheduler follows, not from "|" in a string.
+    ``scheduled``: the anchors come from a scheduling_strategy, which a scheduler follows,
+    not from "|" in a string.
     """
 
     parts: tuple[Part, ...]
@@ -154,7 +162,8 @@ class Mode:
 
     @property
     def shares(self) -> bool:
-        """Whether components with an anchor share its GPUs. No launcher looks at "|" between one engine and one trainer."""
+        """Whether components with an anchor share its GPUs. No launcher looks at "|" between
+        one engine and one trainer."""
         return self.scheduled or not self.plain
 
 
@@ -180,8 +189,8 @@ def parse(text: str, rules: Rules) -> Mode:
 
 
 def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules) -> Mode:
-    """The mode of a configuration that gives each role a string of its own (from v1.0.3 on). ``shares``: role to the role whose GPUs it
-    is scheduled on. Raises Refused."""
+    """The mode of a configuration that gives each role a string of its own (from v1.0.3 on). ``shares``: role
+    to the role whose GPUs it is scheduled on. Raises Refused."""
     parts = []
     for role, spec in specs.items():
         if "+" in spec:
@@ -292,8 +301,8 @@ def _hybrid(node: Tree, rules: Rules) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _joined(parts: Sequence[Part], at: int, rules: Rules) -> list[Part]:
-    """Components joined by "|"; the first is the anchor, and ``at`` its index in the whole. In era A there are
-    two, and none has a name."""
+    """Components joined by "|"; the first is the anchor, and ``at`` its index in the whole. In era A there
+    are two, and none has a name."""
     for part in parts[1:]:
         if part.name is None and rules.era != "A":
             raise Refused(INVALID, 'components joined by "|" must have names, such as fsdp[actor]:d4')
@@ -339,7 +348,8 @@ def spans(found: list[Rules]) -> str:
 
 
 def written_for(text: str, rules: Rules) -> str:
-    """The same allocation as ``rules`` read it, after as few slips put right as will do; "" where there is none that means the same."""
+    """The same allocation as ``rules`` read it, after as few slips put right as will do; "" where there
+    is none that means the same."""
     mended = [*itertools.accumulate(_SLIPS, lambda so_far, slip: re.sub(*slip, so_far), initial=text)]
     modes = (
         _parsed(candidate, row)
@@ -357,7 +367,8 @@ def _parsed(text: str, rules: Rules) -> Mode | None:
 
 
 def _write(mode: Mode, rules: Rules) -> str:
-    """The mode in the words of ``rules``; engines first where the era wants it, names where components share or are many."""
+    """The mode in the words of ``rules``; engines first where the era wants it, names where
+    components share or are many."""
     parts = [p for p in mode.parts if p.kind != "eval"]
     sharing = len(parts) > 2 or any(p.anchor is not None for p in parts)
     names = [p.name or ("rollout" if p.kind == "engine" else "actor") * sharing for p in parts]

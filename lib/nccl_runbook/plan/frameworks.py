@@ -1,7 +1,9 @@
-"""Placement of verl, OpenRLHF, TRL and open-instruct, out of the flags of their launch lines. Nothing is started.
+"""Placement of verl, OpenRLHF, TRL and open-instruct, out of the flags of their launch
+lines. Nothing is started.
 
-Ray gives every worker a GPU of its own and waits where there is none, so nothing is shared by accident there; TRL's server and trainer
-are two programs, each of which counts from the first GPU that it sees. Sources: plan/flags.toml.
+Ray gives every worker a GPU of its own and waits where there is none, so nothing is shared by accident there;
+TRL's server and trainer are two programs, each of which counts from the first GPU that it sees.
+Sources: plan/flags.toml.
 """
 
 import dataclasses
@@ -29,7 +31,8 @@ def of(text: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What was read of one launch: flags by name, the GPUs that trainer and server see (None: all), and whether a server was started."""
+    """What was read of one launch: flags by name, the GPUs that trainer and server see (None: all), and
+    whether a server was started."""
 
     framework: str
     flags: Mapping[str, Sequence[str]]
@@ -80,8 +83,8 @@ class Launch:
 def merged(
     framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int
 ) -> Launch:
-    """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each see their own GPUs. Raises
-    ValueError where none of its flags was read: defaults alone are no plan."""
+    """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each
+    see their own GPUs. Raises ValueError where none of its flags was read: defaults alone are no plan."""
     flags: dict[str, Sequence[str]] = {}
     sees: dict[bool, tuple[int, ...] | None] = {}
     for text, own, env in commands:
@@ -109,8 +112,9 @@ def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
 
 
 def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[Mode, Placed, int]:
-    """The components, where they sit, and on how many nodes. ``nodes``: 0 where nobody says; then as many as a launch over several nodes
-    fills, ``least_nodes`` at least, else one. Raises ValueError where a size is no number."""
+    """The components, where they sit, and on how many nodes. ``nodes``: 0 where nobody says; then
+    as many as a launch over several nodes fills, ``least_nodes`` at least, else one. Raises ValueError
+    where a size is no number."""
     if launch.framework == "trl":
         return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
     how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct}[launch.framework]
@@ -142,8 +146,8 @@ def _part(
     return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
 
 
-# parts, each on GPUs of its own, in order, one with an anchor on the anchor's; nodes, and GPUs of each, of those
-# that have nodes of their own; how the weights travel; notes; why the framework starts nothing
+# parts, each on GPUs of its own, in order, one with an anchor on the anchor's; nodes, and GPUs of each,
+# of those that have nodes of their own; how the weights travel; notes; why the framework starts nothing
 _Shape = tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]
 
 
@@ -155,7 +159,8 @@ def _verl(launch: Launch) -> _Shape:
     how = (
         "the engines have their own GPUs, and the weights travel through NCCL"
         if apart
-        else "the hybrid engine puts actor, rollout and reference on the same GPUs. Weights stay inside the process, without an NCCL group"
+        else "the hybrid engine puts actor, rollout and reference on the same GPUs. "
+        "Weights stay inside the process, without an NCCL group"
     )
     return (
         [
@@ -174,7 +179,8 @@ def _openrlhf(launch: Launch) -> _Shape:
     shape = {role: launch.pool(role) for role in ("trainer", "ref", "critic", "reward")}
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     together, asynchronous = launch.on("colocate"), launch.on("async")
-    # train_ppo_ray.py from v0.6.0 on: gae makes a critic of the reward or the actor model, any other estimator takes it away
+    # train_ppo_ray.py from v0.6.0 on: gae makes a critic of the reward or the actor model, any
+    # other estimator takes it away
     has = {
         "ref": launch.above_zero("kl"),
         "critic": launch.told("estimator") == "gae",
@@ -222,7 +228,8 @@ def _openrlhf(launch: Launch) -> _Shape:
     refusals = that_apply(
         (
             shares and engines > 0 and engines * tensor != parts[0].world_size,
-            f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} engines of {tensor}",
+            f"OpenRLHF refuses this: {parts[0].world_size} actor GPUs must equal {engines} "
+            f"engines of {tensor}",
         ),
         *(
             (
@@ -252,12 +259,15 @@ def _open_instruct(launch: Launch) -> _Shape:
     notes = that_apply(
         (
             together,
-            "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA IPC handles, without "
-            "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless vllm_sync_backend is gloo",
+            "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
+            "IPC handles, without "
+            "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless "
+            "vllm_sync_backend is gloo",
         ),
         (
             "vllm_sync_backend" in launch.flags,
-            "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, or CUDA IPC with single_gpu_mode",
+            "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, "
+            "or CUDA IPC with single_gpu_mode",
         ),
     )
     refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (
@@ -300,7 +310,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         ] * bool(processes % tensor)
         verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
         notes += [
-            "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: no NCCL group for it"
+            "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: "
+            "no NCCL group for it"
         ]
         return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, (*refusals, *notes))
     tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
@@ -317,7 +328,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     notes += that_apply(
         (
             shared,
-            "TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises 'Attempting to use the same "
+            "TRL compares GPU UUIDs before NCCL starts (from v0.20.0 on) and raises "
+            "'Attempting to use the same "
             "CUDA device'",
         ),
         (not processes, "only the server is started here; its trainer is not known"),

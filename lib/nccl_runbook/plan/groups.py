@@ -1,9 +1,11 @@
-"""Which GPU each rank of the engines, the trainer and the weight-update group gets, and whether that can work. Nothing is started.
+"""Which GPU each rank of the engines, the trainer and the weight-update group gets, and whether that can
+work. Nothing is started.
 
-AReaL's rules, read at the tags of plan/areal.toml. The launcher "local" (areal/launcher/local.py, since v1.0.0
-areal/infra/launcher/local.py) counts GPUs round and round, all of the engines first; how the string joins its components is never
-looked at. "single-controller" (areal/infra/scheduler/local.py) counts the same way, but worker by worker. "ray" (areal/launcher/ray.py)
-gives engines whole nodes and the trainer all that is left.
+AReaL's rules, read at the tags of plan/areal.toml. The launcher "local" (areal/launcher/local.py,
+since v1.0.0 areal/infra/launcher/local.py) counts GPUs round and round, all of the engines first; how
+the string joins its components is never looked at. "single-controller" (areal/infra/scheduler/local.py)
+counts the same way, but worker by worker. "ray" (areal/launcher/ray.py) gives engines whole nodes and the
+trainer all that is left.
 """
 
 import dataclasses
@@ -19,9 +21,9 @@ _ROLES = ("actor", "critic", "ref", "teacher")
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """The place where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated ("xccl" or "disk"); of
-    single-controller mode whether the engines come first, and whether a cluster's scheduler gives ``own_gpus`` to each worker instead of
-    counting round."""
+    """The place where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated
+    ("xccl" or "disk"); of single-controller mode whether the engines come first, and whether a cluster's
+    scheduler gives ``own_gpus`` to each worker instead of counting round."""
 
     gpus: int
     launcher: str = "local"
@@ -33,8 +35,8 @@ class Site:
 
 @dataclasses.dataclass(frozen=True)
 class RankAt:
-    """One rank of a group. ``role``: engine or trainer, or the component's name; ``gpu``: counted on over the nodes, None where it waits
-    for one that does not exist."""
+    """One rank of a group. ``role``: engine or trainer, or the component's name; ``gpu``: counted on over the
+    nodes, None where it waits for one that does not exist."""
 
     rank: int
     role: str
@@ -43,8 +45,8 @@ class RankAt:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """``name``: inference, trainer or weight-update; each trainer opens its own. ``size``: all ranks, of which at most MOST_RANKS are
-    listed. ``of``: the component, where there are several."""
+    """``name``: inference, trainer or weight-update; each trainer opens its own. ``size``: all ranks,
+    of which at most MOST_RANKS are listed. ``of``: the component, where there are several."""
 
     name: str
     ranks: tuple[RankAt, ...]
@@ -63,8 +65,8 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """The groups, the verdict (clean, oversubscribed, zero-visible, duplicate, refused by a framework other than AReaL), and what else is
-    to be known about it."""
+    """The groups, the verdict (clean, oversubscribed, zero-visible, duplicate, refused by a framework other
+    than AReaL), and what else is to be known about it."""
 
     groups: tuple[Group, ...]
     verdict: str
@@ -133,7 +135,8 @@ def _place_of(part: Part, engines_first: bool) -> tuple[bool, int]:
 
 
 def _ray(mode: Mode, site: Site) -> Placed:
-    """Whole nodes: the engines' first, then one process a GPU on all others, whatever the trainer's string says."""
+    """Whole nodes: the engines' first, then one process a GPU on all others, whatever
+    the trainer's string says."""
     engine = next(iter(mode.of("engine")), None)
     size = engine.world_size if engine else 0
     nodes = (
@@ -146,7 +149,8 @@ def _ray(mode: Mode, site: Site) -> Placed:
         []
         if wanted == left
         else [
-            f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; the string asks for {wanted}"
+            f"Ray gives the trainer {left} processes on {max(0, site.nodes - nodes)} nodes; "
+            f"the string asks for {wanted}"
         ]
     )
     room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
@@ -167,8 +171,8 @@ def _ray(mode: Mode, site: Site) -> Placed:
 def groups_of(
     engines: Sequence[Job], trainers: Sequence[Job], update: str, trainer_last: bool = False
 ) -> tuple[Group, ...]:
-    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, and before it or after
-    it every rank of its engines."""
+    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, and before
+    it or after it every rank of its engines."""
     found = [
         _group(name, [j], j.role if len(jobs) > 1 else "")
         for name, jobs in (("inference", engines), ("trainer", trainers))
@@ -176,7 +180,8 @@ def groups_of(
     ]
     if update == "xccl" and engines and trainers:
         sender = Job(trainers[0].role, 1, trainers[0].gpus[:1])
-        # beside AReaL's rollout other engines, as judge_engine, keep their own weights (rl_trainer.py, v1.0.4)
+        # beside AReaL's rollout other engines, as judge_engine, keep their own
+        # weights (rl_trainer.py, v1.0.4)
         synced = [e for e in engines if e.role == "rollout"] or [*engines]
         found.append(_group("weight-update", [*synced, sender] if trainer_last else [sender, *synced]))
     return tuple(found)
@@ -202,7 +207,8 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
     return that_apply(
         (
             not mode.plain and site.launcher == "local",
-            "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError (ambiguous 'train' or 'gen'); "
+            "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError "
+            "(ambiguous 'train' or 'gen'); "
             "this is the plan by component",
         ),
         (
@@ -212,18 +218,21 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
         *[
             (
                 True,
-                "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, enable_offload=true and "
+                "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, "
+                "enable_offload=true and "
                 "as many workers on both sides: it refuses to start otherwise",
             )
             for _ in sharing
         ],
         (
             site.own_gpus,
-            "Ray or Slurm gives each worker a GPU of its own, and waits until one is free; which GPU is not known in advance",
+            "Ray or Slurm gives each worker a GPU of its own, and waits until one is free; "
+            "which GPU is not known in advance",
         ),
         (
             any(e.size("p") > 1 for e in engines) and site.update == "xccl" and bool(trainers),
-            "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update over NCCL up to v1.0.4",
+            "engines with p above 1: AReaL's SGLang engine raises NotImplementedError for such an update "
+            "over NCCL up to v1.0.4",
         ),
         (
             any(
@@ -231,6 +240,7 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
                 for p in mode.parts
                 if p.name is not None
             ),
-            'the first component of a "|" has no name, so its partner shares with nobody that AReaL can find (target None)',
+            'the first component of a "|" has no name, so its partner shares with nobody that AReaL can '
+            "find (target None)",
         ),
     )

@@ -1,4 +1,5 @@
-"""What a planned allocation means, and what to do about it, in the order to try it. Thresholds: none; the arithmetic is planning's."""
+"""What a planned allocation means, and what to do about it, in the order to try it. Thresholds: none; the
+arithmetic is planning's."""
 
 import dataclasses
 import difflib
@@ -96,7 +97,8 @@ def shared_lines(placed: Placed) -> list[str]:
 
 
 def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> list[Remedy]:
-    """What to do, the first that can work first. Lines are for this tag; where its source was not read, that is said."""
+    """What to do, the first that can work first. Lines are for this tag; where its source
+    was not read, that is said."""
     by_update = (
         placed.verdict == "duplicate"
         and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
@@ -112,7 +114,8 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
         )
     found += [*_more(mode, site), *(_others(rules) if by_update else [])]
     why = (
-        f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; the trainer needs one more."
+        f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; "
+        "the trainer needs one more."
         if site.launcher == "ray"
         else "no number of GPUs is enough for this one."
     )
@@ -187,7 +190,8 @@ def _others(rules: Rules) -> list[Remedy]:
 
 
 def fitting(mode: Mode, site: Site, rules: Rules) -> str:
-    """A string of the same shape that is clean on these GPUs: fewer replicas, the instances as they are; "" if none fits."""
+    """A string of the same shape that is clean on these GPUs: fewer replicas, the instances
+    as they are; "" if none fits."""
     engines, trainers = mode.of("engine"), mode.of("trainer")
     if len(engines) != 1 or len(trainers) != 1 or trainers[0].experts or trainers[0].size("e") > 1:
         return ""
@@ -255,7 +259,8 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
         trainer = min(trainer, per_node - server)
         lines = (
             f"CUDA_VISIBLE_DEVICES={_range(0, server)} trl vllm-serve ...",
-            f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch --num_processes {trainer} ...",
+            f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch "
+            f"--num_processes {trainer} ...",
         )
         found += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
     apart = any(p.anchor is None for p in mode.of("engine")) and not launch.on("async")
@@ -275,9 +280,11 @@ def _range(start: int, end: int) -> str:
 
 
 def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
-    """The GPUs that a process counts from 0 on, as NVML names them. ``value``: CUDA_VISIBLE_DEVICES, None where it is not set.
+    """The GPUs that a process counts from 0 on, as NVML names them. ``value``: CUDA_VISIBLE_DEVICES,
+    None where it is not set.
 
-    A MIG slice has its own UUID and its card's bus id. CUDA may count in another order than NVML (CUDA_DEVICE_ORDER).
+    A MIG slice has its own UUID and its card's bus id. CUDA may count in another order than
+    NVML (CUDA_DEVICE_ORDER).
     """
     named = [e.strip() for e in (value or "").split(",")]
     slices = {index: name for index, name in enumerate(named) if name.upper().startswith("MIG-")}

@@ -1,4 +1,5 @@
-"""A training YAML: what of it decides the placement. Read with PyYAML's base loader, bounded; nothing is resolved or executed.
+"""A training YAML: what of it decides the placement. Read with PyYAML's base loader, bounded;
+nothing is resolved or executed.
 
 OmegaConf's ${a.b} is followed inside the same file, as AReaL's configurations use it for names and sizes.
 """
@@ -34,10 +35,11 @@ _COMPONENT = re.compile(r"\w+(\[\w+\])?:|\$\{")  # a backend with its size, or w
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What one file says. ``mode``: its allocation string, "" without; ``backends``: role to its own string; ``shares``: role to the role
-    whose GPUs it is scheduled on; ``gpus``, ``nodes``: 0 where not told; ``update``: weight_update_mode or "";
-    ``scheduler``: its type or ""; ``has_ref``: whether a reference model is loaded (actor.kl_ctl is 0.1 if not told); ``realhf``: of
-    AReaL's first program, which has its sizes at the top; ``flat``: every plain value by its dotted name."""
+    """What one file says. ``mode``: its allocation string, "" without; ``backends``: role to its own string;
+    ``shares``: role to the role whose GPUs it is scheduled on; ``gpus``, ``nodes``: 0 where not told;
+    ``update``: weight_update_mode or ""; ``scheduler``: its type or ""; ``has_ref``: whether a reference
+    model is loaded (actor.kl_ctl is 0.1 if not told); ``realhf``: of AReaL's first program, which has its
+    sizes at the top; ``flat``: every plain value by its dotted name."""
 
     mode: str
     backends: dict[str, str]
@@ -52,8 +54,8 @@ class Training:
 
 
 def files(path: Path) -> list[Path]:
-    """The YAML files at or below ``path``, and what ``text_of`` says the fault of: links that lead nowhere, folders that may not be
-    entered. No link is followed out of a folder."""
+    """The YAML files at or below ``path``, and what ``text_of`` says the fault of: links that lead nowhere,
+    folders that may not be entered. No link is followed out of a folder."""
     shut: list[OSError] = []
     below = [
         Path(folder, n)
@@ -104,8 +106,8 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
 
 
 def _flat(data: dict[str, Any]) -> dict[str, str]:
-    """Plain values by dotted name; what "<<" brings holds where nothing nearer says anything of the name, be it null or another map. Lists
-    and what hangs deeper than eight levels are left out."""
+    """Plain values by dotted name; what "<<" brings holds where nothing nearer says anything of the name,
+    be it null or another map. Lists and what hangs deeper than eight levels are left out."""
     found: dict[str, str] = {}
     taken: set[str] = set()
     left: list[tuple[str, Any, int]] = [("", data, 0)]

@@ -12,8 +12,8 @@ MOST_GPUS, MOST_NAMES = 32, 6
 
 
 def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
-    """A picture of plan.groups.Group: one row a group, one column a GPU, in each the ranks that sit there. ``of_node``: GPUs of a
-    node, where there may be several."""
+    """A picture of plan.groups.Group: one row a group, one column a GPU, in each the ranks that sit there.
+    ``of_node``: GPUs of a node, where there may be several."""
     gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
     rows = [
         [f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)]
@@ -23,7 +23,10 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
     names = (f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}" for gpu in gpus)
     columns = ["group", *names, *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
-    note = "Ranks are numbered within their group. Two ranks of one group on one GPU: NCCL refuses to connect them."
+    note = (
+        "Ranks are numbered within their group. Two ranks of one group on one GPU: "
+        "NCCL refuses to connect them."
+    )
     return Table(
         "Which rank uses which GPU",
         columns,
@@ -50,7 +53,8 @@ def intended_table(intended: Any) -> Table:
         )
     return dataclasses.replace(
         groups_table(intended.placed.groups),
-        caption=f": {intended.text} (AReaL {intended.rules.tag}) on {counted(intended.gpus, 'GPU')}: {intended.verdict}",
+        caption=f": {intended.text} (AReaL {intended.rules.tag}) on {counted(intended.gpus, 'GPU')}: "
+        f"{intended.verdict}",
     )
 
 
@@ -69,7 +73,8 @@ def _homeless(group: Any) -> list[Cell]:
 
 
 def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
-    """One row a plan of answer.py, then the files that hold none, with why; those of others are not missed."""
+    """One row a plan of answer.py, then the files that hold none, with why; those
+    of others are not missed."""
     read = [
         [
             p.where or "the string",

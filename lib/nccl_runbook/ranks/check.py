@@ -1,10 +1,15 @@
 """Checked collectives, one rank of N: starts, meets the others, and verifies every element that arrives.
 
-One file, standard library and torch (>= 2.2, Python >= 3.9); it runs as it is under the runbook's engine and under
-    torchrun --nproc-per-node 4 check.py            python3 -m torch.distributed.run --standalone --nproc-per-node 4 check.py
-    deepspeed --num_gpus=4 check.py                 accelerate launch --num_processes 4 check.py          srun -n 4 python3 check.py
+One file, standard library and torch (>= 2.2, Python >= 3.9); it runs as it is under the
+runbook's engine and under
+    torchrun --nproc-per-node 4 check.py
+    python3 -m torch.distributed.run --standalone --nproc-per-node 4 check.py
+    deepspeed --num_gpus=4 check.py
+    accelerate launch --num_processes 4 check.py
+    srun -n 4 python3 check.py
 Exit codes: 0 all right, 1 an exception (the text is the finding), 6 a collective returned wrong values.
-Values are small integers in float32, so sums over up to 4,096 ranks are exact and any difference is an error of the transport.
+Values are small integers in float32, so sums over up to 4,096 ranks are exact and any difference
+is an error of the transport.
 """
 
 import argparse

@@ -1,12 +1,14 @@
-"""What one process has around it, read raw: allowed variables, named files, the libnccl and plugins it has mapped.
+"""What one process has around it, read raw: allowed variables, named files, the libnccl
+and plugins it has mapped.
 
-Runs under the judged interpreter by file path, as a rank or by itself; imports nothing of ours. argv[1] is a request in JSON:
-``names``, ``hidden``: patterns of variables to keep, and of those whose values are taken out of the kept ones; ``pid``: "self" or a
-process id; ``files``: glob -> pattern of the lines to keep ("" for all; ``{pid}``, ``{conf}``, the user's nccl.conf, and ``~``, the home
-of that process, are filled in);
-``mapped``: pattern of mapped paths; ``copies``: globs of other copies; ``packages``: distributions beside torch whose metadata
-count, ``sites``: globs of folders to look for torch in where none is mapped; ``import_torch``, ``resolve``: whether to. Reports one event,
-``environment``; what cannot be read is {"reason", "detail"}. Parsing is not done here.
+Runs under the judged interpreter by file path, as a rank or by itself; imports nothing of ours. argv[1]
+is a request in JSON: ``names``, ``hidden``: patterns of variables to keep, and of those whose values are
+taken out of the kept ones; ``pid``: "self" or a process id; ``files``: glob -> pattern of the lines to keep
+("" for all; ``{pid}``, ``{conf}``, the user's nccl.conf, and ``~``, the home of that process, are filled
+in); ``mapped``: pattern of mapped paths; ``copies``: globs of other copies; ``packages``: distributions
+beside torch whose metadata count, ``sites``: globs of folders to look for torch in where none is mapped;
+``import_torch``, ``resolve``: whether to. Reports one event, ``environment``; what cannot be read
+is {"reason", "detail"}. Parsing is not done here.
 """
 
 import base64

@@ -1,8 +1,9 @@
-"""The tensors of one rank in memory, and their bytes: every rank makes them alike, so that an engine can compare each one that came.
+"""The tensors of one rank in memory, and their bytes: every rank makes them alike, so that an engine can
+compare each one that came.
 
-Large tensors lie alone and small ones together, as torch's allocator for GPUs lays them out (2.2 to 2.13). What lies end to end is made
-and compared at once: a kernel's launch costs 9 us (H200), and there are models of 18,867 tensors. Standard library and torch (>= 2.2),
-Python >= 3.9.
+Large tensors lie alone and small ones together, as torch's allocator for GPUs lays them out (2.2 to 2.13).
+What lies end to end is made and compared at once: a kernel's launch costs 9 us (H200), and there are models
+of 18,867 tensors. Standard library and torch (>= 2.2), Python >= 3.9.
 """
 
 import itertools

@@ -1,7 +1,8 @@
-"""The ways that weights travel, one function each: ``way(sync, clock)``. Stands beside weight_sync.py, which starts and checks them.
+"""The ways that weights travel, one function each: ``way(sync, clock)``. Stands beside weight_sync.py,
+which starts and checks them.
 
-Every way of NCCL and Gloo sends a control message before data, as trainers do by RPC: here one over Gloo and loopback, so that
-its cost is a lower bound. Standard library and torch (>= 2.2), Python >= 3.9.
+Every way of NCCL and Gloo sends a control message before data, as trainers do by RPC: here one over Gloo and
+loopback, so that its cost is a lower bound. Standard library and torch (>= 2.2), Python >= 3.9.
 """
 
 import base64
@@ -21,7 +22,8 @@ FIRST = 504  # bytes of a message that go with its length
 LARGE = 1 << 20  # bytes: below it the launch of a copy costs more than the copy (H200: 9 us a launch)
 # what counts where two overlap: the first of these
 PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")
-# what the host does to queue a phase's work, and to learn that it is done: counts for that phase where nothing runs
+# what the host does to queue a phase's work, and to learn that it is done: counts for
+# that phase where nothing runs
 LAUNCH = " launch"
 ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
 

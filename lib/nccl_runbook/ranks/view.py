@@ -1,8 +1,9 @@
 """What a fresh rank finds: device files, the variables that select GPUs, and CUDA as torch counts it.
 
-Runs under the judged interpreter by file path: Python >= 3.9, torch >= 2.2 or none, imports nothing of ours. Reports two events,
-``surroundings`` and ``cuda``, one JSON line each, to the descriptor in NCCL_RUNBOOK_EVENT_FD, else to standard output. It makes no CUDA
-context: it disturbs nobody and takes no memory. Errors of CUDA are reported as text, never raised.
+Runs under the judged interpreter by file path: Python >= 3.9, torch >= 2.2 or none, imports nothing
+of ours. Reports two events, ``surroundings`` and ``cuda``, one JSON line each, to the descriptor
+in NCCL_RUNBOOK_EVENT_FD, else to standard output. It makes no CUDA context: it disturbs nobody and takes
+no memory. Errors of CUDA are reported as text, never raised.
 """
 
 import ctypes

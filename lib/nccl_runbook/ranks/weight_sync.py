@@ -1,12 +1,14 @@
-"""One method of moving a trainer's weights to engines, one rank of N: rank 0 is the trainer, the others are the engines.
+"""One method of moving a trainer's weights to engines, one rank of N: rank 0 is the trainer,
+the others are the engines.
 
-Standard library, torch (>= 2.2, Python >= 3.9) and files beside it: sync_ways.py, the methods, sync_bytes.py and
-sync_shapes.py, the tensors, and check.py, how ranks meet; and fast_disk.py of lib/, which a trainer can take as it is.
-It runs under the runbook's engine and under torchrun:
-    torchrun --standalone --nproc-per-node 2 weight_sync.py --method disk --spec '{"head": [...], ...}' --directory /tmp/sync
-Every tensor holds bytes that differ by place and repeat, which the engines make again by themselves and compare: stale,
-swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text is the finding), 5 not enough memory or
-space, 6 wrong bytes arrived, 7 another rank stopped first.
+Standard library, torch (>= 2.2, Python >= 3.9) and files beside it: sync_ways.py, the methods, sync_bytes.py
+and sync_shapes.py, the tensors, and check.py, how ranks meet; and fast_disk.py of lib/, which a trainer can
+take as it is. It runs under the runbook's engine and under torchrun:
+    torchrun --standalone --nproc-per-node 2 weight_sync.py --method disk \\
+        --spec '{"head": [...], ...}' --directory /tmp/sync
+Every tensor holds bytes that differ by place and repeat, which the engines make again by themselves and
+compare: stale, swapped, shifted and torn data all show. Exit codes: 0 all right, 1 an exception (its text
+is the finding), 5 not enough memory or space, 6 wrong bytes arrived, 7 another rank stopped first.
 """
 
 import contextlib

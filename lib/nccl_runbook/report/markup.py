@@ -1,4 +1,5 @@
-"""The frame of every page to pass on, how a status looks, and tables for a node; escaped, without script and request.
+"""The frame of every page to pass on, how a status looks, and tables for a node; escaped,
+without script and request.
 
 Standard library and Python >= 3.9, because nccl-look.pyz writes a page where the job hangs.
 """
@@ -62,11 +63,13 @@ def badge(status: str) -> Badge:
 
 
 def table_html(caption: str, columns: Iterable[str], rows: Iterable[Iterable[Tuple[str, str]]]) -> str:
-    """A table in a box that scrolls by itself and takes the keyboard. ``rows``: (text, background) a cell, the first one heads its row."""
+    """A table in a box that scrolls by itself and takes the keyboard. ``rows``: (text, background) a cell,
+    the first one heads its row."""
     head = "".join(f'<th scope="col">{escape(c)}</th>' for c in columns)
     body = "".join(f"<tr>{''.join(_cell(i, *cell) for i, cell in enumerate(row))}</tr>" for row in rows)
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>{escape(caption)}</caption>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>'
+        f"{escape(caption)}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -84,9 +87,11 @@ def grid(rows: Sequence[Sequence[str]]) -> List[str]:
 
 
 def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
-    """The whole page: a banner with ``sentence``, then ``main``, which is HTML; its h2 with an id are linked on top.
+    """The whole page: a banner with ``sentence``, then ``main``, which is HTML; its
+    h2 with an id are linked on top.
 
-    ``status``: a verdict, or "running"; ``sub``: the line below the sentence; ``about``: what the page is of, and when.
+    ``status``: a verdict, or "running"; ``sub``: the line below the sentence; ``about``: what
+    the page is of, and when.
     """
     frame, style = (
         (pkgutil.get_data(__package__, f"templates/{name}") or b"").decode()

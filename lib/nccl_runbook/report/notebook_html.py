@@ -13,7 +13,8 @@ from nccl_runbook.core.redact import Redactor, plain
 
 TEMPLATES = Path(__file__).parent / "templates"
 _TAGS = frozenset(
-    "a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter ol p pre progress s "
+    "a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter "
+    "ol p pre progress s "
     "small span strong sub summary sup table tbody td tfoot th thead tr ul".split()
 )
 _ATTRIBUTES = {
@@ -26,7 +27,8 @@ _ATTRIBUTES = {
     "details": ["open"],
 }
 _STYLES = frozenset(
-    "background background-color border border-left border-collapse color font-family font-size font-style font-weight "
+    "background background-color border border-left border-collapse color font-family font-size "
+    "font-style font-weight "
     "margin margin-bottom margin-left margin-top max-width opacity overflow-wrap padding padding-left "
     "text-align vertical-align white-space width".split()
 )
@@ -43,7 +45,8 @@ def _is_allowed(tag: str, name: str, value: str) -> bool:
 
 
 def _cleaner() -> Any:
-    """A function text -> harmless HTML; bleach comes with nbconvert, whose own filter would drop captions, scope and style."""
+    """A function text -> harmless HTML; bleach comes with nbconvert, whose own filter would drop
+    captions, scope and style."""
     from bleach.css_sanitizer import CSSSanitizer
     from bleach.sanitizer import Cleaner
 
@@ -69,7 +72,8 @@ _LINK = re.compile(r'<a href="([^"#:]{1,300})["#][^>]{0,300}>((?:(?!<a\b).){0,20
 
 
 def without_dead_links(page: Path) -> None:
-    """A page of a run that is over: what would lead nowhere (to a step that did not run, into the checkout) is plain text in it."""
+    """A page of a run that is over: what would lead nowhere (to a step that did not run, into the
+    checkout) is plain text in it."""
     text = page.read_text(encoding="utf-8")
     clean = _LINK.sub(lambda link: link[0] if os.path.exists(page.parent / link[1]) else link[2], text)
     if clean != text:
@@ -77,7 +81,8 @@ def without_dead_links(page: Path) -> None:
 
 
 class NotebookPages:
-    """Renders executed notebooks; make it once and use it for all of them (the first costs about 0.4 s, then hundredths)."""
+    """Renders executed notebooks; make it once and use it for all of them (the first costs
+    about 0.4 s, then hundredths)."""
 
     def __init__(self) -> None:
         from nbconvert import HTMLExporter
@@ -99,7 +104,8 @@ class NotebookPages:
         self._lock = threading.Lock()  # the exporter keeps state between calls
 
     def render(self, notebook: Path) -> str:
-        """The page of one notebook file. Raises OSError, or nbformat's ValidationError for a file that is no notebook."""
+        """The page of one notebook file. Raises OSError, or nbformat's ValidationError for
+        a file that is no notebook."""
         import nbformat
 
         return self._page(

@@ -1,4 +1,5 @@
-"""index.html: the one page that is passed on. Self-contained, escaped everywhere, and never larger than MAX_BYTES."""
+"""index.html: the one page that is passed on. Self-contained, escaped everywhere, and
+never larger than MAX_BYTES."""
 
 import dataclasses
 import json
@@ -15,13 +16,15 @@ from nccl_runbook.report.tables import Table, environment, not_looked_at_table
 from nccl_runbook.report.verdict import POSSIBLE, VERDICT_STEP, VerdictDocument, fixes, leading
 
 MAX_BYTES = 300_000
-# pieces of evidence, tables of what leads, their rows, and fixes; more than that is one line until it is opened
+# pieces of evidence, tables of what leads, their rows, and fixes; more than that
+# is one line until it is opened
 LEADING, OPEN_TABLES, OPEN_ROWS, OPEN_CARDS = 6, 2, 16, 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """How much of long things a page shows; whatever is left out is said in its place. Sizes in characters and counts."""
+    """How much of long things a page shows; whatever is left out is said in its place.
+    Sizes in characters and counts."""
 
     text_chars: int
     json_chars: int
@@ -61,7 +64,10 @@ def _middle_out(text: str, limit: int) -> str:
         return text
     head = limit * 2 // 3
     tail = limit - head
-    return f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] {text[len(text) - tail :] if tail else ''}".rstrip()
+    return (
+        f"{text[:head]} [cut: {len(text) - limit} of {len(text)} characters left out] "
+        f"{text[len(text) - tail :] if tail else ''}".rstrip()
+    )
 
 
 def render_index(
@@ -72,8 +78,9 @@ def render_index(
     diff: str = "",
     collect: Sequence[str] = (),
 ) -> str:
-    """The page of a run or of one command. ``files``: names in the run's folder that it may link to; ``test``: case.judge.Test, what to
-    do next; ``diff``: the fix as a change of a script; ``collect``: lines for the next run of the job."""
+    """The page of a run or of one command. ``files``: names in the run's folder that it may link to;
+    ``test``: case.judge.Test, what to do next; ``diff``: the fix as a change of a script; ``collect``: lines
+    for the next run of the job."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead = leading(document.steps, document.causes)
@@ -173,7 +180,8 @@ def _counts(document: VerdictDocument) -> str:
 
 
 def _table(data: dict[str, Any]) -> Table:
-    """The recorded table; a record written by another version may hold one that cannot be shown, and then says so."""
+    """The recorded table; a record written by another version may hold one that cannot
+    be shown, and then says so."""
     try:
         return read(Table, data)
     except RecordError as error:

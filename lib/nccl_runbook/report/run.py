@@ -15,7 +15,8 @@ from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, 
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """``read``: steps whose record was read; ``unreadable``: step -> why not; ``document``: the verdict document (verdict.json)."""
+    """``read``: steps whose record was read; ``unreadable``: step -> why not; ``document``: the
+    verdict document (verdict.json)."""
 
     name: str
     read: list[str]
@@ -24,8 +25,8 @@ class RunFolder:
 
 
 def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
-    """Every NN-*.json of the folder, in order of their names; a file that is not a record of its step is reported, never dropped:
-    step -> why, in one sentence, 99-verdict apart."""
+    """Every NN-*.json of the folder, in order of their names; a file that is not a record of its step
+    is reported, never dropped: step -> why, in one sentence, 99-verdict apart."""
     good: list[records.Record] = []
     bad: dict[str, str] = {}
     for path in sorted(run_dir.glob("[0-9][0-9]-*.json")):
@@ -40,7 +41,8 @@ def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
 
 
 def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Record], dict[str, str]]:
-    """The document of a folder, the records it rests on, and those that cannot be read; their steps are unknown."""
+    """The document of a folder, the records it rests on, and those that cannot
+    be read; their steps are unknown."""
     good, bad = read_records(run_dir)
     run = dataclasses.replace(
         run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad}
@@ -49,7 +51,8 @@ def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Re
 
 
 def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
-    """verdict.json and index.html of the folder, each replaced as a whole and without secrets; the document they show."""
+    """verdict.json and index.html of the folder, each replaced as a whole and without
+    secrets; the document they show."""
     from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
 
     document, found, _ = build(run_dir, run)
@@ -84,7 +87,8 @@ def collect(run_dir: Path) -> RunFolder:
 
 
 def judge(folder: RunFolder) -> list[Finding]:
-    """At least one finding: records read, a record unreadable, or none at all. The verdict is the sum of the steps, not judged here."""
+    """At least one finding: records read, a record unreadable, or none at all. The verdict is the sum
+    of the steps, not judged here."""
     found = [
         Finding(
             "record-unreadable",

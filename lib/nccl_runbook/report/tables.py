@@ -1,7 +1,7 @@
 """Tables that look the same in Lab, in a page and in a terminal, and the pictures of their figures.
 
-Markup stands in templates/, escaped everywhere; jinja2 is loaded with the first page or cell. Pictures are SVG without script, in colours
-that read on light and dark pages.
+Markup stands in templates/, escaped everywhere; jinja2 is loaded with the first page or cell. Pictures are
+SVG without script, in colours that read on light and dark pages.
 """
 
 import base64
@@ -54,8 +54,8 @@ MOST_SERIES, MOST_POINTS, MOST_LANES = 12, 40, 24
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """``series``: by name [(x, y)], both positive and drawn on logarithmic scales; ``x_label``, ``y_label`` with units; ``limits``: by
-    name a y that none should pass."""
+    """``series``: by name [(x, y)], both positive and drawn on logarithmic scales; ``x_label``, ``y_label``
+    with units; ``limits``: by name a y that none should pass."""
 
     x_label: str
     y_label: str
@@ -80,7 +80,8 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """When what happened to whom. ``lanes``: by name [(seconds after the first mark, tone, what)]; whoever matters most comes first."""
+    """When what happened to whom. ``lanes``: by name [(seconds after the first mark, tone, what)]; whoever
+    matters most comes first."""
 
     lanes: dict[str, list[tuple[float, str, str]]]
 
@@ -112,7 +113,8 @@ class Bars:
 
 
 class Plot:
-    """From values to places: ``width`` and ``height`` of the picture, the others are edges of what lies within the axes."""
+    """From values to places: ``width`` and ``height`` of the picture, the others are edges
+    of what lies within the axes."""
 
     width, height, left, right, top, bottom = 680, 270, 54, 510, 22, 234
 
@@ -172,8 +174,8 @@ class Cell:
 class Table:
     """``caption``, column headings, and rows of text or Cell, kept as Cell; the first column heads its row.
 
-    ``note`` stands below it, and ``curve``, a picture of the same figures, above. ``drawn``: by which macro of pictures.svg.j2 the table
-    itself is drawn, without a curve."""
+    ``note`` stands below it, and ``curve``, a picture of the same figures, above. ``drawn``: by which macro
+    of pictures.svg.j2 the table itself is drawn, without a curve."""
 
     caption: str
     columns: list[str]
@@ -216,8 +218,9 @@ class Table:
 
 
 def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Callable[..., Table]]:
-    """For a function that makes a table of a fact: ``caption`` goes before its own. A Gap in place of the fact, or of what is ``inside``
-    it (``nvml``, then ``pairs`` of that), stands in a table of that caption, with its reason."""
+    """For a function that makes a table of a fact: ``caption`` goes before its own. A Gap in place
+    of the fact, or of what is ``inside`` it (``nvml``, then ``pairs`` of that), stands in a table of that
+    caption, with its reason."""
 
     def of(make: Callable[..., Table]) -> Callable[..., Table]:
         @functools.wraps(make)
@@ -241,7 +244,8 @@ _QUOTED = re.compile(
 
 
 def short_path(path: Path) -> str:
-    """The end of a path: enough to find it, without the reader's home folder in a notebook that may be shared."""
+    """The end of a path: enough to find it, without the reader's home folder in a
+    notebook that may be shared."""
     return "/".join(path.parts[-3:])
 
 
@@ -262,7 +266,8 @@ def remedy_text(remedy: Remedy) -> str:
 
 @dataclasses.dataclass(repr=False)
 class StepView:
-    """The end of a step: ``.record`` to go on with, ``.findings`` worst first; ``path``: where the record lies."""
+    """The end of a step: ``.record`` to go on with, ``.findings`` worst first;
+    ``path``: where the record lies."""
 
     record: Record
     path: Path | None = None

@@ -1,4 +1,5 @@
-"""The verdict document: what the records of one run add up to. It merges and counts; it judges nothing itself."""
+"""The verdict document: what the records of one run add up to. It merges and counts;
+it judges nothing itself."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -26,7 +27,8 @@ VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
 DONE = ("ok", "note")
 POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
-# where a finding comes from -> how strong its proof is: what ranks left or do now 0, a message 1, an experiment 2, a configuration 3
+# where a finding comes from -> how strong its proof is: what ranks left or do now 0, a message
+# 1, an experiment 2, a configuration 3
 PROOF = {
     "06-timeouts": 0,
     "07-logs": 1,
@@ -44,9 +46,10 @@ AT_WORK, _TO_COME = "still at work", "not run yet"
 class RunInfo:
     """What a runner knows about its run.
 
-    ``command``: the line that repeats the run, "" for notebooks run by hand. ``planned``: step names in order; ``asked``: those named
-    on the command line. ``not_run``: step -> why it is over without a result of its own (kernel died, busy, out of time). A planned step
-    with neither a finished record nor a reason here is still to come, unless the run was ``interrupted``; ``signal``: by which, 0 for none.
+    ``command``: the line that repeats the run, "" for notebooks run by hand. ``planned``: step names
+    in order; ``asked``: those named on the command line. ``not_run``: step -> why it is over without a result
+    of its own (kernel died, busy, out of time). A planned step with neither a finished record nor a reason
+    here is still to come, unless the run was ``interrupted``; ``signal``: by which, 0 for none.
     """
 
     id: str
@@ -62,7 +65,8 @@ class RunInfo:
 
 @strict
 class Cause:
-    """A cause over all steps: ``status`` is the best that any step gave it; what spoke against it stays beside it."""
+    """A cause over all steps: ``status`` is the best that any step gave it; what spoke
+    against it stays beside it."""
 
     id: str
     status: Literal["established", "likely", "possible", "ruled-out"]
@@ -86,8 +90,9 @@ class StepEntry:
 
 @strict
 class VerdictDocument:
-    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with, after --fail-on or a signal;
-    ``written``: when (UTC), so that a page which says "running" long after that is known to be left from a run that was killed.
+    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with,
+    after --fail-on or a signal; ``written``: when (UTC), so that a page which says "running" long after that
+    is known to be left from a run that was killed.
     """
 
     schema: Literal["nccl-runbook/verdict/1"] = SCHEMA
@@ -180,7 +185,8 @@ def _running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
 
 
 def merge_causes(records: Iterable[Record]) -> list[Cause]:
-    """Causes named by any finding, surest first: best status wins, evidence is joined; what ruled it out elsewhere becomes ``against``."""
+    """Causes named by any finding, surest first: best status wins, evidence is joined; what ruled it out
+    elsewhere becomes ``against``."""
     named = grouped(
         (f.cause, (record.step, f)) for record in records for f in record.findings if f.cause is not None
     )
@@ -221,12 +227,14 @@ def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
-    """The same words of several steps appear once, with the first place: every step's own findings hold the rest."""
+    """The same words of several steps appear once, with the first place: every step's
+    own findings hold the rest."""
     return [same[0] for same in grouped((e.text, e) for e in evidence).values()]
 
 
 def _judged(records: Iterable[Record]) -> Judged:
-    """The software of the first step that names any, completed from later steps that judged the same interpreter."""
+    """The software of the first step that names any, completed from later steps that
+    judged the same interpreter."""
     known = [r.judged for r in records if r.judged != Judged()]
     if not (named := [j for j in known if j.torch] or known):
         return Judged()
@@ -243,7 +251,8 @@ def _judged(records: Iterable[Record]) -> Judged:
 
 
 def _different(records: Iterable[Record]) -> list[str]:
-    """A line if steps judged different software: then the first line of the page does not speak for all of them."""
+    """A line if steps judged different software: then the first line of the page does
+    not speak for all of them."""
     seen = grouped(
         ((r.judged.python, r.judged.torch, r.judged.nccl), r.step) for r in records if r.judged.torch
     )
@@ -257,10 +266,11 @@ def _different(records: Iterable[Record]) -> list[str]:
 
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
-    """What to change, surest first: (title, remedies) of established and likely causes, then of findings from WARN up without a cause.
+    """What to change, surest first: (title, remedies) of established and likely causes, then of findings
+    from WARN up without a cause.
 
-    Only where neither exists: of possible causes and of what is unknown; then of what nothing explains, so that the page never names
-    trouble without a way on.
+    Only where neither exists: of possible causes and of what is unknown; then of what nothing explains,
+    so that the page never names trouble without a way on.
     """
     free = worst_first(
         f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED
@@ -304,8 +314,8 @@ def _bare(text: str) -> str:
 
 
 def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | None:
-    """The finding that leads, None if nothing is wrong or if a failure without a cause comes first. What is proven
-    leads, then the worst, then by PROOF, then what has a cause that is not only possible.
+    """The finding that leads, None if nothing is wrong or if a failure without a cause comes first.
+    What is proven leads, then the worst, then by PROOF, then what has a cause that is not only possible.
 
     A rank that dumps or a look show missing is proof; that a rank died says not why it did.
     """
@@ -385,7 +395,8 @@ def _what_passed(steps: list[StepEntry], judged: Judged) -> str:
 
 
 def _what_is_open(run: RunInfo, steps: list[StepEntry]) -> str:
-    """Why nothing can be said: the reason that most steps give, and what did pass (a rehearsal on Gloo by name)."""
+    """Why nothing can be said: the reason that most steps give, and what did pass
+    (a rehearsal on Gloo by name)."""
     unknown = [
         s for s in steps if s.status == "unknown" or (s.status == "skipped" and s.notebook in run.asked)
     ]

@@ -1,6 +1,8 @@
-"""A launch script, an sbatch file or one line: its commands, and the nodes and GPUs that it asks for. Nothing is executed.
+"""A launch script, an sbatch file or one line: its commands, and the nodes and GPUs that it asks
+for. Nothing is executed.
 
-Variables that the same text sets and arithmetic are worked out. What needs a shell ($(...), a variable from elsewhere) stays as written.
+Variables that the same text sets and arithmetic are worked out. What needs a shell ($(...), a variable from
+elsewhere) stays as written.
 """
 
 import ast
@@ -57,8 +59,10 @@ _BEFORE = {
 }
 # where one line does not say for another which GPUs there are, or where ranks need none of their own
 _UNSURE = re.compile(
-    r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|docker|podman|apptainer|singularity|enroot|ssh|hostfile)\b|"
-    r"--cpu\b|device[= ]cpu|\(\)\s{0,4}\{|-u CUDA|CUDA_VISIBLE_DEVICES(?:\+=|=[^\n]{0,40}:-)|> ?[^\n ]{1,100} ?<<|<<[^\n]{1,40}>"
+    r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|docker|podman|apptainer|singularity|"
+    r"enroot|ssh|hostfile)\b|"
+    r"--cpu\b|device[= ]cpu|\(\)\s{0,4}\{|-u CUDA|CUDA_VISIBLE_DEVICES(?:\+=|=[^\n]{0,40}:-)|"
+    r"> ?[^\n ]{1,100} ?<<|<<[^\n]{1,40}>"
 )
 _OPERATORS = {
     ast.Add: operator.add,
@@ -71,8 +75,8 @@ _OPERATORS = {
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """``words``: as the shell would split them; ``flags``: name without dashes, "-" as "_", to its values; ``env``: set for it alone or
-    before it in the same text."""
+    """``words``: as the shell would split them; ``flags``: name without dashes, "-" as "_", to its values;
+    ``env``: set for it alone or before it in the same text."""
 
     words: tuple[str, ...]
     flags: dict[str, tuple[str, ...]]
@@ -85,9 +89,9 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """``nodes``: that a scheduler is asked for, ``gpus``: of a node, ``spread``: nodes that a launcher is told to use, each 0 if the text
-    does not say; ``sourced``: files that it reads as it runs; ``crowded``: how many ranks a launcher starts on a node, and
-    how many GPUs they have there, if those are fewer."""
+    """``nodes``: that a scheduler is asked for, ``gpus``: of a node, ``spread``: nodes that a launcher
+    is told to use, each 0 if the text does not say; ``sourced``: files that it reads as it runs; ``crowded``:
+    how many ranks a launcher starts on a node, and how many GPUs they have there, if those are fewer."""
 
     commands: tuple[Command, ...]
     nodes: int
@@ -157,8 +161,8 @@ def _size(launcher: str, text: str) -> tuple[int, int]:
 def _commands(
     text: str, known: dict[str, str], left: list[int], levels: int = MOST_LEVELS
 ) -> Iterator[Command]:
-    """Every command, with variables put in. ``left``: how many characters may still be put in, of all texts together: none
-    grows without end."""
+    """Every command, with variables put in. ``left``: how many characters may still be put in, of all texts
+    together: none grows without end."""
     # an escaped operator is for the shell of whoever is handed these words
     lines = (
         own
@@ -186,7 +190,8 @@ def _commands(
 
 
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
-    """The word with variables and arithmetic put in. One that is a variable and nothing else may stand for several words."""
+    """The word with variables and arithmetic put in. One that is a variable and nothing else
+    may stand for several words."""
     names = [found[0] or found[2] for found in _USED.findall(word)]
     left[0] -= sum(len(known.get(name, "")) for name in names)
     if left[0] < 0 or not (names or "$((" in word):
@@ -198,7 +203,8 @@ def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]
 
 
 def worked_out(text: str, known: Mapping[str, str] | None) -> str:
-    """The text with $((4 * 1024)) as its result; without blanks in it where ``known`` is None or that is unknown."""
+    """The text with $((4 * 1024)) as its result; without blanks in it where ``known``
+    is None or that is unknown."""
 
     def result(found: re.Match[str]) -> str:
         expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", found[1])
@@ -226,8 +232,8 @@ def _number(node: ast.AST, known: Mapping[str, str]) -> int:
 
 
 def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
-    """The words of each command. A quote may span lines, but none leaves a heredoc: that is a text of its own, with commands of its own
-    unless it is only printed, or Python."""
+    """The words of each command. A quote may span lines, but none leaves a heredoc: that is a text of its
+    own, with commands of its own unless it is only printed, or Python."""
     words, parts, heredocs, at, left = [], [], [], 0, MOST_HEREDOCS
     while at < len(text):
         token = _TOKEN.match(text, at)
@@ -262,7 +268,8 @@ def _groups(words: list[str], is_end: Callable[[str], bool]) -> list[list[str]]:
 
 
 def _unquoted(word: str) -> str:
-    """As the shell takes it; within double quotes a backslash stays but before a quote, itself and the end of a line."""
+    """As the shell takes it; within double quotes a backslash stays but before a quote,
+    itself and the end of a line."""
     if not {*"\"'\\"} & {*word}:
         return word
     return _QUOTED.sub(

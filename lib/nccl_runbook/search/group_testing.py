@@ -1,8 +1,9 @@
-"""Which GPU, which pair, which split, or only the count: what to run next, and what the runs so far show. Pure; Python >= 3.9.
+"""Which GPU, which pair, which split, or only the count: what to run next, and what the runs so far
+show. Pure; Python >= 3.9.
 
-The model: a world fails if a faulty GPU is in it, or both ends of a faulty link, or if it has more GPUs than still work. A
-search asks for *rounds* of disjoint groups, which may run at the same time, and ends with a Diagnosis. ``replay``
-judges recorded rounds.
+The model: a world fails if a faulty GPU is in it, or both ends of a faulty link, or if it has more GPUs
+than still work. A search asks for *rounds* of disjoint groups, which may run at the same time, and ends with
+a Diagnosis. ``replay`` judges recorded rounds.
 """
 
 import dataclasses
@@ -14,7 +15,8 @@ Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
 Asked = Callable[[Round], Answers]  # runs the worlds of a round
-# a GPU that fails with so many partners, all good among themselves, is the GPU: two bad pairs give it two at most
+# a GPU that fails with so many partners, all good among themselves, is the GPU: two bad
+# pairs give it two at most
 ENOUGH_PARTNERS = 4
 REPEATS = 20  # runs that give the rate of a fault that comes and goes
 MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)

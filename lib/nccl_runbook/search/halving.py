@@ -1,4 +1,5 @@
-"""From a set of differences to the few that carry an effect, by halving it. Pure; Python >= 3.9, as the node walks by it too."""
+"""From a set of differences to the few that carry an effect, by halving it. Pure; Python >= 3.9,
+as the node walks by it too."""
 
 import dataclasses
 from typing import Callable, Dict, FrozenSet, Generic, Optional, Sequence, Tuple, TypeVar

@@ -68,7 +68,8 @@ def collect(
     worlds: Dict[str, Union[World, Gap]] = {}
     arms: Dict[str, Union[SyncArm, Gap]] = {}
     say(
-        f"weight sync of {spec['name']}, {counted(len(chosen), 'method')} in {deadline_s:.0f} s: running {chosen[0]}"
+        f"weight sync of {spec['name']}, {counted(len(chosen), 'method')} in {deadline_s:.0f} s: "
+        f"running {chosen[0]}"
     )
     for method, following in zip(chosen, [*chosen[1:], ""]):
         left_s, later = ends - time.monotonic(), len(chosen) - len(worlds) - 1
@@ -78,7 +79,8 @@ def collect(
         arms[method] = world if isinstance(world, Gap) else _arm(method, world, engine.stopped())
         then = f"; running {following}" if following and not engine.stopped() else ""
         say(
-            f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}{then}"
+            f"[{len(arms)}/{len(chosen)}] {f'{method}: {world}' if isinstance(world, Gap) else arms[method]}"
+            f"{then}"
         )
     return _runs(spec, devices, parent, _file_system(parent) if local else "", repeats, worlds, arms, tp)
 
@@ -138,12 +140,14 @@ def _world(
     if left_s < _LEAST_S:
         return Gap(
             "not-run",
-            f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, or methods={method}",
+            f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, "
+            f"or methods={method}",
         )
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, but CUDA shows none")
     nccl = engine.judged()["nccl"] if method == "nccl-one-gpu" else ""
-    # NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read); experimental, so its time is bounded
+    # NCCL_MULTI_RANK_GPU_ENABLE is read from 2.30 on (NCCL 2.30.7, read);
+    # experimental, so its time is bounded
     if method == "nccl-one-gpu" and tuple(map(int, re.findall(r"\d+", nccl)[:2])) < (2, 30):
         return Gap(
             "unsupported",

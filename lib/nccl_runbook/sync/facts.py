@@ -98,7 +98,10 @@ class SyncArm:
         if self.wrong:
             return f"wrong: {self.wrong[0]['tensor']}"
         if self.shortage and not self.complete:
-            return f"not enough {self.shortage.what}: {self.shortage.needed_bytes} bytes needed, {self.shortage.free_bytes} free"
+            return (
+                f"not enough {self.shortage.what}: {self.shortage.needed_bytes} bytes needed, "
+                f"{self.shortage.free_bytes} free"
+            )
         late = (
             "all compared, all correct; time ran out during the variants"
             if self.variants

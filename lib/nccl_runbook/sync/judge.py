@@ -1,4 +1,5 @@
-"""Did every method bring every byte, which way to move the weights here, and what does the user's own sync spend its seconds on?"""
+"""Did every method bring every byte, which way to move the weights here, and what does the user's own
+sync spend its seconds on?"""
 
 import itertools
 import re
@@ -105,7 +106,8 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
         (
             Remedy(
                 "you",
-                "Do not use this method until the cause is known. Repeat it to see whether it stays with one GPU or "
+                "Do not use this method until the cause is known. Repeat it to see whether it "
+                "stays with one GPU or "
                 "pair when repeated:",
                 (arm.shell_line,),
             ),
@@ -144,7 +146,8 @@ def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
     return Finding(
         cause.id,
         Severity.NOTE,
-        f"{cause.title}, so NCCL refuses to connect them (expected here). The other methods need no second GPU",
+        f"{cause.title}, so NCCL refuses to connect them (expected here). "
+        "The other methods need no second GPU",
         (
             Evidence(recognise(_messages(arm))[1], _source(arm)),
             Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan"),
@@ -156,7 +159,8 @@ def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
 
 
 def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Finding:
-    """NCCL takes two GPUs for one: where their UUIDs differ, the bus ids must be equal (NCCL up to 2.30.4, gpu_identity.py)."""
+    """NCCL takes two GPUs for one: where their UUIDs differ, the bus ids must be equal (NCCL
+    up to 2.30.4, gpu_identity.py)."""
     cause = causes()["bus-id-collision"]
     status = "likely" if all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids) else "possible"
     return Finding(
@@ -292,7 +296,8 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
         else Finding(
             "rate-above-link",
             Severity.UNKNOWN,
-            f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), so the timing is wrong",
+            f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), "
+            "so the timing is wrong",
             (Evidence(f"{_gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),),
         )
     )

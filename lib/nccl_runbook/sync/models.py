@@ -1,4 +1,5 @@
-"""Public models, and any other by its config.json or its safetensors files: tensor names and shapes. No weight is read."""
+"""Public models, and any other by its config.json or its safetensors files: tensor names and
+shapes. No weight is read."""
 
 import contextlib
 import difflib
@@ -36,8 +37,8 @@ def _spec(
     tail: list[Any],
     experts: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a rank needs to make the tensors, as JSON of about 1 kB: those outside the layers, those of one layer, as all are alike, and
-    those of each expert in a layer."""
+    """What a rank needs to make the tensors, as JSON of about 1 kB: those outside the layers, those of one
+    layer, as all are alike, and those of each expert in a layer."""
     return {
         "name": name,
         "dtype": "bfloat16",
@@ -130,7 +131,8 @@ def _bounded(spec: dict[str, Any], path: str) -> dict[str, Any]:
         math.prod(shape) for _, shape in spec["head"] + spec["layer"] + spec["tail"]
     ):
         raise ValueError(
-            f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: not a model that can be moved"
+            f"{path}: {count} tensors{' without a byte' * (count <= _MOST_TENSORS)}: "
+            "not a model that can be moved"
         )
     return spec
 
@@ -162,7 +164,8 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     kind = " with ".join([re.sub("^mistral$", "llama", str(config.get("model_type", ""))), *further])
     if kind not in _LAYOUTS:
         raise ValueError(
-            f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); name its safetensors index"
+            f"{path}: the tensors of {kind[:60]!r} are not known ({', '.join(_LAYOUTS)}); "
+            "name its safetensors index"
         )
 
     def number(*names: str) -> int:

@@ -1,4 +1,5 @@
-"""The phases of the user's own weight syncs, from the NCCL_GUARD lines that pause_trace() of nccl_guards.py prints."""
+"""The phases of the user's own weight syncs, from the NCCL_GUARD lines that pause_trace()
+of nccl_guards.py prints."""
 
 import itertools
 import json

@@ -9,9 +9,10 @@ from nccl_runbook.logs.facts import FileRead
 class RunProfile:
     """How a run was set up and how long things took, as its log tells.
 
-    ``settings``: kind ("version", "environment", "plugin", "network", "channels") -> name -> values seen; ``transports``: channels by
-    transport, numbers taken out; ``communicators``: communicators opened (distinct ids); ``syncs``: weight syncs timed; ``devices``: rank
-    -> "cudaDev 0 busId 60"; ``times``: "init", "step", "sync" -> seconds, in order.
+    ``settings``: kind ("version", "environment", "plugin", "network", "channels") -> name -> values
+    seen; ``transports``: channels by transport, numbers taken out; ``communicators``: communicators
+    opened (distinct ids); ``syncs``: weight syncs timed; ``devices``: rank -> "cudaDev 0 busId 60";
+    ``times``: "init", "step", "sync" -> seconds, in order.
     """
 
     files: list[FileRead]

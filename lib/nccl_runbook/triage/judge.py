@@ -1,5 +1,5 @@
-"""What broke first, from what the job printed: hypotheses, best first, and the answer for terminal, JSON, page and notebook. No test was
-run; a log alone proves no health."""
+"""What broke first, from what the job printed: hypotheses, best first, and the answer for terminal, JSON,
+page and notebook. No test was run; a log alone proves no health."""
 
 import collections
 import dataclasses
@@ -41,7 +41,8 @@ _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 @dataclasses.dataclass(frozen=True)
 class Decides:
-    """The cheapest evidence that settles a hypothesis: the notebook or command, why, and the line to run where the job ran."""
+    """The cheapest evidence that settles a hypothesis: the notebook or command, why, and the line
+    to run where the job ran."""
 
     probe: str
     why: str
@@ -64,8 +65,9 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``hypotheses``: best first; ``findings``: the same as findings of a step; ``hosts`` and ``there``: other hosts, and lines to run on
-    them as (line, what it tells apart, seconds); ``fits``: what fits the symptom, and no line shows."""
+    """``hypotheses``: best first; ``findings``: the same as findings of a step; ``hosts`` and
+    ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds); ``fits``: what
+    fits the symptom, and no line shows."""
 
     logs: Logs
     hypotheses: list[Hypothesis]
@@ -77,7 +79,8 @@ class Answer:
 
 
 def judge(logs: Logs) -> list[Hypothesis]:
-    """Hypotheses, best first; none where nothing is known. `benign` alone means: only harmless messages were seen."""
+    """Hypotheses, best first; none where nothing is known. `benign` alone means: only
+    harmless messages were seen."""
     out = triage_ranks.ruled_out(logs.context)
     seen = [
         p
@@ -126,7 +129,8 @@ def _elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
 
 
 def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
-    """What else fits the symptom, the most usual first. Nothing beside what is likely, or if nobody complains."""
+    """What else fits the symptom, the most usual first.
+    Nothing beside what is likely, or if nobody complains."""
     if any(h.status != "possible" or h.cause == "benign" for h in hypotheses) or not (
         logs.context or failed_line(logs)
     ):
@@ -216,7 +220,8 @@ def _pointer(clue: Clue, logs: Logs) -> triage_ranks.Pointer:
 
 
 def may_be_slow(logs: Logs, works: bool = False) -> bool:
-    """Whether somebody complains of slowness, a rate was measured, or it is not known to have failed or to work."""
+    """Whether somebody complains of slowness, a rate was measured, or it is not known
+    to have failed or to work."""
     return (
         says(logs.context, "<slow>")
         or "nccl-tests-row" in logs.seen
@@ -299,14 +304,16 @@ def _not_done(remedy: Rows, logs: Logs) -> Rows:
     kept = tuple(row for row, (_, _, lines) in zip(left, remedy) if row[2] or not lines)
     told = (
         "you",
-        "The usual setting is in the log already. Check that the ranks which failed have it; if so, it does not help here.",
+        "The usual setting is in the log already. Check that the ranks which failed have it; if so, "
+        "it does not help here.",
         (),
     )
     return kept if kept or not remedy else (told,)
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
-    """`benign` leads if nothing failed and nothing surer is known. Beside a failure, or a complaint of the reporter, it is left out."""
+    """`benign` leads if nothing failed and nothing surer is known. Beside a failure, or a complaint of the
+    reporter, it is left out."""
     benign = [h for h in ranked if h.cause == "benign"]
     others = [h for h in ranked if h.cause != "benign"]
     fine = works(logs.context) or any(
@@ -417,8 +424,8 @@ def _is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """The hosts of a log that names others than the one where it is read, and what to run there as no test is run here: lines, the
-    causes that each tells apart, and what it costs."""
+    """The hosts of a log that names others than the one where it is read, and what to run there as no test
+    is run here: lines, the causes that each tells apart, and what it costs."""
     hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
     if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
         return [], []
@@ -456,7 +463,8 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     if not hypotheses or hypotheses[0].cause == "benign":
         unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, _nothing_shown(logs, hypotheses)))
     elif all(h.status == "possible" for h in hypotheses):
-        # what is only possible is no verdict, never health; a line that ends a job is a fault before its cause is known
+        # what is only possible is no verdict, never health; a line that ends a job is a fault
+        # before its cause is known
         unread.insert(
             0,
             Finding(
@@ -490,13 +498,15 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             (
                 "started-again",
                 again,
-                f"The ranks were started {logs.attempts} times. This broke first; nccl-runbook hang judges the last "
+                f"The ranks were started {logs.attempts} times. This broke first; "
+                "nccl-runbook hang judges the last "
                 "attempt.",
             ),
             (
                 "catalogue-differs",
                 logs.catalogue != version(),
-                "the record was made with another catalogue of messages: only its quoted lines were read again",
+                "the record was made with another catalogue of messages: "
+                "only its quoted lines were read again",
             ),
         )
         if holds
@@ -504,7 +514,8 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
 
 
 def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
-    """A message is a hypothesis until a test decides. ``likely``: how bad a likely cause is, broken in a job that failed."""
+    """A message is a hypothesis until a test decides. ``likely``: how bad a likely cause is,
+    broken in a job that failed."""
     severity = (
         Severity.NOTE if hypothesis.cause == "benign" else {**_SEVERITY, "likely": likely}[hypothesis.status]
     )
@@ -538,8 +549,8 @@ def answer(
     bad: str = "",
     hang_asks: str | None = None,
 ) -> Answer:
-    """Judge the logs alone and beside a good run. ``good`` and ``bad``: names of the compared logs; ``hang_asks``: what `hang`, which has
-    read dumps among these files, asks for next."""
+    """Judge the logs alone and beside a good run. ``good`` and ``bad``: names of the compared logs;
+    ``hang_asks``: what `hang`, which has read dumps among these files, asks for next."""
     read, found = current(logs), judge(current(logs))
     if hang_asks is not None:
         found = [_after_hang(h, hang_asks) for h in found]

@@ -1,4 +1,5 @@
-"""Last week's good run beside the bad one: what became slower, what differs, and which difference could explain it."""
+"""Last week's good run beside the bad one: what became slower, what differs, and which
+difference could explain it."""
 
 import dataclasses
 import statistics
@@ -9,7 +10,9 @@ from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.triage.facts import RunProfile
 
-SLOWER = 1.2  # ratio of medians that somebody would act on; the noise of one set-up on one host was below 5 % (4 H200, 2026-11-20)
+# ratio of medians that somebody would act on; the noise of one set-up on one host was
+# below 5 % (4 H200, 2026-11-20)
+SLOWER = 1.2
 LEAST = 3  # samples on each side: with fewer nobody knows the spread
 _KINDS: dict[str, str] = table("triage/profile")[
     "kind"
@@ -27,7 +30,8 @@ _LOGGING = "it only changes the log: a sync of 15.2 GB took 45.3 ms with and wit
 
 @dataclasses.dataclass(frozen=True)
 class TimeChange:
-    """One kind of time in both runs. ``good`` and ``bad``: (n, median, least, most) in seconds, n 0 where none was printed."""
+    """One kind of time in both runs. ``good`` and ``bad``: (n, median, least, most) in seconds,
+    n 0 where none was printed."""
 
     kind: str
     good: tuple[int, float, float, float]
@@ -37,7 +41,8 @@ class TimeChange:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Something that is not the same in both runs. ``could_explain``: whether it could be why; ``why`` in words."""
+    """Something that is not the same in both runs. ``could_explain``: whether it could
+    be why; ``why`` in words."""
 
     kind: str
     name: str
@@ -62,7 +67,8 @@ class Comparison:
 
 
 def compare(good: RunProfile, bad: RunProfile) -> Comparison:
-    """What differs between two runs' logs. Where only one of them printed a thing, it is no difference: silence says nothing."""
+    """What differs between two runs' logs. Where only one of them printed a thing,
+    it is no difference: silence says nothing."""
     times = tuple(
         _time(kind, good, bad)
         for kind in ("init", "step", "sync")
@@ -106,7 +112,8 @@ def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
     found = []
     for kind in ("version", "environment", "plugin", "network", "channels", "transport"):
         was, now = _of_kind(kind, good), _of_kind(kind, bad)
-        # NCCL prints each variable that it reads: one that only one run names was not set in the other, if that one names any
+        # NCCL prints each variable that it reads: one that only one run names was not set in the
+        # other, if that one names any
         names = sorted(
             was.keys() & now.keys() if kind != "environment" or not (was and now) else was.keys() | now.keys()
         )
@@ -210,7 +217,8 @@ def span(spread: tuple[int, float, float, float]) -> str:
 
 
 def finding(comparison: Comparison, good: str, bad: str) -> Finding:
-    """The comparison as a finding of the step. ``good`` and ``bad``: the logs' names, for the line that tests it."""
+    """The comparison as a finding of the step. ``good`` and ``bad``: the logs' names,
+    for the line that tests it."""
     evidence = tuple(
         Evidence(f"{t.kind}: {span(t.good)} then, {span(t.bad)} now: {t.says}", "both logs")
         for t in comparison.times

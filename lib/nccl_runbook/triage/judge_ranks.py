@@ -1,5 +1,5 @@
-"""What the table of ranks says: who waited, who was missing, who differed; and the experiments that a reporter describes: a setting or a
-version, and whether the job worked with it."""
+"""What the table of ranks says: who waited, who was missing, who differed; and the experiments that
+a reporter describes: a setting or a version, and whether the job worked with it."""
 
 import dataclasses
 import re
@@ -16,7 +16,8 @@ from nccl_runbook.messages.judge import raised_first
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 _AT_WORK = re.compile(
-    r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|extract|captur|quanti[sz])(?:es?|ing)\b|"
+    r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|"
+    r"extract|captur|quanti[sz])(?:es?|ing)\b|"
     r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed"
 )
 _COUNT = re.compile(
@@ -31,7 +32,8 @@ _SAYS = {
 
 @dataclasses.dataclass(frozen=True)
 class Pointer:
-    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads; ``advice``: in place of the cause's."""
+    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads;
+    ``advice``: in place of the cause's."""
 
     cause: str
     status: str
@@ -104,7 +106,8 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
 
 
 def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
-    """Two ranks that NCCL refuses printed the same device as theirs; if both see the same GPUs, the program chose it twice."""
+    """Two ranks that NCCL refuses printed the same device as theirs; if both see the same GPUs,
+    the program chose it twice."""
     own = {found[1] or str(line.rank): (found[2], line) for found, line in _matches(logs, "device-of-rank")}
     visible = {str(line.rank): found[1] for found, line in _matches(logs, "visible-devices")}
     for pair, refused in _matches(logs, "ranks-share-gpu"):
@@ -198,7 +201,8 @@ def counts_differ(logs: Logs) -> list[Pointer]:
 
 
 def calls_differ(logs: Logs) -> list[Pointer]:
-    """Waiting ranks wait in different calls: at different numbers, or at one number with another operation or size."""
+    """Waiting ranks wait in different calls: at different numbers, or at one number with
+    another operation or size."""
     works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
     numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
     told: dict[str, tuple[str, int]] = {}  # cause -> status and place
@@ -299,7 +303,8 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     )
     doing = [
         Advice(
-            f"{rank_names([r.rank for r in waiting])} waited in {' and '.join(dict.fromkeys(r.timeouts[0].op for r in waiting))}, "
+            f"{rank_names([r.rank for r in waiting])} waited in "
+            f"{' and '.join(dict.fromkeys(r.timeouts[0].op for r in waiting))}, "
             f"and rank {line.rank} printed nothing after: {line.text[:120]}"
         )
         for line in (busy or last)[:1]
@@ -321,11 +326,13 @@ def guards_failed(logs: Logs) -> list[Pointer]:
 
 
 def numbered_calls_differ(logs: Logs) -> list[Pointer]:
-    """NCCL prints what each rank calls: another operation, size or type under one number within groups of one size."""
+    """NCCL prints what each rank calls: another operation, size or type under one number
+    within groups of one size."""
     against = ("groups of the same size may be different groups; then these calls do not belong together",)
     find = (
         "you",
-        "Compare these two calls, and find out why the ranks differ: another branch, another input, or an extra call.",
+        "Compare these two calls, and find out why the ranks differ: another branch, "
+        "another input, or an extra call.",
         (),
     )
     return (
@@ -349,8 +356,8 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 
 def nodes_differ(logs: Logs) -> list[Pointer]:
-    """Ranks or hosts took another network, or as members of one communicator another number of channels; hosts may share a name, and two
-    runs one file."""
+    """Ranks or hosts took another network, or as members of one communicator another number of channels;
+    hosts may share a name, and two runs one file."""
     networks = {
         found[1]: line for found, line in _matches(logs, "nccl-network") if line.rank is not None or line.host
     } | {
@@ -376,7 +383,8 @@ def nodes_differ(logs: Logs) -> list[Pointer]:
 
 
 def runs_apart(logs: Logs) -> list[Pointer]:
-    """nccl-tests made without MPI: what mpirun starts on each host is a job of its own, with a rank 0 of its own."""
+    """nccl-tests made without MPI: what mpirun starts on each host is a job of its own,
+    with a rank 0 of its own."""
     first = {
         line.file: line.line for _, line in reversed(_matches(logs, "nccl-tests-end"))
     }  # behind a result stands another run
@@ -422,7 +430,8 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
 
 
 def experiments(context: str) -> list[Pointer]:
-    """A trial that makes the job work shows the broken path; if one cause is left for it, that one is likely."""
+    """A trial that makes the job work shows the broken path; if one cause is left
+    for it, that one is likely."""
     out = ruled_out(context)
     return [
         *(p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)),
@@ -473,8 +482,8 @@ def _outcome(clause: str, tried: re.Match[str]) -> bool | None:
 
 
 def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
-    """The same job under another version of one library: it fails with one version and works with another, or somebody
-    names the version from which on it fails."""
+    """The same job under another version of one library: it fails with one version and works with another,
+    or somebody names the version from which on it fails."""
     expression = compiled(
         r"(?i)(?<![\w.])"
         + row.get("words", row["name"] + table("triage/experiments")["number"])

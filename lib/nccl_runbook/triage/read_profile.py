@@ -1,4 +1,5 @@
-"""How a run was set up and how long its steps took: the facts of one log, to be laid beside those of another."""
+"""How a run was set up and how long its steps took: the facts of one log,
+to be laid beside those of another."""
 
 import os
 import re
@@ -20,7 +21,8 @@ _UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
 _SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in table("triage/profile")["setting"])
 _VIA = re.compile(r" via (?P<via>[A-Za-z]\w*(?:/[\w ()]+)*)")
 _COMM = re.compile(
-    r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId 0x([0-9a-f]+))? - Init COMPLETE"
+    r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId "
+    r"0x([0-9a-f]+))? - Init COMPLETE"
 )
 _TIMES = tuple(
     (row["kind"], re.compile(row["line"].replace("<seconds>", table("triage/profile")["number"])))
@@ -32,7 +34,8 @@ _HINT = re.compile(
 
 
 def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> RunProfile:
-    """The profile of these logs. Never raises for what is in them: what could not be read says so in ``files``."""
+    """The profile of these logs. Never raises for what is in them: what could not
+    be read says so in ``files``."""
     reader = _Reader()
     return Redactor(os.environ).json(reader.profile(read_each(sources(paths, stdin, limit), reader.read)))
 

@@ -10,9 +10,9 @@ from nccl_runbook.causes.causes import table
 
 @dataclasses.dataclass(frozen=True)
 class Symptom:
-    """One row of symptoms.toml. ``words``: how the form offers it; ``error``: a message verbatim, "" where there is none;
-    ``signatures``: one expression for all; ``steps``: notebooks in the order that decides it; ``says``: the usual cause and the first
-    move."""
+    """One row of symptoms.toml. ``words``: how the form offers it; ``error``: a message verbatim, "" where
+    there is none; ``signatures``: one expression for all; ``steps``: notebooks in the order that decides it;
+    ``says``: the usual cause and the first move."""
 
     id: str
     words: str
@@ -50,7 +50,8 @@ def step_texts() -> dict[str, StepText]:
 
 
 def matching(line: str) -> list[Symptom]:
-    """The symptoms whose message is in ``line``; what a line names by id or in the words of the table counts as well."""
+    """The symptoms whose message is in ``line``; what a line names by id or in the words
+    of the table counts as well."""
     bare = line.strip().casefold()
     return [s for s in symptoms().values() if bare in (s.id, s.words.casefold()) or s.signatures.search(line)]
 

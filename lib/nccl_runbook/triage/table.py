@@ -16,7 +16,8 @@ _TONES = {"last progress": "ok", "first error": "broken", "waited": "warn"}
 
 
 def all_tables(given: Answer) -> list[Table]:
-    """Of a whole answer every table that has something to show: what separates what is left, then what was printed."""
+    """Of a whole answer every table that has something to show: what separates what
+    is left, then what was printed."""
     logs = given.logs
     beside = [against_table(given.compared)] if given.compared else []
     printed = [
@@ -107,8 +108,8 @@ def order_table(logs: Logs) -> Table:
     note = (
         f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order."
         if apart
-        else "The clocks of the hosts cannot be aligned: the order between hosts is that of their own time stamps."
-        * several
+        else "The clocks of the hosts cannot be aligned: the order between hosts is that of "
+        "their own time stamps." * several
     )
     failed_first = sorted(timed, key=lambda row: (row[2] == "last progress", row[0]))
     lanes = grouped(
@@ -159,11 +160,14 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
 
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
-    """What to run on ``hosts``, which are other hosts; none without hosts. ``rows``: line, what it separates, its price."""
+    """What to run on ``hosts``, which are other hosts; none without hosts. ``rows``: line,
+    what it separates, its price."""
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     note = (
-        f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. Seconds are for four GPUs. If nothing "
-        "can be installed there: run python3 nccl-look.pyz --json look.json there, and nccl-runbook run --record look.json here."
+        f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. "
+        "Seconds are for four GPUs. If nothing "
+        "can be installed there: run python3 nccl-look.pyz --json look.json there, "
+        "and nccl-runbook run --record look.json here."
     )
     return (
         [

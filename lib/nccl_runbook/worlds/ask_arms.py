@@ -1,4 +1,5 @@
-"""Transports: the user's environment as it is, and the same with one thing switched off, narrowed or taken out."""
+"""Transports: the user's environment as it is, and the same with one thing switched
+off, narrowed or taken out."""
 
 import dataclasses
 import functools
@@ -17,7 +18,8 @@ OPS = "all_reduce,broadcast,send_recv,all_gather"
 GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
 GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
-# with a budget from here on, the later arms are run beside a control that passes too: about 4 s each on 4 H200
+# with a budget from here on, the later arms are run beside a control that passes
+# too: about 4 s each on 4 H200
 DEEP_S = 240.0
 SET_ALREADY = "your environment already has this setting, so the control has it too"
 INFINIBAND = Path("/sys/class/infiniband")
@@ -296,7 +298,8 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
     if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
         return Gap(
             "not-run",
-            "runs only if the unchanged test always fails on three or more GPUs, with and without its variables",
+            "runs only if the unchanged test always fails on three or more GPUs, "
+            "with and without its variables",
         )
     gpus = sorted(arms.control.world.request.devices)
     make = functools.partial(

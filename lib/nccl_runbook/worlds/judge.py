@@ -1,4 +1,5 @@
-"""With how many ranks does it fail, on which GPU, between which two; and 04's failing control by pairs of GPUs."""
+"""With how many ranks does it fail, on which GPU, between which two; and 04's failing
+control by pairs of GPUs."""
 
 import collections
 import dataclasses
@@ -13,7 +14,8 @@ from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pairs, Search, Singles
 REHEARSED_ON = "no GPU was used: rehearsal on Gloo"
 SHARED = Remedy(
     "you",
-    "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, its fabric manager, ACS and "
+    "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, "
+    "its fabric manager, ACS and "
     "IOMMU. 04 switches off each transport:",
     ("nccl-runbook run --step 02-environment 04-transports", "df -h /dev/shm"),
 )
@@ -55,7 +57,8 @@ def _rehearsal(ladder: Ladder) -> list[Finding]:
         _unknown(
             "rehearsed",
             f"{REHEARSED_ON} with {_sizes(ladder)}, all correct",
-            "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, every element checked",
+            "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, "
+            "every element checked",
         )
     ]
 
@@ -320,7 +323,8 @@ def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], 
     ones: it may sit behind another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
     around = Remedy(
         "you",
-        f"Workaround until it is fixed: run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
+        "Workaround until it is fixed: "
+        f"run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
         "every other pair that was tried passes.",
     )
     if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):
@@ -355,9 +359,9 @@ UNSURE = {
 @dataclasses.dataclass(frozen=True)
 class Outcomes:
     """Outcomes in words, those of transports.toml: ``control`` (a failure that recurred by its own word),
-    ``after`` (the control at the end, of ``again``), ``arms`` by name, without those that cannot act here, and
-    ``clean``. ``settled``: clean passes and the guilty variables were proven; ``connected``: the control was seen
-    to use something; ``message``: whether the ranks' own words or their end name the cause."""
+    ``after`` (the control at the end, of ``again``), ``arms`` by name, without those that cannot act here,
+    and ``clean``. ``settled``: clean passes and the guilty variables were proven; ``connected``: the control
+    was seen to use something; ``message``: whether the ranks' own words or their end name the cause."""
 
     control: str
     after: str = "not run"
@@ -370,8 +374,8 @@ class Outcomes:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """``kind``: one of transports.toml; ``arm``: the narrowest setting that works ("" if none is proven); ``cause`` with
-    ``status``, or None; ``why``."""
+    """``kind``: one of transports.toml; ``arm``: the narrowest setting that works ("" if none is proven);
+    ``cause`` with ``status``, or None; ``why``."""
 
     kind: str
     why: str
@@ -443,7 +447,8 @@ def _unsteady(outcomes: Outcomes) -> str:
             ),
             (
                 passes and apart,
-                f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times",
+                f"the control passed, but {' and '.join(once)}, which share nothing, "
+                "each failed 1 of 2 times",
             ),
             (same and not passes, f"intermittent, so no switch decides; these passed: {', '.join(same)}"),
             (True, ""),

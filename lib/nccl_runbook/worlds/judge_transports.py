@@ -1,4 +1,5 @@
-"""What switching a transport off proves. An arm without effect is never a pass, and passing with P2P off is never the fix."""
+"""What switching a transport off proves. An arm without effect is never a pass, and passing with
+P2P off is never the fix."""
 
 import dataclasses
 import re
@@ -172,7 +173,8 @@ def _environment_costs(arms: Arms) -> list[Finding]:
         Finding(
             "environment-costs-bandwidth",
             Severity.WARN,
-            f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, and {fast:.1f} without {_names(arms.guilty)}",
+            f"your environment costs bandwidth: all_reduce {slow:.1f} GB/s, "
+            f"and {fast:.1f} without {_names(arms.guilty)}",
             _proof(arms.guilty),
             (_unset("Remove it, unless somebody knows why it is set:", arms.guilty.variables),),
             "env-conflict",
@@ -277,7 +279,8 @@ def _control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     if decision.kind == "explained" or cure is None:
         return _undecided(arms, decision, fault, evidence, cure)
     title = (
-        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, and passed with {cure.name}"
+        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
+        f"and passed with {cure.name}"
         f"{'; no single transport' * (decision.kind == 'sockets')}"
     )
     remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
@@ -377,7 +380,8 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     return Finding(
         "variable-at-fault",
         fault.severity,
-        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, and passed without "
+        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
+        "and passed without "
         f"{which}",
         evidence,
         (unset,),

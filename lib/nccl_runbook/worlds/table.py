@@ -68,7 +68,8 @@ def pairs_table(pairs: Pairs) -> Table:
         "",
         ["", *(f"GPU {g}" for g in gpus)],
         rows,
-        "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: share of the best pair.",
+        "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: "
+        "share of the best pair.",
         drawn="grid",
     )
 
@@ -194,7 +195,8 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
         f" ({arms.backend})",
         ["test", "setting", "outcome", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
         rows,
-        "control: your environment, unchanged. no effect: NCCL's log shows the same transports as without the setting. "
+        "control: your environment, unchanged. no effect: NCCL's log shows the same transports as "
+        "without the setting. "
         f"{BANDWIDTH_NOTE}",
     )
 

@@ -1,9 +1,10 @@
 """A decoded dump made small: columns instead of entries, and what its last operations tell.
 
-Formats read in PyTorch's sources: 1.1 (torch 2.2: `seq_id`, `pg_id`, no members), 1.4 (2.3), 2.2 to 2.10 (2.4 to 2.15); dumps of 2.11
-with NCCL and of 2.13 with Gloo seen. An operation inside a coalesced group has no events of its own: its state is that of the group's last
-entry, `coalesced`. Retired without being completed means timed out with NCCL (NCCLUtils.hpp, 2.5); Gloo retires everything that returns,
-and records no send and no recv (2.13, seen).
+Formats read in PyTorch's sources: 1.1 (torch 2.2: `seq_id`, `pg_id`, no members), 1.4 (2.3), 2.2 to 2.10
+(2.4 to 2.15); dumps of 2.11 with NCCL and of 2.13 with Gloo seen. An operation inside a coalesced group
+has no events of its own: its state is that of the group's last entry, `coalesced`. Retired without being
+completed means timed out with NCCL (NCCLUtils.hpp, 2.5); Gloo retires everything that returns, and records
+no send and no recv (2.13, seen).
 """
 
 import array
@@ -31,7 +32,8 @@ MOST_DIMENSIONS = 64
 ISSUED = "issued "  # before the name of an operation of which only that is known
 RECENT, LEAST = 200, 16  # operations over which the time in them is taken
 _P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
-# numbers of elements that must be the same on every rank; other operations are compared by name only (all_to_all, gather, scatter, ...)
+# numbers of elements that must be the same on every rank; other operations are compared by name only
+# (all_to_all, gather, scatter, ...)
 _SAME_IN = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
 _SAME_OUT = ("all_gather", "allgather")
 _EMPTY = {
@@ -55,9 +57,10 @@ class Refused(Exception):
 
 @dataclasses.dataclass
 class Column:
-    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on; ``opened`` and ``last`` by this rank's
-    clock. ``done``: the last complete one that the dump's own table of groups tells, 0 where it tells none: a dump of active operations
-    alone (`onlyActive`, torch 2.5) holds no complete entry."""
+    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on;
+    ``opened`` and ``last`` by this rank's clock. ``done``: the last complete one that the dump's own
+    table of groups tells, 0 where it tells none: a dump of active operations alone (`onlyActive`, torch
+    2.5) holds no complete entry."""
 
     desc: str
     first: int
@@ -74,11 +77,13 @@ class Column:
 
 @dataclasses.dataclass
 class Reading:
-    """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send) -> (open ones, the first);
-    ``steps``: see _steps; ``order``: what is open, as issued; ``waiting``: share of the last while in operations, ms apart;
-    ``ends``: when the last ones were issued and when they ended, in ns of this rank's clock, and where no end is recorded when the next one
-    was issued; ``oldest_ns``, ``newest_ns``: when the first and the last one that it holds were issued; ``until_ns``: when the last one
-    was issued or ended; ``status``: see take_status; ``timed``: it records when its GPU began something (TORCH_NCCL_ENABLE_TIMING)."""
+    """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send)
+    -> (open ones, the first); ``steps``: see _steps; ``order``: what is open, as issued; ``waiting``: share
+    of the last while in operations, ms apart; ``ends``: when the last ones were issued and when they ended,
+    in ns of this rank's clock, and where no end is recorded when the next one was issued; ``oldest_ns``,
+    ``newest_ns``: when the first and the last one that it holds were issued; ``until_ns``: when the last
+    one was issued or ended; ``status``: see take_status; ``timed``: it records when its GPU began something
+    (TORCH_NCCL_ENABLE_TIMING)."""
 
     gloo: bool
     entries: int
@@ -100,7 +105,8 @@ class Reading:
     digest: bytes
 
     def joined(self, column: Column) -> int:
-        """The number of the last complete operation that no member finishes alone, 0 for none: all have issued it."""
+        """The number of the last complete operation that no member finishes alone, 0 for
+        none: all have issued it."""
         return next(
             (
                 column.first + i
@@ -150,7 +156,8 @@ def condense(dump: Any, digest: bytes) -> Reading:
 
 
 def _alike(entries: list) -> list:
-    """The entries in the shape of torch 2.4 and later, whatever wrote them; those of JSON have lists for pairs."""
+    """The entries in the shape of torch 2.4 and later, whatever wrote them; those
+    of JSON have lists for pairs."""
     first = entries[0] if entries else {}
     missing = {k: v for k, v in _EMPTY.items() if k not in first}
     if not missing and "collective_seq_id" in first and isinstance(first.get("process_group"), tuple):
@@ -170,7 +177,8 @@ def _alike(entries: list) -> list:
 
 
 def _short(value: Any) -> str:
-    """A name, for a page or a terminal; "" for what is none: a value that holds itself many times over is endless as text."""
+    """A name, for a page or a terminal; "" for what is none: a value that holds itself many
+    times over is endless as text."""
     return (
         "".join(c if c.isprintable() else "?" for c in clipped(str(value), 200))
         if isinstance(value, (str, int, float))
@@ -212,7 +220,8 @@ class _Table:
         self.sides = self._sides([at for at, mark in enumerate(marks) if mark in alone] if alone else [])
 
     def _sorted(self, ats: Sequence[int]) -> dict[tuple, list]:
-        """(number, call, letter, index) by group, of these entries. Whatever is the same in many is looked at once."""
+        """(number, call, letter, index) by group, of these entries.
+        Whatever is the same in many is looked at once."""
         entries = self._entries if len(ats) == len(self._entries) else [self._entries[at] for at in ats]
         known: dict[tuple, tuple[list, int, str]] = {}
         kept: dict[tuple, list] = {}
@@ -256,7 +265,8 @@ class _Table:
             hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big"
         )
         self.calls[number] = text
-        # other backends retire what returns, or through the hook of torch 2.15 what is issued (FlightRecorderHook.cpp)
+        # other backends retire what returns, or through the hook of torch 2.15 what
+        # is issued (FlightRecorderHook.cpp)
         if (
             state == "completed"
             or entry["time_discovered_completed_ns"]
@@ -269,7 +279,8 @@ class _Table:
         return kept.setdefault(entry["process_group"], []), number, letter
 
     def _column(self, group: tuple, rows: list) -> Column:
-        """The rows of one group. Operations of a coalesced group share its number: the last one stands for it."""
+        """The rows of one group. Operations of a coalesced group share its number:
+        the last one stands for it."""
         seqs, calls, states, ats = zip(*rows)
         _number(seqs[0]), _number(seqs[-1])
         if seqs != tuple(range(seqs[0], seqs[0] + len(seqs))):
@@ -292,9 +303,10 @@ class _Table:
         )
 
     def take_status(self, status: Any, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """The last number issued and the last complete one of each group, as the dump's own table of groups has them. With sends and
-        receives it counts something else, and with Gloo what timed out counts as complete (torch 2.13, seen): whoever asks compares it with
-        the entries that there are. It names groups by local numbers, which rise as their names do (torch 2.8, NCCL, seen)."""
+        """The last number issued and the last complete one of each group, as the dump's own table of groups
+        has them. With sends and receives it counts something else, and with Gloo what timed out counts
+        as complete (torch 2.13, seen): whoever asks compares it with the entries that there are. It names
+        groups by local numbers, which rise as their names do (torch 2.8, NCCL, seen)."""
         status = status if isinstance(status, dict) and not self.gloo else {}
         rows = {k: v for k, v in status.items() if k.isdecimal() and isinstance(v, dict)}
         ids = {
@@ -317,7 +329,8 @@ class _Table:
         return counts
 
     def _sides(self, loose: list[int]) -> dict[tuple[str, int, int, bool], tuple[int, Op]]:
-        """Open sends and receives by group, ends and direction. One of a batch has the state of the batch's last entry, `coalesced`."""
+        """Open sends and receives by group, ends and direction. One of a batch has the state of the
+        batch's last entry, `coalesced`."""
         ends = {
             (self._entries[at]["process_group"], self._entries[at]["p2p_seq_id"]): self._entries[at]
             for at in loose
@@ -381,8 +394,8 @@ def _text(frame: dict, key: str) -> str:
 
 
 def _waiting(entries: list) -> tuple[float, float] | None:
-    """The share of time that this rank's last operations were under way, as torch saw them end, and ms from one to the next; None for too
-    few, or where nothing tells."""
+    """The share of time that this rank's last operations were under way, as torch saw them end, and ms from
+    one to the next; None for too few, or where nothing tells."""
     rows = sorted(
         (e["time_created_ns"], e["time_discovered_completed_ns"])
         for e in entries[-RECENT:]
@@ -397,7 +410,8 @@ def _waiting(entries: list) -> tuple[float, float] | None:
 
 
 def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, int]]:
-    """By the name that all members have for an operation. One name may stand for several groups, so that its members belong to it."""
+    """By the name that all members have for an operation. One name may stand for several groups, so that
+    its members belong to it."""
     last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
     done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
     names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
@@ -426,9 +440,9 @@ def _followed(entries: list) -> list[tuple[dict, int]]:
 
 
 def _steps(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[str, ...]]]:
-    """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor, the operation). 0: taken
-    before the last ones, or twice; 1: once, among the last ones; 2: the same, and the predecessor had been followed by others twice or
-    more; then in place of the operation those others."""
+    """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor,
+    the operation). 0: taken before the last ones, or twice; 1: once, among the last ones; 2: the same, and
+    the predecessor had been followed by others twice or more; then in place of the operation those others."""
     until = (opened[0] if opened else len(entries) - 1) + 1
     marks = list(
         map(operator.itemgetter("process_group", "profiling_name"), entries[max(0, until - HISTORY) : until])
@@ -476,7 +490,8 @@ def _last(entry: dict) -> Op:
 
 
 def _step_name(group: tuple, name: str) -> str:
-    """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and so do peers equally far away."""
+    """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and
+    so do peers equally far away."""
     desc, peer = _short(group[1]), _P2P.search(name)
     name = (
         f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}"

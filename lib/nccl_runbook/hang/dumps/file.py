@@ -1,4 +1,5 @@
-"""Flight-recorder dumps, pickle or JSON, decoded without executing anything in them, within bounds, and many side by side."""
+"""Flight-recorder dumps, pickle or JSON, decoded without executing anything in them, within
+bounds, and many side by side."""
 
 import contextlib
 import gc
@@ -24,11 +25,14 @@ SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the f
 OBJECT_FACTOR = (
     24  # 1.5 kB an entry as objects, measured against 115 to 230 bytes in a pickle (torch 2.13, CPython 3.11)
 )
-_ONE = threading.Lock()  # the bound is the whole process's: of two readers at once one would leave it to all that come after, children too
+# the bound is the whole process's: of two readers at once one would leave it to all
+# that come after, children too
+_ONE = threading.Lock()
 # a child of another thread's would wait for the lock for ever, and keep the bound
 os.register_at_fork(before=_ONE.acquire, after_in_child=_ONE.release, after_in_parent=_ONE.release)
 _OURS = re.compile(
-    rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|boot_id|schema)"\s*:'
+    rb'"(?:entries|pg_config|record_id|collective_seq_id|comm_lib_version|samples|first_s|'
+    rb'boot_id|schema)"\s*:'
 )
 _BROKEN = (
     pickle.UnpicklingError,
@@ -56,7 +60,8 @@ class _PlainUnpickler(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _bounded(size: int) -> Iterator[None]:
-    """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for gigabytes. On Linux only."""
+    """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for
+    gigabytes. On Linux only."""
     try:
         with open("/proc/self/statm", "rb") as file:
             now = int(file.read().split()[0]) * resource.getpagesize()
@@ -75,7 +80,8 @@ def _bounded(size: int) -> Iterator[None]:
 
 
 def looks_like_dump(head: bytes) -> bool:
-    """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look; a log may begin with a bracket, too."""
+    """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look; a log may
+    begin with a bracket, too."""
     return (
         head.startswith(b"\x80")
         or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
@@ -151,7 +157,8 @@ def outcome(data: bytes) -> Outcome:
 
 
 def of_files(names: list[str], workers: int) -> Iterator[Outcome]:
-    """The same by several processes, in order. Whoever stops asking, on a signal too, waits for none of them: no thread is between."""
+    """The same by several processes, in order. Whoever stops asking, on a signal too, waits for none
+    of them: no thread is between."""
     readers: list[multiprocessing.Process] = []
     pipes: dict[int, Connection] = {}
     before = signal.pthread_sigmask(

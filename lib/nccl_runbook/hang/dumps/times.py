@@ -10,11 +10,13 @@ from nccl_runbook.hang.facts import Op
 from nccl_runbook.logs.facts import ClockOffset
 from nccl_runbook.logs.text import Clocks
 
-SKEW_S = 1.0  # less is no difference: torch looks for ends ten times a second, and a file system may have whole seconds
+# less is no difference: torch looks for ends ten times a second, and a file system may have whole seconds
+SKEW_S = 1.0
 
 
 class Times:
-    """When each dump was written, by its file's time, and when each operation was issued, on one clock: that in the middle of all."""
+    """When each dump was written, by its file's time, and when each operation was issued, on one clock:
+    that in the middle of all."""
 
     def __init__(self, readings: dict[int, Reading], stamps: dict[int, float]) -> None:
         """``stamps``: the time of each rank's file."""
@@ -24,7 +26,8 @@ class Times:
             rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks
         }  # nothing ties the others
         own = {rank: at - self._ahead.get(rank, 0.0) for rank, at in stamps.items()}
-        # a file has the time of its own host, or that of a server for all: whichever brings those of one job closer together
+        # a file has the time of its own host, or that of a server for all: whichever brings those
+        # of one job closer together
         self.written = min(
             stamps, own, key=lambda times: max(times.values(), default=0.0) - min(times.values(), default=0.0)
         )
@@ -45,7 +48,8 @@ class Times:
 
 
 def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
-    """How far the clock of each rank is ahead of the middle one, by the ends of shared operations; [] where all are together."""
+    """How far the clock of each rank is ahead of the middle one, by the ends of shared operations;
+    [] where all are together."""
     clocks = Clocks()
     for rank, reading in sorted(readings.items()):
         for event, times in reading.ends.items():
@@ -57,9 +61,10 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
 
 
 def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int, float]:
-    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what needs that one, or is of a
-    world of other ranks: an earlier attempt of the job left it. A clock that is off by more than the whole run looks the same, so such a
-    dump proves nothing; one with entries later than its file is surely off. ``stamps``: as for Times."""
+    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what
+    needs that one, or is of a world of other ranks: an earlier attempt of the job left it. A clock that
+    is off by more than the whole run looks the same, so such a dump proves nothing; one with entries later
+    than its file is surely off. ``stamps``: as for Times."""
     began = grouped(
         (_common(group, reading), (reading.oldest_ns, column.first, reading.members.get(group, ())))
         for rank, reading in readings.items()
@@ -79,15 +84,17 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
 
 
 def _common(group: str, reading: Reading) -> object:
-    """What all ranks of one attempt share: the default group; of others one name may stand for several sets of ranks."""
+    """What all ranks of one attempt share: the default group; of others one name may stand
+    for several sets of ranks."""
     members = reading.members.get(group, ("", ()))
     return members[0] if members[0] == "default_pg" else (group, members)
 
 
 def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, float]]:
-    """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had one under way, ms in the
-    middle of that, how many of these its clock may explain), where its coming then soon ended them. Each clock is set by the ends that all
-    share, so that it need not agree with others; Gloo records none: see _least."""
+    """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had
+    one under way, ms in the middle of that, how many of these its clock may explain), where its coming then
+    soon ended them. Each clock is set by the ends that all share, so that it need not agree with others; Gloo
+    records none: see _least."""
     blocking = all(r.gloo for r in readings.values())
     shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
     events = [event for event in shared if blocking or not event.startswith(ISSUED)]
@@ -136,8 +143,9 @@ def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float
 
 
 def _least(readings: dict[int, Reading]) -> dict[int, float]:
-    """The same against the first rank's clock, as little as the order of calls demands: whoever made the next call did so after all had
-    made this one. Calls that did not block contradict that, and then clocks are taken to agree."""
+    """The same against the first rank's clock, as little as the order of calls demands: whoever made
+    the next call did so after all had made this one. Calls that did not block contradict that, and then
+    clocks are taken to agree."""
     first = readings[min(readings)]
     return {
         rank: max(least, min(0.0, most))
@@ -157,7 +165,8 @@ def _ahead(one: Reading, other: Reading) -> tuple[float, float]:
 
 
 def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:
-    """Of (all others came, it came, it ended), in ns. None where most operations ended long after it came: then nobody waited for it."""
+    """Of (all others came, it came, it ended), in ns. None where most operations ended long after it came:
+    then nobody waited for it."""
     alone, until = 0.0, gaps[0][2]
     for before, came, end in gaps[
         1:

@@ -1,4 +1,5 @@
-"""A live look at the ranks on this host: first evidence within a second, a second sample after a gap, nothing disturbed."""
+"""A live look at the ranks on this host: first evidence within a second, a second sample after
+a gap, nothing disturbed."""
 
 import dataclasses
 import os
@@ -177,8 +178,8 @@ class Look:
 
 
 def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
-    """The ranks on this host, ordered; with ``pids`` (ranks, their helpers or their launcher) only those of the same jobs, and a
-    process that is no rank as far as we can see by itself."""
+    """The ranks on this host, ordered; with ``pids`` (ranks, their helpers or their launcher) only those
+    of the same jobs, and a process that is no rank as far as we can see by itself."""
     found = proc.processes(pids)
     ranks, helpers = proc.ranks_among(found)
     if pids:

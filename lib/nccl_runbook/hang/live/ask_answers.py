@@ -1,7 +1,9 @@
-"""What a running rank tells whoever asks: py-spy its stacks, torch's worker server its flight recorder, NCCL's RAS its communicators.
+"""What a running rank tells whoever asks: py-spy its stacks, torch's worker server its flight recorder,
+NCCL's RAS its communicators.
 
-Every question has a deadline. No process is stopped (py-spy reads without pausing), and no signal is sent: from outside nobody can
-see whose handler a caught signal has (SigCgt of /proc/PID/status tells only that there is one).
+Every question has a deadline. No process is stopped (py-spy reads without pausing), and no signal
+is sent: from outside nobody can see whose handler a caught signal has (SigCgt of /proc/PID/status
+tells only that there is one).
 """
 
 import json
@@ -66,7 +68,8 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
 
 
 def _may_run(path: Path) -> bool:
-    """Only what this user or root put there and nobody else can write: the folder may be another user's, whose pid was named."""
+    """Only what this user or root put there and nobody else can write: the folder may be another
+    user's, whose pid was named."""
     status = proc.unless_gone(None, path.stat)
     return (
         status is not None
@@ -77,7 +80,8 @@ def _may_run(path: Path) -> bool:
 
 
 def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S) -> Union[List[Stack], Gap]:
-    """Every Python thread of a process, the main one first. ``within_s``: what the caller's own time leaves."""
+    """Every Python thread of a process, the main one first.
+    ``within_s``: what the caller's own time leaves."""
     if isinstance(py_spy, Gap):
         return py_spy
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
@@ -100,7 +104,8 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
             return Gap("failed", words)
         return Gap(
             "no-permission",
-            f"{words}; with kernel.yama.ptrace_scope 1 or higher, only root or the job's parent process may look",
+            f"{words}; with kernel.yama.ptrace_scope 1 or higher, "
+            "only root or the job's parent process may look",
         )
     return stacks_of(done.stdout, pid)
 
@@ -151,7 +156,8 @@ def _request(path: str, handler: str) -> bytes:
 
 
 def all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end: bytes = b"") -> bytes:
-    """What is sent until the end, or until ``end``. Raises socket.timeout, also for one who sends now and then and never ends."""
+    """What is sent until the end, or until ``end``. Raises socket.timeout, also for one who sends
+    now and then and never ends."""
     told = bytearray()
     while len(told) < most_bytes and not (end and told.endswith(end)):
         link.settimeout(max(0.001, until - time.monotonic()))
@@ -163,7 +169,8 @@ def all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end:
 
 
 def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
-    """The newest entry of each group out of fr_trace_json (torch 2.5 to 2.13), and the counters of pg_status."""
+    """The newest entry of each group out of fr_trace_json (torch 2.5 to 2.13), and
+    the counters of pg_status."""
     try:
         dump = json.loads(text)
         newest = {str(entry.get("process_group")): entry for entry in dump.get("entries", [])}
@@ -175,7 +182,8 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
 
 
 def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
-    """Counters from pg_status, which is keyed by the group's first name; the entry's own number where that is missing."""
+    """Counters from pg_status, which is keyed by the group's first name; the entry's own
+    number where that is missing."""
     own = (
         status.get(str(entry["process_group"][0]) or "0", {})
         if isinstance(entry.get("process_group"), list)
@@ -193,10 +201,12 @@ def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
 
 
 def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Gap:
-    """The line that makes the job write a dump, where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave it a pipe for that. It is not run from here.
+    """The line that makes the job write a dump, where TORCH_NCCL_DEBUG_INFO_PIPE_FILE gave it a pipe for
+    that. It is not run from here.
 
-    torch's monitor thread looks into the pipe once a second and writes the recorder over the rank's file; in some versions it waits for
-    that, and while it waits nobody aborts the job (ProcessGroupNCCL.cpp, torch 2.2 to 2.13). A look changes nothing.
+    torch's monitor thread looks into the pipe once a second and writes the recorder over the rank's file;
+    in some versions it waits for that, and while it waits nobody aborts the job (ProcessGroupNCCL.cpp, torch
+    2.2 to 2.13). A look changes nothing.
     """
     stem = variables.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE")
     if not stem or rank is None:
@@ -222,9 +232,11 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
     )
 
 
-# --- NCCL's RAS (NCCL >= 2.24): how many collectives each rank of each communicator launched, and which ranks it lost
+# --- NCCL's RAS (NCCL >= 2.24): how many collectives each rank of each communicator
+# launched, and which ranks it lost
 
-# JSON from NCCL 2.28.7 on, before that the text that `ncclras` prints. The forms: src/ras/client_support.cc, NCCL 2.24.3 to 2.30.7.
+# JSON from NCCL 2.28.7 on, before that the text that `ncclras` prints.
+# The forms: src/ras/client_support.cc, NCCL 2.24.3 to 2.30.7.
 
 
 def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
@@ -288,7 +300,8 @@ def read_ras(source: str, text: str) -> Union[List[RasAnswer], Gap]:
 
 
 def _of_json(source: str, text: str) -> Iterator[RasAnswer]:
-    """NCCL 2.28.7 to 2.28.9 forget the comma behind "nvml_dev" of a missing rank (src/ras/client_support.cc)."""
+    """NCCL 2.28.7 to 2.28.9 forget the comma behind "nvml_dev" of a missing rank
+    (src/ras/client_support.cc)."""
     text = re.sub(r'("nvml_dev": *-?\d+)(\s*"status")', r"\1,\2", text).strip()
     at = 0
     while at < len(text):
@@ -334,7 +347,8 @@ def _lost(row: Dict[str, Any]) -> str:
 
 
 def _of_text(source: str, gpus: int, text: str) -> RasAnswer:
-    """One answer from its table of communicators on. Without a summary the only communicator of the largest size is that of the job."""
+    """One answer from its table of communicators on. Without a summary the only communicator of the
+    largest size is that of the job."""
     groups = {
         number: (min(int(size), MOST_RANKS), int(comms)) for number, comms, size in _GROUP.findall(text)
     }
@@ -389,8 +403,9 @@ def _ranks(size: int, topics: Dict[str, str], lost: Dict[Tuple[int, str], str]) 
 
 
 def _counts(body: str, ranks: Set[int]) -> Tuple[Dict[int, int], List[Tuple[int, int]]]:
-    """How many operations each rank launched, and (number of ranks, operations) of those without a name. RAS names the ranks only of
-    groups smaller than a quarter, or half with -v; who is left over belongs to the only group without names."""
+    """How many operations each rank launched, and (number of ranks, operations) of those without a name. RAS
+    names the ranks only of groups smaller than a quarter, or half with -v; who is left over belongs to the
+    only group without names."""
     named: Dict[int, int] = {}
     shares, count = [], 0
     for number, rank, told, operations in _LAUNCHED.findall(body):

@@ -1,4 +1,5 @@
-"""Ranks as /proc shows them: which processes are ranks, what their threads do, which peers their sockets reach. Reads only."""
+"""Ranks as /proc shows them: which processes are ranks, what their threads do, which peers their
+sockets reach. Reads only."""
 
 import contextlib
 import dataclasses
@@ -17,10 +18,14 @@ from nccl_runbook.hang.live.facts import LEFT_OVER, Ended, Listener, Socket, Thr
 # values are read and kept for these names alone
 NAMES = frozenset(
     (
-        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES TORCHELASTIC_RUN_ID "
-        "TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID SLURM_NTASKS SLURM_LOCALID "
-        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE PMIX_NAMESPACE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
-        "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT CUDA_VISIBLE_DEVICES "
+        "TORCHELASTIC_RUN_ID "
+        "TORCHELASTIC_RESTART_COUNT SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_STEP_ID SLURM_PROCID "
+        "SLURM_NTASKS SLURM_LOCALID "
+        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK PMI_RANK PMI_SIZE "
+        "PMIX_NAMESPACE NCCL_RAS_ADDR NCCL_RAS_ENABLE "
+        "NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME TORCH_WORKER_SERVER_SOCKET TORCH_NCCL_DEBUG_INFO_PIPE_FILE "
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE "
         "TORCH_FR_DUMP_TEMP_FILE"
     ).split()
 )
@@ -39,7 +44,8 @@ TCP_STATES = {
     "09": "LAST-ACK",
     "0A": "LISTEN",
 }
-# system calls in which threads sleep, where the kernel names no wait channel (asm/unistd_64.h, asm-generic/unistd.h)
+# system calls in which threads sleep, where the kernel names no wait channel
+# (asm/unistd_64.h, asm-generic/unistd.h)
 CALLS = {
     "x86_64": {
         0: "read",
@@ -117,8 +123,9 @@ def stat_fields(path: str) -> List[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process of this user that may be a rank. ``began``: in clock ticks since boot; ``rank``: None where its environment has none;
-    ``launcher``: its parent, or that of the wrappers around it; ``job``: where its ranks meet."""
+    """A process of this user that may be a rank. ``began``: in clock ticks since boot; ``rank``: None
+    where its environment has none; ``launcher``: its parent, or that of the wrappers around it;
+    ``job``: where its ranks meet."""
 
     pid: int
     parent: int
@@ -143,7 +150,8 @@ class Process:
 
 
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
-    """Processes of this user that map libtorch or have a rank in their environment, and those of ``all_users``: pids asked for by name."""
+    """Processes of this user that map libtorch or have a rank in their environment, and those
+    of ``all_users``: pids asked for by name."""
     own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in _pids() if pid != os.getpid()}
     shells = set(ancestors(os.getpid())) - set(
         all_users
@@ -159,8 +167,9 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
 
 
 def _launcher(process: Process, known: Dict[int, Optional[Process]]) -> int:
-    """Its parent; that of a wrapper (`timeout`, `bash run.sh`) where a launcher started one around each rank: it has the rank's number,
-    too, which the launcher has not, and a wrapper that sets RANK has that of MPI."""
+    """Its parent; that of a wrapper (`timeout`, `bash run.sh`) where a launcher started one
+    around each rank: it has the rank's number, too, which the launcher has not, and a wrapper that
+    sets RANK has that of MPI."""
     own = next((n for n in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK") if n in process.variables), "")
     above = known.get(process.parent) if own else None
     return (
@@ -225,10 +234,12 @@ def ancestors(pid: int) -> List[int]:
 
 
 def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
-    """The processes that are ranks, and the helpers of each: torch processes that a rank started (data loaders).
+    """The processes that are ranks, and the helpers of each: torch processes that
+    a rank started (data loaders).
 
-    A process with torch and no rank in its environment is a launcher if ranks descend from it, and a rank only if it has TCP sockets
-    of its own (torch.multiprocessing.spawn sets the environment in the child, where /proc does not show it).
+    A process with torch and no rank in its environment is a launcher if ranks descend from it, and a rank
+    only if it has TCP sockets of its own (torch.multiprocessing.spawn sets the environment in the child,
+    where /proc does not show it).
     """
     above = {pid: [a for a in ancestors(pid) if a in found] for pid in found}
     named = {pid: p for pid, p in found.items() if p.rank is not None}
@@ -254,8 +265,9 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
 
 
 def _left_apart(ranks: List[Process]) -> Iterator[Process]:
-    """The same. Ranks that an earlier launch left at the address of a newer one are a job of their own: a number is there twice, or their
-    launcher is gone and began them long before. Other launchers at one address start one job together."""
+    """The same. Ranks that an earlier launch left at the address of a newer one are a job of their own:
+    a number is there twice, or their launcher is gone and began them long before. Other launchers at one
+    address start one job together."""
     for job, members in grouped((r.job, r) for r in ranks).items():
         newest, *older = sorted(
             grouped((r.launcher, r) for r in members).values(), key=lambda part: -min(r.began for r in part)
@@ -294,7 +306,8 @@ def _thread(pid: int, tid: int) -> Thread:
 
 
 def waits_in(folder: str) -> str:
-    """The place where a thread sleeps: the kernel's wait channel, else the system call; "" where neither may be read."""
+    """The place where a thread sleeps: the kernel's wait channel, else the system call;
+    "" where neither may be read."""
     channel = unless_gone("", read, f"{folder}/wchan").strip()
     if channel not in ("0", ""):
         return channel
@@ -303,7 +316,8 @@ def waits_in(folder: str) -> str:
 
 
 def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
-    """The last lines that the process wrote, where its output is a regular file; without secrets of its environment."""
+    """The last lines that the process wrote, where its output is a regular file; without
+    secrets of its environment."""
     for descriptor in (2, 1):
         path, text = f"/proc/{pid}/fd/{descriptor}", ""
         try:
@@ -404,8 +418,8 @@ def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
 
 
 def ended(ranks: List[int]) -> List[Ended]:
-    """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same time: below pid 1 of a
-    container everything ends."""
+    """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same
+    time: below pid 1 of a container everything ends."""
     there = {
         pid: (fields, unless_gone("", read, f"/proc/{pid}/comm"))
         for pid in _pids()

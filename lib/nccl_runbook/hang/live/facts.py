@@ -1,17 +1,20 @@
-"""Facts about a job that is looked at while it runs: each rank's process at a few moments, and what its host, GPUs and NCCL say."""
+"""Facts about a job that is looked at while it runs: each rank's process at a few moments, and what
+its host, GPUs and NCCL say."""
 
 import dataclasses
 from typing import Dict, List, Optional, Union
 
 from nccl_runbook.core.facts import Gap
 
-LEFT_OVER = ", left over from an earlier launch"  # the end of ``LiveRank.job`` of ranks at whose address a newer launch runs
+# the end of ``LiveRank.job`` of ranks at whose address a newer launch runs
+LEFT_OVER = ", left over from an earlier launch"
 
 
 @dataclasses.dataclass(frozen=True)
 class Thread:
-    """One thread of a process. ``state``: as /proc/PID/stat has it (R S D T t Z X); ``waits``: the kernel function or system call that it
-    sleeps in, "" if that is unknown; ``cpu_s``: user and system time since it began; ``switches``: how often it was put aside."""
+    """One thread of a process. ``state``: as /proc/PID/stat has it (R S D T t Z X); ``waits``: the kernel
+    function or system call that it sleeps in, "" if that is unknown; ``cpu_s``: user and system time since
+    it began; ``switches``: how often it was put aside."""
 
     tid: int
     state: str
@@ -31,8 +34,9 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """One Python thread, innermost frame first. ``is_active``: on a CPU; ``owns_gil``: it held the interpreter lock at that moment. Of a
-    process that a rank started: its main thread by its pid and name, without frames if it is no Python or may not be looked at."""
+    """One Python thread, innermost frame first. ``is_active``: on a CPU; ``owns_gil``: it held the
+    interpreter lock at that moment. Of a process that a rank started: its main thread by its pid and name,
+    without frames if it is no Python or may not be looked at."""
 
     tid: int
     name: str
@@ -43,8 +47,9 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A rank at one moment, ``at_s`` seconds after the look began. ``threads``: the main one, then those with most CPU time;
-    ``stacks``: the main thread first; a Gap where py-spy is missing, may not look, or was not asked at this moment."""
+    """A rank at one moment, ``at_s`` seconds after the look began. ``threads``: the main one, then those
+    with most CPU time; ``stacks``: the main thread first; a Gap where py-spy is missing, may not look, or was
+    not asked at this moment."""
 
     at_s: float
     threads: List[Thread]
@@ -53,8 +58,9 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Socket:
-    """One TCP socket. ``state``: LISTEN, SYN-SENT, ESTABLISHED, CLOSE-WAIT, ...; addresses as "10.0.0.1:29500" or "[::1]:29500";
-    ``repeated``: how often in a row the kernel sent data again that the other side has not acknowledged."""
+    """One TCP socket. ``state``: LISTEN, SYN-SENT, ESTABLISHED, CLOSE-WAIT, ...; addresses
+    as "10.0.0.1:29500" or "[::1]:29500"; ``repeated``: how often in a row the kernel sent data again that the
+    other side has not acknowledged."""
 
     state: str
     local: str
@@ -64,7 +70,8 @@ class Socket:
 
 @dataclasses.dataclass(frozen=True)
 class GroupStatus:
-    """What torch's flight recorder says of one process group: the last sequence numbers, and the call of its newest entry."""
+    """What torch's flight recorder says of one process group: the last sequence numbers, and the
+    call of its newest entry."""
 
     enqueued: Optional[int]
     completed: Optional[int]
@@ -73,10 +80,12 @@ class GroupStatus:
 
 @dataclasses.dataclass(frozen=True)
 class LiveRank:
-    """One rank's process. ``rank``, ``local_rank`` and sizes: from its environment, None where that has none; ``job``: ranks that meet at
-    the same address have the same; ``variables``: allowed names only; ``has_torch``: libtorch is mapped; ``nccl``: path of the mapped
-    libnccl, "" for none; ``main_thread``: what the main thread did at about ten moments a second between the samples ("S futex": 97);
-    ``recorder``: the newest state per group; ``children``: processes that it started (data loaders, programs), if it waits for one."""
+    """One rank's process. ``rank``, ``local_rank`` and sizes: from its environment, None where that
+    has none; ``job``: ranks that meet at the same address have the same; ``variables``: allowed names
+    only; ``has_torch``: libtorch is mapped; ``nccl``: path of the mapped libnccl, "" for none;
+    ``main_thread``: what the main thread did at about ten moments a second between the samples ("S futex":
+    97); ``recorder``: the newest state per group; ``children``: processes that it started (data loaders,
+    programs), if it waits for one."""
 
     pid: int
     job: str
@@ -97,7 +106,8 @@ class LiveRank:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A process of the same parent that ended and was not yet waited for. ``code``: exit code, or minus the signal that ended it."""
+    """A process of the same parent that ended and was not yet waited for. ``code``: exit code, or minus
+    the signal that ended it."""
 
     pid: int
     code: int
@@ -105,7 +115,8 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """Who listens where the ranks of ``job`` should meet. ``who``: rank, launcher, other; nobody; unseen (another user's process)."""
+    """Who listens where the ranks of ``job`` should meet. ``who``: rank, launcher, other; nobody; unseen
+    (another user's process)."""
 
     job: str
     port: int
@@ -116,7 +127,8 @@ class Listener:
 
 @dataclasses.dataclass(frozen=True)
 class LiveGpu:
-    """One GPU at the first and the last moment of the look. ``pids``: as NVML lists them, which may be those of another namespace."""
+    """One GPU at the first and the last moment of the look. ``pids``: as NVML lists them, which may
+    be those of another namespace."""
 
     nvml_index: int
     utilisation_percent: List[Union[int, Gap]]
@@ -126,9 +138,9 @@ class LiveGpu:
 
 @dataclasses.dataclass(frozen=True)
 class RasRank:
-    """One rank of a communicator, as NCCL's RAS prints it. Text omits what all have in common: then ``rank`` is -1, ``pid`` 0, ``host`` "".
-    ``launched``: collectives by name since the communicator began; ``missing``: "" or how RAS lost it ("unresponsive", "considered
-    dead", "not heard of")."""
+    """One rank of a communicator, as NCCL's RAS prints it. Text omits what all have in common: then
+    ``rank`` is -1, ``pid`` 0, ``host`` "". ``launched``: collectives by name since the communicator began;
+    ``missing``: "" or how RAS lost it ("unresponsive", "considered dead", "not heard of")."""
 
     rank: int
     pid: int
@@ -159,9 +171,9 @@ class RasAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """One look at one host. ``boot_id``: the kernel's, and the pid namespace in which pids count; ``first_s``: seconds until the first
-    evidence of every rank was there; ``gap_s``: between the first and the last sample, 0 where there was one only: then nothing can be
-    called hung."""
+    """One look at one host. ``boot_id``: the kernel's, and the pid namespace in which pids count;
+    ``first_s``: seconds until the first evidence of every rank was there; ``gap_s``: between the first and
+    the last sample, 0 where there was one only: then nothing can be called hung."""
 
     host: str
     boot_id: str

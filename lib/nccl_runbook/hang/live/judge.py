@@ -1,7 +1,8 @@
-"""Who did not come, and why: what live looks at the ranks of a job mean. Standard library and Python >= 3.9: nccl-look.pyz holds it, too.
+"""Who did not come, and why: what live looks at the ranks of a job mean. Standard library and Python >= 3.9:
+nccl-look.pyz holds it, too.
 
-A rank is named only if others stand still and it is seen to be elsewhere, stopped or not there. Without a second sample nothing
-is called hung.
+A rank is named only if others stand still and it is seen to be elsewhere, stopped or not there. Without
+a second sample nothing is called hung.
 """
 
 import collections
@@ -46,11 +47,14 @@ from nccl_runbook.hang.live.judge_ranks import (
     view,
 )
 
-# shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others at least 93 % (Gloo, 4 ranks)
+# shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others
+# at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
-# percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100, it 0 to 1 (4 H200, NCCL 2.28.9)
+# percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100,
+# it 0 to 1 (4 H200, NCCL 2.28.9)
 IDLE_MOST, RUNS_LEAST = 30, 75
-# 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another kernel 122 W, all at 100 %
+# 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another
+# kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
 NO_JOB = "other processes"
 _ELASTIC = "/torch/distributed/elastic/"
@@ -59,8 +63,8 @@ _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken 
 
 
 def judge(looks: Sequence[Live]) -> List[Picture]:
-    """One picture a job, worst first, over the hosts that were looked at; none where no rank was found. Of several looks at a host
-    the newest counts: an older one shows where its ranks were then."""
+    """One picture a job, worst first, over the hosts that were looked at; none where no rank was found.
+    Of several looks at a host the newest counts: an older one shows where its ranks were then."""
     looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.taken, one.host))
     newest = {(look.host, look.boot_id, _launch(rank)): look for look in looks for rank in look.ranks}
     emptied = {(look.host, look.boot_id): look.taken for look in looks if not look.ranks}
@@ -85,12 +89,14 @@ def judge(looks: Sequence[Live]) -> List[Picture]:
 
 
 def _launch(rank: LiveRank) -> str:
-    """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what it calls one without a name."""
+    """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what
+    it calls one without a name."""
     return rank.job if (run := rank.variables.get("TORCHELASTIC_RUN_ID", "none")) == "none" else run
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
-    """broken where somebody did not come, degraded where a rank is slow, unknown where nothing can be said, else healthy."""
+    """broken where somebody did not come, degraded where a rank is slow, unknown where nothing
+    can be said, else healthy."""
     kinds = {p.kind for p in pictures}
     if kinds - {"healthy", "unknown", "slow", "symmetric"}:
         return "broken"
@@ -150,7 +156,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
 
 
 def _where(found: Picture, members: Members, bare: Sequence[str]) -> str:
-    """The line to paste, with its host; what is not certain is settled by the hosts that were not looked at."""
+    """The line to paste, with its host; what is not certain is settled by the
+    hosts that were not looked at."""
     if found.status != "established" and found.kind != "healthy" and unseen(members, bare):
         return LOOK_THERE
     more = len({v.host for v in found.ranks}) > 1 and found.decides and "#" not in found.decides
@@ -171,7 +178,8 @@ def _undecided(base: Picture) -> Dict[str, str]:
     rested = [r for r in unclear if r.samples and not is_still(r) and not moved_last(r)]
     if ended := [v for v in base.ranks if v.does == "missing"]:
         return {
-            "sentence": f"{names(ended)} exited while we were looking. Run `look` again for the processes that are still running",
+            "sentence": f"{names(ended)} exited while we were looking. Run `look` again for the processes "
+            "that are still running",
             "decides": "nccl-runbook hang DUMPS LOGS   # what the job left",
         }
     if not rested:
@@ -180,7 +188,8 @@ def _undecided(base: Picture) -> Dict[str, str]:
             "decides": stack_line(base.ranks),
         }
     return {
-        "sentence": f"{counted(len(rested), 'rank')} stopped moving only while we were looking. Run `look` again to see whether "
+        "sentence": f"{counted(len(rested), 'rank')} stopped moving only while we were looking. "
+        "Run `look` again to see whether "
         "they hang",
         "decides": "python3 nccl-look.pyz --live --gap 10",
     }
@@ -211,8 +220,8 @@ def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
 
 
 def _strangers(base: Picture, members: Members) -> Optional[Picture]:
-    """Processes without a rank that have no torch and no NCCL, or that speak to none of each other and wait in no collective: a shell, a
-    notebook, a server."""
+    """Processes without a rank that have no torch and no NCCL, or that speak to none of each other and wait
+    in no collective: a shell, a notebook, a server."""
     homes = {s.local: r.pid for r, _ in members for s in known(r.sockets)}
     together = any(homes.get(s.remote, r.pid) != r.pid for r, _ in members for s in known(r.sockets))
     bare = not any(r.has_torch or r.nccl for r, _ in members)
@@ -250,7 +259,8 @@ def _left_over(base: Picture, members: Members) -> Optional[Picture]:
         None,
         "established",
         [Evidence(f"pids {pids}, begun before the newer ranks", "/proc")],
-        f"ps -o pid,ppid,lstart,stat,args -p {pids}   # end them if they are yours: the newer job needs their port and GPUs",
+        f"ps -o pid,ppid,lstart,stat,args -p {pids}   # end them if they are yours: "
+        "the newer job needs their port and GPUs",
     )
 
 
@@ -316,7 +326,8 @@ def _differing_worlds(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[Picture]:
-    """Ranks that should be on the hosts that were looked at, and are not there or have no torch yet, while others wait."""
+    """Ranks that should be on the hosts that were looked at, and are not there or have
+    no torch yet, while others wait."""
     gone, starting = missing_ranks(members, bare), [v for v in base.ranks if v.does == "starting"]
     if not any(v.does in (*WAITING, "asleep") for v in base.ranks) or not gone and not starting:
         return None
@@ -432,7 +443,8 @@ def _behind(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that are in their own code while others stand still in a collective; without stacks, while most stand still on a lock."""
+    """Ranks that are in their own code while others stand still in a collective; without stacks, while
+    most stand still on a lock."""
     late, still = (
         [v for v in base.ranks if v.does in ("busy", "asleep")],
         [v for v in base.ranks if v.does in WAITING],
@@ -467,7 +479,8 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def never_came(base: Picture, late: List[RankView], status: str, seen: List[Evidence]) -> Picture:
-    """``status``: of who it is. One that waits in another call has left this one out; of one in the job's own code nobody knows yet."""
+    """``status``: of who it is. One that waits in another call has left this one out; of one in the job's
+    own code nobody knows yet."""
     first = late[0]
     kind, cause, doing = next(
         row
@@ -486,7 +499,10 @@ def never_came(base: Picture, late: List[RankView], status: str, seen: List[Evid
         )
         if fits
     )
-    where = f"{'it' if len(late) == 1 else 'the first'} is in {first.frame or 'its own code (no stack available)'}"
+    where = (
+        f"{'it' if len(late) == 1 else 'the first'} is in "
+        f"{first.frame or 'its own code (no stack available)'}"
+    )
     frames = [
         Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in late[:8]
     ]
@@ -495,7 +511,8 @@ def never_came(base: Picture, late: List[RankView], status: str, seen: List[Evid
 
 
 def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
-    """Every GPU is busy and every rank launched the same, but one GPU draws another power than all others: it runs something else."""
+    """Every GPU is busy and every rank launched the same, but one GPU draws another power than all
+    others: it runs something else."""
     drawn = {
         (look.host, r.pid): gpu.power_w[-1]
         for r, look in members
@@ -509,7 +526,10 @@ def _gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     others = [watt for watt in drawn.values() if abs(watt - middle) <= ODD_POWER * middle]
     if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
         return None
-    shown = f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, all at 100 %"
+    shown = (
+        f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, "
+        "all at 100 %"
+    )
     still = Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")
     seen = [Evidence(f"power: {shown}", "NVML"), *[still] * _stands_still(members)]
     return accuse(
@@ -529,8 +549,9 @@ def _stands_still(members: Members) -> bool:
 
 
 def _together(base: Picture, members: Members) -> Optional[Picture]:
-    """Everybody waits: in different places the odd one out took another way; in one place nobody is missing. Ranks that all wait for
-    their GPUs, or poll, may be stepping all the while, unless RAS tells that they launch nothing."""
+    """Everybody waits: in different places the odd one out took another way; in one place nobody
+    is missing. Ranks that all wait for their GPUs, or poll, may be stepping all the while, unless RAS tells
+    that they launch nothing."""
     may_step = all(v.does in ("device", "spins") for v in base.ranks)
     if (
         any(v.does not in ("waits", "device", "spins") for v in base.ranks)
@@ -551,7 +572,8 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
         why = (
             f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})"
             if odd
-            else f"the ranks wait in different calls ({shown}): without counts of their calls nothing shows which side is wrong"
+            else f"the ranks wait in different calls ({shown}): without counts of their calls nothing shows "
+            "which side is wrong"
         )
         return accuse(
             base,
@@ -614,7 +636,8 @@ def _is_slow(base: Picture, slowest: RankView, status: str, seen: Evidence) -> P
 
 
 def _slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
-    """Every rank moves, one GPU has little to do, and all others always run: NCCL's kernel, which waits for that rank at every step."""
+    """Every rank moves, one GPU has little to do, and all others always run: NCCL's kernel, which waits
+    for that rank at every step."""
     gpus = {(look.host, r.pid): gpu_of(r, look) for r, look in members}  # pids repeat on other hosts
     used = sorted(
         (
@@ -644,14 +667,16 @@ def _moving(base: Picture, members: Members) -> Picture:
             base,
             decides=stack_line(base.ranks),
             sentence=(
-                f"{all_wait(base.ranks)} for something that did not arrive within {members[0][1].gap_s:g} s: {base.ranks[0].name} checks for "
+                f"{all_wait(base.ranks)} for something that did not arrive within {members[0][1].gap_s:g} s: "
+                f"{base.ranks[0].name} checks for "
                 f"it again and again in {base.ranks[0].frame}"
             ),
         )
     said = f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
     if busy := [v for v in base.ranks if v.does == "busy"]:
         said = (
-            f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
+            f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the "
+            "host, the first in "
             f"{busy[0].frame or 'its own code'}"
         )
     others = unseen(members)

@@ -1,4 +1,5 @@
-"""A job over several hosts: which looks belong together, which ranks none covers, and which path drops data. Python >= 3.9."""
+"""A job over several hosts: which looks belong together, which ranks none covers, and which path
+drops data. Python >= 3.9."""
 
 import calendar
 import collections
@@ -27,7 +28,8 @@ LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook 
 _INNER = re.compile(
     r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):"
 )  # whoever else a rank speaks to is seldom on the inner network
-# the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works are rare (Linux, RTO_MIN)
+# the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works
+# are rare (Linux, RTO_MIN)
 REPEATED = 3
 _ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
 _HTTP = (":80", ":443")
@@ -43,8 +45,9 @@ def world_size(members: Members) -> Optional[int]:
 
 
 def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
-    """Ranks without a process on a host that should have them, and that host: all where the ranks meet on loopback, else by
-    LOCAL_WORLD_SIZE, as torchrun numbers them; the last of them are those of hosts that have none at all (``bare``)."""
+    """Ranks without a process on a host that should have them, and that host: all where the ranks meet
+    on loopback, else by LOCAL_WORLD_SIZE, as torchrun numbers them; the last of them are those of hosts that
+    have none at all (``bare``)."""
     seen, sizes = {r.rank for r, _ in members}, {r.world_size for r, _ in members}
     if None in seen or len(sizes) != 1 or None in sizes:
         return {}
@@ -82,7 +85,8 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
 
 
 def unseen(members: Members, bare: Sequence[str] = ()) -> str:
-    """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the others show; "" for none."""
+    """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the
+    others show; "" for none."""
     size = world_size(members) or 0
     left = (
         size
@@ -106,7 +110,8 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
 
 
 def _spoken_to(members: Members, whom: Pattern = _INNER) -> Set[str]:
-    """Addresses, of the inner network as a rule, to which the ranks are connected and which are of no host that was looked at."""
+    """Addresses, of the inner network as a rule, to which the ranks are connected and which are
+    of no host that was looked at."""
     links = [s for r, _ in members for s in known(r.sockets) if s.state == "ESTABLISHED"]
     return {address[1] for s in links if (address := whom.match(s.remote))} - {
         s.local.rpartition(":")[0] for s in links
@@ -130,7 +135,8 @@ def _second(taken: str) -> int:
 
 
 def unreachable(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks whose connection is not answered while they wait. What is asked by HTTP (a tracker, a hub) is not the job's."""
+    """Ranks whose connection is not answered while they wait.
+    What is asked by HTTP (a tracker, a hub) is not the job's."""
     asking = {
         v: s
         for v in base.ranks
@@ -160,7 +166,8 @@ def unreachable(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def without_store(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that have been trying to join, as two stacks show, without a connection to where the others have met."""
+    """Ranks that have been trying to join, as two stacks show, without a connection
+    to where the others have met."""
     late = [
         v
         for v in base.ranks
@@ -173,7 +180,10 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
         return None
     variables, others = late[0].process.variables, sum(_has_store(r) for r, _ in members)
     address, port = variables.get("MASTER_ADDR", ""), variables["MASTER_PORT"]
-    line = f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   # on {late[0].host}"
+    line = (
+        f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   "
+        f"# on {late[0].host}"
+    )
     alone = f"{'has' if len(late) == 1 else 'have'} no connection to {address}:{port}"
     if not others:
         return accuse(
@@ -204,13 +214,15 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def lost(base: Picture, members: Members) -> Optional[Picture]:
-    """What waiting ranks sent is never acknowledged: between two hosts nobody knows whose fault it is, of several the one in common."""
+    """What waiting ranks sent is never acknowledged: between two hosts nobody knows whose fault it is,
+    of several the one in common."""
     still, known = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}, {v.host for v in base.ranks}
     if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
         return None
     common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
     why = (
-        f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not acknowledged: the path drops "
+        f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not "
+        "acknowledged: the path drops "
         "packets (firewall, link), or a host is down"
     )
     held = [s for links in paths.values() for s in links[:2]]
@@ -226,7 +238,8 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
             Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp")
             for s in held[:8]
         ],
-        f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from {held[0].local.rpartition(':')[0]}",
+        f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from "
+        f"{held[0].local.rpartition(':')[0]}",
     )
 
 
@@ -237,8 +250,9 @@ def _has_store(rank: LiveRank) -> bool:
 
 
 def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
-    """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address where no look tells its host. What
-    a rank tells others than hosts of the inner network (a tracker, a proxy) is not the job's."""
+    """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address
+    where no look tells its host. What a rank tells others than hosts of the inner network (a tracker,
+    a proxy) is not the job's."""
     homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in known(r.sockets)}
     return grouped(
         (tuple(sorted((look.host, homes.get(address, address)))), s)
@@ -254,9 +268,10 @@ def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
 
 
 def together(looks: Iterable[Live]) -> List[Live]:
-    """The same. Hosts of one name, as containers and cloned machines have it, get their address and pid namespace beside it. What is
-    named by a pid or by localhost is a job of one host, unless ranks of another one meet at the same port and only together they are
-    those of one job: then somebody's MASTER_ADDR is wrong, or only rank 0's host calls itself so."""
+    """The same. Hosts of one name, as containers and cloned machines have it, get their address and pid
+    namespace beside it. What is named by a pid or by localhost is a job of one host, unless ranks of another
+    one meet at the same port and only together they are those of one job: then somebody's MASTER_ADDR
+    is wrong, or only rank 0's host calls itself so."""
     looks = _told_apart(sorted(looks, key=lambda look: (look.host, look.boot_id, look.taken)))
     jobs: List[Members] = []
     for part in grouped(
@@ -302,7 +317,8 @@ def _address(look: Live) -> str:
 
 
 def _halves(some: Members, others: Members) -> bool:
-    """They are different ranks of as many, more than a host was to have, of different hosts, and meet at one port, some at localhost."""
+    """They are different ranks of as many, more than a host was to have, of different hosts, and meet
+    at one port, some at localhost."""
     both, numbers = [*some, *others], [{r.rank for r, _ in part} for part in (some, others)]
     sizes, ports = {r.world_size for r, _ in both}, {r.variables.get("MASTER_PORT") for r, _ in both}
     return (

@@ -1,4 +1,5 @@
-"""What one rank does, by a few samples of its process: waits in a collective, works, sleeps elsewhere, is stopped.
+"""What one rank does, by a few samples of its process: waits in a collective, works,
+sleeps elsewhere, is stopped.
 
 And the picture of a job that is made of such ranks. Python >= 3.9.
 """
@@ -20,9 +21,12 @@ from nccl_runbook.hang.live.facts import (
     Thread,
 )
 
-STILL_CPU_S = 0.05  # a thread that used less CPU between two samples only waited: a wake-up every second costs under a tick of 10 ms
+# a thread that used less CPU between two samples only waited: a wake-up every second
+# costs under a tick of 10 ms
+STILL_CPU_S = 0.05
 STILL_SWITCHES_PER_S = 3  # a wake-up now and then; a step of 200 ms makes at least ten
-LAST_S = 1.0  # a step of 200 ms falls into it more than once, also where the samples are closer together than the steps
+# a step of 200 ms falls into it more than once, also where the samples are closer together than the steps
+LAST_S = 1.0
 STILL_SHARE = 0.95  # of the moments in between; the others were the wake-ups
 BUSY_SHARE = 0.5  # of those moments on a CPU or ready to run; a share, as CPU time shrinks on a crowded host
 GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at several
@@ -53,10 +57,11 @@ WAITING = ("waits", "device", "spins", "lock")
 
 @dataclasses.dataclass(frozen=True)
 class RankView:
-    """One rank. ``does``: waits (in a collective), device (for its GPU), spins (in one call on a CPU: NCCL polls, or it steps), lock
-    (stands still, no stack), stopped, busy, asleep (elsewhere), missing, starting (no torch yet), moving, or unknown; ``frame``: where
-    it is in its own code; ``where``: the call that it waits in, "" for none; ``helper``: the process of its own that it waits for;
-    ``process``: what was seen of it, None where it is missing."""
+    """One rank. ``does``: waits (in a collective), device (for its GPU), spins (in one call on a CPU: NCCL
+    polls, or it steps), lock (stands still, no stack), stopped, busy, asleep (elsewhere), missing, starting
+    (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: the call that
+    it waits in, "" for none; ``helper``: the process of its own that it waits for; ``process``: what was seen
+    of it, None where it is missing."""
 
     rank: Optional[int]
     host: str
@@ -74,7 +79,8 @@ class RankView:
 
 
 def view(rank: LiveRank, look: Live) -> RankView:
-    """What one rank did over the samples: its main thread, or where that only joins others, one that is in a collective in all of them."""
+    """What one rank did over the samples: its main thread, or where that only joins others, one that
+    is in a collective in all of them."""
     stack = next(reversed(main_stacks(rank)), None)
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
@@ -132,7 +138,8 @@ def _led_by(tid: int, rank: LiveRank) -> LiveRank:
 
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
-    """ "all_reduce 4711", if the flight recorder has that call as the newest of its group and not completed."""
+    """ "all_reduce 4711", if the flight recorder has that call as the newest
+    of its group and not completed."""
     opened = [
         f"{g.op} {g.enqueued}"
         for g in known(rank.recorder)
@@ -183,8 +190,9 @@ def is_still(rank: LiveRank) -> bool:
 
 
 def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
-    """What a thread that stands still does. Asleep in the kernel for anything but a lock is no collective; on a lock it is one where
-    torch.distributed is above it or nothing of Python's own is (`work.wait()` has no frame of its own)."""
+    """What a thread that stands still does. Asleep in the kernel for anything but a lock is no collective;
+    on a lock it is one where torch.distributed is above it or nothing of Python's own is (`work.wait()`
+    has no frame of its own)."""
     frames, on_lock = stack.frames if stack else [], ON_A_LOCK.search(thread.waits)
     words = [word for f in frames for word in (f.function, f.file.rpartition("/")[2])]
     return next(
@@ -212,7 +220,8 @@ def moved_last(rank: LiveRank) -> bool:
 
 
 def polls(rank: LiveRank) -> bool:
-    """It mostly sleeps, is in one place of its own code in every sample, and uses no CPU: for a lock of torch's extensions, a file."""
+    """It mostly sleeps, is in one place of its own code in every sample, and uses no CPU: for a lock
+    of torch's extensions, a file."""
     return (
         share(rank, lambda what: "nanosleep" in what) >= BUSY_SHARE
         and len(set(places(rank))) == 1
@@ -247,7 +256,8 @@ def places(rank: LiveRank) -> List[Tuple[str, int]]:
 
 
 def waits_in(stack: Stack) -> str:
-    """The call of torch.distributed, or that waits for a device outside of one, which the stack is in; "" for none."""
+    """The call of torch.distributed, or that waits for a device outside of one, which the
+    stack is in; "" for none."""
     device = ""
     for frame in stack.frames:
         if DISTRIBUTED.search(frame.file) and frame.function not in ("wrapper", "<module>"):
@@ -270,8 +280,9 @@ def words_of(stack: Optional[Stack]) -> str:
 
 
 def holds_gil(rank: LiveRank) -> bool:
-    """In every sample with stacks the main thread held the interpreter lock, at the very same innermost line; a comprehension's own
-    frame (up to Python 3.11) is a loop, which gives the lock away, however often it is met at its one line."""
+    """In every sample with stacks the main thread held the interpreter lock, at the very same innermost
+    line; a comprehension's own frame (up to Python 3.11) is a loop, which gives the lock away, however often
+    it is met at its one line."""
     stacks = main_stacks(rank)
     inner = stacks[0].frames[:1] if len(stacks) >= GIL_SAMPLES else []
     return (
@@ -288,14 +299,15 @@ def by_ras(
     rank: Optional[int],
     world_size: Optional[int],
 ) -> List[RasRank]:
-    """What RAS says of one process: one or none. It tells of all hosts, and pids repeat from host to host, in containers above all; a
-    communicator of the whole job has the job's ranks."""
+    """What RAS says of one process: one or none. It tells of all hosts, and pids repeat from host to host,
+    in containers above all; a communicator of the whole job has the job's ranks."""
     rows = [r for r in ranks if r.pid == pid and (told.size != world_size or rank is None or r.rank == rank)]
     return rows if len(rows) == 1 else []
 
 
 def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
-    """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment; None if RAS did not show it."""
+    """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment;
+    None if RAS did not show it."""
     both = [
         [
             sum(r.launched.values())
@@ -310,8 +322,9 @@ def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Apart:
-    """Ranks that launched another number of one collective than most. ``usual``: the number of most, None where no number is that of more
-    than half: then nobody can tell which side is late and which made a call too many."""
+    """Ranks that launched another number of one collective than most. ``usual``: the number of most,
+    None where no number is that of more than half: then nobody can tell which side is late and
+    which made a call too many."""
 
     call: str
     usual: Optional[int]
@@ -321,7 +334,10 @@ class Apart:
     def words(self, rank: RasRank) -> str:
         """ "launched 1 AllReduce fewer than 3 ranks"."""
         more = rank.launched[self.call] - (self.usual or 0)
-        return f"launched {abs(more)} {self.call} {'more' if more > 0 else 'fewer'} than {counted(self.most, 'other rank')}"
+        return (
+            f"launched {abs(more)} {self.call} {'more' if more > 0 else 'fewer'} than "
+            f"{counted(self.most, 'other rank')}"
+        )
 
     def is_behind(self, rank: RasRank) -> bool:
         return self.usual is not None and rank.launched[self.call] < self.usual
@@ -344,7 +360,8 @@ def apart(ranks: Iterable[RasRank]) -> List[Apart]:
 
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
-    """The GPU on which NVML lists the rank's process; RAS knows it where NVML counts the pids of another namespace."""
+    """The GPU on which NVML lists the rank's process; RAS knows it where NVML counts the
+    pids of another namespace."""
     indices = {
         r.nvml_index
         for c in known(look.ras)
@@ -358,8 +375,9 @@ def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable, left-over, symmetric,
-    healthy, unknown; ``status``: as of a hypothesis, "" for none; ``decides``: what to do or collect next, as a line to paste."""
+    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable,
+    left-over, symmetric, healthy, unknown; ``status``: as of a hypothesis, "" for none; ``decides``: what
+    to do or collect next, as a line to paste."""
 
     job: str
     kind: str
