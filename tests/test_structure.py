@@ -24,7 +24,12 @@ PACKAGE = "nccl_runbook"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SUBJECTS = ("gpus", "environment", "worlds", "sync", "plan", "hang", "triage")
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
-MOST_FLOORS, MOST_FILES, MOST_STATEMENTS = 7, 12, 16_263  # 16,917 before rooms by subject; 15,500 is the goal
+MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
+# Import statements and the docstrings of modules do not count: a file that is split needs more of both.
+# 14,617 without them was 16,263 with them, and the goal of 15,500 was stated with them.
+MOST_STATEMENTS = 14_617
+# whole files by design: one is sent over standard input, the other is a file to copy; three more are still to be split
+LONG = {"launch/warm.py": 434, "ranks/check.py": 430, "launch/engine.py": 380, "ranks/sync_ways.py": 412, "ranks/weight_sync.py": 371}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -110,7 +115,8 @@ def test_on_the_node_there_is_only_the_standard_library(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))
 def test_no_file_is_long(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+    most = LONG.get(path.relative_to(LIB).as_posix(), MOST_LINES)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= most
 
 
 def test_the_library_stays_small() -> None:
