@@ -26,7 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import bench_sync
-from nccl_runbook.core.facts import Gap, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.core.facts import WorldRequest
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.ranks.sync_shapes import tensors

@@ -21,7 +21,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from nccl_runbook.logs.text import LINE_CHARACTERS  # noqa: E402
-from nccl_runbook.messages import kinds, read  # noqa: E402
+from nccl_runbook.messages import (
+    lines as lines_file,  # noqa: E402
+    read,
+)
 from nccl_runbook.messages.clues import catalogue, compiled  # noqa: E402
 from nccl_runbook.messages.matcher import alternatives  # noqa: E402
 from nccl_runbook.messages.read_ranks import EXPRESSIONS  # noqa: E402
@@ -51,7 +54,7 @@ def text(dice: random.Random) -> bytes:
 
 def naive(lines: list[str]) -> None:
     """AssertionError if the matcher leaves out what a search with every expression finds."""
-    selected = kinds.matcher().may_match([line.encode("utf-8", "replace") for line in lines])
+    selected = lines_file.matcher().may_match([line.encode("utf-8", "replace") for line in lines])
     for index, line in enumerate(lines):
         found = {name for name, e in {**catalogue()["printed"], **EXPRESSIONS}.items() if compiled(e).search(line)}
         assert found <= {*selected.get(index, ())}, line

@@ -36,7 +36,7 @@ def in_sources(tree: Path) -> set[str]:
 
 def missing(tree: Path) -> dict[str, str]:
     """Names that the tree has and the table lacks, and where they stand."""
-    from nccl_runbook.causes.causes import variables
+    from nccl_runbook.causes.variables import variables
 
     guide = in_guide(tree)
     told = {n: f"documented{f', since {v}' if v else ''}" for n, v in guide.items()}
@@ -45,7 +45,7 @@ def missing(tree: Path) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    from nccl_runbook.causes.causes import variables
+    from nccl_runbook.causes.variables import variables
 
     tree = Path(arguments[0])
     for name in sorted(in_guide(tree)):

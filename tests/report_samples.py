@@ -6,7 +6,7 @@ from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, step_status, worst_first
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.tables import Cell, Table
-from nccl_runbook.report.verdict import RunInfo
+from nccl_runbook.report.verdict_document import RunInfo
 
 PLAN = ["01-gpu-visibility", "03-fewer-gpus", "04-transports", "05-weight-sync", "99-verdict"]
 USERS = Judged(

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 from nccl_runbook.core.facts import grouped  # noqa: E402
 from nccl_runbook.messages.read import collect  # noqa: E402
 from nccl_runbook.search.group_testing import wilson  # noqa: E402
-from nccl_runbook.triage.judge import fits, judge  # noqa: E402
+from nccl_runbook.triage.hypotheses.judge_weights import fits  # noqa: E402
+from nccl_runbook.triage.judge import judge
 
 CONFIDENT = ("established", "likely")
 # a score: its words, what of a result counts as a hit, and of which results

@@ -24,7 +24,7 @@ from book_samples import CLI, GOOD, make_book, with_library
 from nccl_runbook.core.records import read
 from nccl_runbook.launch.interpreters import is_stopped
 from nccl_runbook.launch.stop import MARK
-from nccl_runbook.report.verdict import VerdictDocument
+from nccl_runbook.report.verdict_document import VerdictDocument
 from processes import children, start_time
 
 ROOT = Path(__file__).resolve().parents[1]

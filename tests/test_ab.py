@@ -18,7 +18,7 @@ import environments
 import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.compare import ask as compare, judge as rules, read as reader
+from nccl_runbook.compare import ask as compare, judge as rules, judge_ratio as rules_ratio, read as reader
 from nccl_runbook.compare.facts import Comparison, Difference, Sample
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
@@ -330,7 +330,7 @@ def test_a_collective_and_a_weight_sync_are_compared_in_real_ranks(engine):
     spec = {"name": "tiny", "dtype": "float32", "head": [["a", [64, 64]]], "layer": [], "tail": [], "layers": 1, "layers_of": 1, "prefix": "x.{i}."}
     for made in (compare.of_collective(engine, [None, None], "all_reduce", 4096), compare.of_sync(engine, [None, None], spec, "gloo-flat")):
         seen = compare.collect(arms, 60, lambda made=made: made, rules.walk, 1)
-        assert [s.arm for s in seen.samples] == list("ABBA") and all(s.passed for s in seen.samples) and rules.ratio(seen, rules.names(seen)[0]).n == 2
+        assert [s.arm for s in seen.samples] == list("ABBA") and all(s.passed for s in seen.samples) and rules_ratio.ratio(seen, rules_ratio.names(seen)[0]).n == 2
         assert TypeAdapter(Comparison | Gap).validate_python(to_json(seen)) == seen
 
 
@@ -350,7 +350,7 @@ def test_a_role_of_a_weight_sync_or_a_collective_gets_its_own_environment(engine
 def test_ranks_that_fail_in_one_arm_are_told_with_their_words(engine):
     arms = reader.read(".", "GLOO_SOCKET_IFNAME=nope0", {})
     seen = compare.collect(arms, 90, lambda: compare.of_collective(engine, [None, None], "all_reduce", 4), rules.walk, 1)
-    assert rules.one_fails(seen) == "B" and any(f.id == "arm-fails" and "nope0" in str(f.evidence) for f in rules.judge(seen, NOT_RUN))
+    assert rules_ratio.one_fails(seen) == "B" and any(f.id == "arm-fails" and "nope0" in str(f.evidence) for f in rules.judge(seen, NOT_RUN))
 
 
 # ---- what the figures prove --------------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_arms_differ_fires_when_b_is_slower_and_stays_quiet_when_the_interval_ho
     assert ids(made(1, 1.02, 0.99, 1, 1.01, 1, 1, 1.01)) == {"no-difference": Severity.OK}
     assert ids(made(1, 2, 0.5, 1, 1.4, 0.9, 1.1, 0.8)) == {"no-difference": Severity.UNKNOWN}
     chance = made(0.211, 0.304, 0.313, 0.201, 0.221, 0.467, 0.336, 0.277)
-    assert not rules.ratio(chance, "t").holds_one and ids(chance) == {"no-difference": Severity.UNKNOWN}, "95 % alone accuses nobody"
+    assert not rules_ratio.ratio(chance, "t").holds_one and ids(chance) == {"no-difference": Severity.UNKNOWN}, "95 % alone accuses nobody"
     assert ids(made(1, 0.5, 0.5, 1, 1, 0.51, 0.5, 1)) == {"arms-differ": Severity.NOTE}, "faster is no fault"
     assert ids(made(1, 0.5, 0.5, 1, 1, 0.51, 0.5, 1, more_is_better=True)) == {"arms-differ": Severity.WARN}
     assert ids(made(1, 1.02, 1.02, 1, 1, 1.021, 1.02, 1)) == {"arms-differ": Severity.NOTE}, "two per cent are told, and are no fault"
@@ -416,16 +416,16 @@ def test_too_few_runs_and_nothing_differs_are_unknown():
 
 def test_a_drift_of_the_machine_is_no_difference():
     drifting = [1.0 * 1.05 ** i for i in range(12)]
-    assert ids(made(*drifting)) == {"no-difference": Severity.OK} or rules.ratio(made(*drifting), "t").holds_one
+    assert ids(made(*drifting)) == {"no-difference": Severity.OK} or rules_ratio.ratio(made(*drifting), "t").holds_one
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0.5, 2.0), min_size=8, max_size=24), st.floats(0.01, 100))
 def test_the_ratio_goes_with_b_and_does_not_care_for_the_unit(values, scale):
-    one, other = rules.ratio(made(*values), "t"), rules.ratio(made(*(v * scale for v in values)), "t")
+    one, other = rules_ratio.ratio(made(*values), "t"), rules_ratio.ratio(made(*(v * scale for v in values)), "t")
     assert one.low <= one.value <= one.high and other.value == pytest.approx(one.value)
     more_b = made(*(v * 3 if arm == "B" else v for arm, v in zip("ABBA" * 9, values)))
-    assert rules.ratio(more_b, "t").value == pytest.approx(3 * one.value)
+    assert rules_ratio.ratio(more_b, "t").value == pytest.approx(3 * one.value)
     assert math.isclose(one.low * one.high, one.value ** 2, rel_tol=1e-6)
 
 
@@ -435,7 +435,7 @@ def test_every_interval_of_equal_arms_holds_one_about_as_often_as_it_says():
     held = 0
     for seed in range(400):
         draw = random.Random(seed)
-        held += rules.ratio(made(*(draw.lognormvariate(0, 0.1) for _ in range(12))), "t").holds_one
+        held += rules_ratio.ratio(made(*(draw.lognormvariate(0, 0.1) for _ in range(12))), "t").holds_one
     assert 365 <= held <= 393  # 95 % of 400 is 380, three standard deviations are 13
 
 

@@ -30,13 +30,16 @@ from book_samples import (
     with_library,
 )
 from hypothesis import given, strategies as st
-from nccl_runbook.book import Book, Options, UsageError, duration_s, make_plan, point_latest
-from nccl_runbook.book.visit import BANNER_ID, NOT_RUN, Kernels, Visit
+from nccl_runbook.book import Book, duration_s
+from nccl_runbook.book.folder import Options, point_latest
+from nccl_runbook.book.kernels import Kernels
+from nccl_runbook.book.plan import UsageError, make_plan
+from nccl_runbook.book.visit import BANNER_ID, NOT_RUN, Visit
 from nccl_runbook.core import records
 from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import Stop
-from nccl_runbook.report.verdict import VerdictDocument
+from nccl_runbook.report.verdict_document import VerdictDocument
 from processes import quickest_s
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from book_samples import GOOD, make_book, start_cli, with_library
 from nccl_runbook.core.records import read
-from nccl_runbook.report.verdict import VerdictDocument
+from nccl_runbook.report.verdict_document import VerdictDocument
 from processes import children, gone, start_time
 
 RANKS = 3

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import soak
 from book_samples import GOOD, make_book, run_cli
-from nccl_runbook.causes.causes import explain
-from nccl_runbook.core.facts import World, WorldRequest
+from nccl_runbook.causes.failed_world import explain
+from nccl_runbook.core.facts_world import World, WorldRequest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import END_S, Engine, EngineError

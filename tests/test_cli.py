@@ -20,13 +20,13 @@ import pytest
 from book_samples import CLI, GOOD, make_book, run_cli, start_cli, wait_for, with_library
 from hypothesis import given, strategies as st
 from nccl_runbook.__main__ import spread
-from nccl_runbook.book import Planned
+from nccl_runbook.book.plan import Planned
 from nccl_runbook.cli import answer
 from nccl_runbook.core import records
 from nccl_runbook.core.parameters import ParameterError, check_given, coerce, read_cell
 from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.report.verdict import VerdictDocument
+from nccl_runbook.report.verdict_document import VerdictDocument
 from processes import command_s, gone, start_time
 from warm_cli import read_cli
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from nccl_runbook.case.answer import Brought, case, gather
-from nccl_runbook.causes.causes import table, variables, version
+from nccl_runbook.case.answer import case, gather
+from nccl_runbook.case.given import Brought
+from nccl_runbook.causes.tables import table, version
+from nccl_runbook.causes.variables import variables
 
 HANG = (f"[rank{0}]:[E1] ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, "
         "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n")

@@ -10,12 +10,14 @@ from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.machine.facts import GpuLinks
 from nccl_runbook.machine.link_limits import limit
-from nccl_runbook.plan.areal import newest, parse
+from nccl_runbook.plan.allocation.areal_rules import newest
+from nccl_runbook.plan.areal import parse
 from nccl_runbook.plan.groups import Site, place
 from nccl_runbook.plan.table import groups_table
 from nccl_runbook.report.markup import TONES
 from nccl_runbook.report.page import _table
-from nccl_runbook.report.tables import MOST_LANES, Bars, Cell, Curve, Lanes, Table, size_words
+from nccl_runbook.report.pictures import MOST_LANES, Bars, Curve, Lanes, size_words
+from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.worlds.table import bandwidth_table
 from world_samples import NET, P2P, SHM, arms, hung
 

@@ -12,14 +12,16 @@ import jsonschema
 import pytest
 from book_samples import run_cli, with_library
 from hypothesis import given, strategies as st
-from nccl_runbook.case.answer import sort
+from nccl_runbook.case.given import sort
 from nccl_runbook.case.judge import READING, cheapest, following, left
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record, of_findings, save
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, leading, verdict_document
+from nccl_runbook.report.verdict import VERDICT_STEP, verdict_document
+from nccl_runbook.report.verdict_document import RunInfo
+from nccl_runbook.report.verdict_sentence import leading
 from nccl_runbook.triage.symptoms import step_texts
 from processes import ROOT
 from warm_cli import read_cli

@@ -14,9 +14,9 @@ import environments as made
 import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.causes import causes
+from nccl_runbook.causes import variables
 from nccl_runbook.core.facts import Gap, gaps_in, to_json
-from nccl_runbook.environment import read as probe
+from nccl_runbook.environment import read as probe, read_role as probe_role
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import RESTS_ON, judge
 from nccl_runbook.environment.read_file import acs_redirects, is_kept, parse, read
@@ -120,7 +120,7 @@ def test_env_output_and_exports_give_the_same_back(chosen):
 
 @given(st.dictionaries(st.sampled_from(["NCCL_ALGO", "NCCL_NET", "NCCL_PROTO"]), values))
 def test_nccl_conf_is_read_as_nccl_does(chosen):
-    assert probe.conf_lines("# NCCL_NET=no\n" + "".join(f"{n}={v}\n{n}=second\n" for n, v in chosen.items())) == chosen
+    assert probe_role.conf_lines("# NCCL_NET=no\n" + "".join(f"{n}={v}\n{n}=second\n" for n, v in chosen.items())) == chosen
 
 
 @given(st.binary(max_size=300), st.text(max_size=10))
@@ -361,7 +361,7 @@ def test_a_preload_by_a_link_is_seen_as_the_file_that_is_mapped(tmp_path):
                           env={**CLEAN, "LD_PRELOAD": str(tmp_path / "libnccl.so.2")})
     said = json.loads(done.stdout)
     assert said["preloaded"] == [os.path.realpath(real)] == said["mapped"]
-    assert probe.role_of("x", said).preloaded == said["preloaded"]
+    assert probe_role.role_of("x", said).preloaded == said["preloaded"]
 
 
 def test_a_library_without_a_version_is_a_gap(tmp_path):
@@ -392,7 +392,7 @@ def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
     asked = json.loads(probe.request())
     said = {"event": "environment", "variables": {"NCCL_NET": "IB"}, "names": 9, "files": {p.replace("{pid}", "self"): gap for p in asked["files"]},
             "mapped": gap, "libraries": {}, "reports": 0, "torch": {}, "host": "mac", "interfaces": ["lo0", "en0"], "addresses": gap, "shm": gap}
-    host, role = probe.host_of(said), probe.role_of("this process", said)
+    host, role = probe.host_of(said), probe_role.role_of("this process", said)
     assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(role.shm, Gap) and isinstance(host.iommu, Gap)
     assert judge(Environment([role], host))
 
@@ -408,15 +408,15 @@ def test_a_rank_has_the_conf_file_that_its_own_environment_names(own_engine, tmp
     (tmp_path / "my.conf").write_text("NCCL_NET=IB\n")
     (tmp_path / ".nccl.conf").write_text("NCCL_NET=Socket\n")
     monkeypatch.setenv("NCCL_CONF_FILE", named)  # of the notebook, not of a rank for which it is unset
-    seen = [probe.role_of("x", probe._of_rank(own_engine, {"HOME": str(tmp_path), "NCCL_CONF_FILE": conf})).conf for conf in (named, None)]
+    seen = [probe_role.role_of("x", probe._of_rank(own_engine, {"HOME": str(tmp_path), "NCCL_CONF_FILE": conf})).conf for conf in (named, None)]
     assert seen[0][named] == {"NCCL_NET": "IB"} and usual not in seen[0]
     assert seen[1][usual] == {"NCCL_NET": "Socket"} and named not in seen[1]
 
 
 @given(st.text(max_size=300))
 def test_limits_and_routes_of_any_text_are_read_without_an_error(text):
-    assert len(probe.limits_of(text)) == 2
-    assert isinstance(probe._routes(text), list)
+    assert len(probe_role.limits_of(text)) == 2
+    assert isinstance(probe_role._routes(text), list)
 
 
 def test_versions_are_read_out_of_an_environment_without_importing(tmp_path, monkeypatch):
@@ -448,7 +448,7 @@ def test_the_metadata_of_frameworks_beside_torch_is_read_without_importing_them(
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=120) | st.just({"reason": "absent", "detail": "x"}), max_size=3))
 def test_metadata_of_any_text_is_read_without_an_error(texts):
-    assert isinstance(probe.requires_of(texts), dict)
+    assert isinstance(probe_role.requires_of(texts), dict)
 
 
 def test_of_a_file_of_names_without_end_the_known_ones_are_kept():
@@ -467,7 +467,7 @@ def test_a_meeting_address_counts_unless_the_launcher_is_told_another(launch, co
 @pytest.mark.parametrize(("slip", "meant"), [("NCCL_BI_HCA", "NCCL_IB_HCA"), ("NCCL_RPOTO", "NCCL_PROTO"), ("NCCL_IB_DISABEL", "NCCL_IB_DISABLE"),
                                              ("NCCL_SOKCET_IFNAME", "NCCL_SOCKET_IFNAME"), ("NCCL_SOMETHING_ELSE", "")])
 def test_a_slip_of_two_letters_is_recognised(slip, meant):
-    assert causes.nearest(slip) == meant
+    assert variables.nearest(slip) == meant
 
 
 @pytest.mark.parametrize(("new", "ids"), [("1", {"renamed-variable"}), ("3", {"contradiction"})])

@@ -8,7 +8,7 @@ import expressions
 import pytest
 from nccl_runbook.logs.text import LINE_CHARACTERS
 from nccl_runbook.messages import clues
-from nccl_runbook.messages.kinds import _OWN
+from nccl_runbook.messages.lines import OWN as _OWN
 
 SMALL, LARGE, TIMES = 1000, 8000, 24  # linear: 8 times as long, quadratic: 64 times
 AT_ONCE_S = 0.020

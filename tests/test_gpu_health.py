@@ -6,7 +6,7 @@ import dataclasses
 import machines as made
 import pytest
 from machines import change, change_all, change_gpu, cuda, machine, owner
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.gpus import judge_health as rules

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.search import group_testing as g
+from nccl_runbook.search import group_testing as g, outcomes as g_outcomes
 from nccl_runbook.search.group_testing import replay, wilson
 
 
@@ -35,7 +35,7 @@ def run(n, world, chance=None, p=1.0, repeats=20):
 def check(n, told_of, **fault):
     diagnosis, runs, _, recorded = run(n, fails(**fault))
     assert told_of(diagnosis), (n, fault, diagnosis)
-    assert runs <= g.most_runs(n) - g.REPEATS, (n, fault, runs)
+    assert runs <= g_outcomes.most_runs(n) - g_outcomes.REPEATS, (n, fault, runs)
     assert replay(range(n), recorded) == diagnosis
     return runs
 
@@ -56,7 +56,7 @@ def test_one_gpu_that_fails_with_every_partner(n):
 def test_one_gpu_that_fails_alone_too(n):
     for bad in range(min(n, 12)):
         diagnosis, runs, _, _ = run(n, lambda group, bad=bad: bad in group)
-        assert (diagnosis.kind, diagnosis.gpus) == ("gpus", (bad,)) and runs <= g.most_runs(n)
+        assert (diagnosis.kind, diagnosis.gpus) == ("gpus", (bad,)) and runs <= g_outcomes.most_runs(n)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -134,7 +134,7 @@ def test_several_gpus_while_two_are_good(n):
 
 def test_a_walk_that_the_stated_number_ends_is_unclear():
     diagnosis, runs, _, recorded = run(16, fails(gpus=[0, 2, 4, 6, 8, 10, 12, 14, 15]))
-    assert (diagnosis.kind, replay(range(16), recorded)) == ("unclear", diagnosis) and g.most_runs(16) - g.REPEATS - 16 < runs <= g.most_runs(16) - g.REPEATS
+    assert (diagnosis.kind, replay(range(16), recorded)) == ("unclear", diagnosis) and g_outcomes.most_runs(16) - g_outcomes.REPEATS - 16 < runs <= g_outcomes.most_runs(16) - g_outcomes.REPEATS
 
 
 def test_two_gpus_and_a_gpu_beside_a_pair():
@@ -210,7 +210,7 @@ def test_an_intermittent_fault_comes_out_as_a_rate_whose_interval_holds_it(fault
 @given(st.integers(2, 9), st.randoms(use_true_random=False))
 def test_answers_without_any_sense_still_end_the_walk(n, chance):
     diagnosis, runs, _, recorded = run(n, lambda group: True, chance, 0.5)
-    assert diagnosis.kind in ("gpus", "pairs", "several", "split", "count", "intermittent", "unclear") and runs <= g.most_runs(n)
+    assert diagnosis.kind in ("gpus", "pairs", "several", "split", "count", "intermittent", "unclear") and runs <= g_outcomes.most_runs(n)
     assert replay(range(n), recorded) == diagnosis
 
 

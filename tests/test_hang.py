@@ -16,9 +16,10 @@ from hang_samples import FAULTS, START_NS, VERSIONS, Item, Job
 from hypothesis import HealthCheck, given, settings, strategies as st
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.hang import judge as rules, read as reader
+from nccl_runbook.hang import judge as rules, judge_silence as rules_silence, read as reader
 from nccl_runbook.hang.dumps import columns as dump_columns, times as dump_times
 from nccl_runbook.hang.facts import EARLIER, Hang
+from nccl_runbook.hang.inputs import read_inputs as reader_inputs
 from nccl_runbook.messages import read as log_reader
 from nccl_runbook.triage import judge as triage
 from processes import quickest_s
@@ -30,7 +31,7 @@ KINDS = {"skip": {"skipped", "order", "mismatch", "unmatched"}, "stall": {"host-
 QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def told(folder: Path) -> rules.Told:
+def told(folder: Path) -> rules_silence.Told:
     return rules.judge(reader.collect([str(folder)]))
 
 
@@ -298,7 +299,7 @@ class TestWhatIsNotProven:
     @pytest.mark.parametrize("name, rank", [("nccl_trace_rank_node01_7", 7), ("fr_rank_12", 12), ("dump-3.json", 3), ("_dump_4", 4), ("rank5.pkl", 5),
                                             ("2026-11-20-rank_6.json", 6), ("trace", None), ("rank_3_20261121.pkl", 3), ("dump_20261121", None)])
     def test_rank_is_read_from_any_usual_name(self, name, rank):
-        assert reader.rank_of(name) == rank
+        assert reader_inputs.rank_of(name) == rank
 
 
 class TestAttempts:
@@ -459,7 +460,7 @@ class TestGlooStragglers:
         assert "not seen" not in told(DATA / "none").sentence
 
     @staticmethod
-    def shifted(folder: Path, name: str, apart_ms: dict[int, int]) -> rules.Told:
+    def shifted(folder: Path, name: str, apart_ms: dict[int, int]) -> rules_silence.Told:
         for rank in range(4):
             dump = pickle.loads((DATA / name / f"fr_rank_{rank}").read_bytes())  # our own file
             for entry in dump["entries"]:

@@ -28,7 +28,7 @@ from nccl_runbook.causes.causes import causes
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.hang import judge as rules, read as reader
+from nccl_runbook.hang import judge as rules, judge_silence as rules_silence, read as reader
 from nccl_runbook.hang.facts import Group, Track
 from nccl_runbook.hang.table import matrix, ranges, ranks_table, tables
 from processes import ROOT
@@ -50,7 +50,7 @@ def test_json_fits_its_schema_and_says_the_exit_code(fault, code):
 
 def test_kinds_of_the_schema_are_those_of_the_rules():
     assert set(SCHEMA["properties"]["kind"]["enum"]) == {*rules._WORST, "symmetric", "healthy"}
-    assert {c for c in rules._CAUSE.values()} <= set(causes())
+    assert {c for c in rules_silence.CAUSE.values()} <= set(causes())
 
 
 def test_a_lost_dump_is_unknown_and_fail_on_moves_the_line(tmp_path):
@@ -69,7 +69,7 @@ def test_advice_stands_there_once_and_is_not_what_was_just_done(fault):
 
 
 def test_where_no_dump_was_given_dumps_are_asked_for():
-    told = rules.Told("skipped", (1,), (0,), "rank 1 never came.", cause="collective-on-some-ranks-only", status="likely",
+    told = rules_silence.Told("skipped", (1,), (0,), "rank 1 never came.", cause="collective-on-some-ranks-only", status="likely",
                       evidence=(Evidence("rank 0 waits in ALLREDUCE 7", "rank0.log line 3"),))
     assert "nccl-runbook hang DIR" in rules.hang_told(told).remedy[0].lines
 

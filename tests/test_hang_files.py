@@ -21,7 +21,12 @@ import pytest
 from hang_samples import Job
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.hang import judge as rules, read as reader, read_stacks as stacks
-from nccl_runbook.hang.dumps import columns as dump_columns, file as dump_file
+from nccl_runbook.hang.dumps import (
+    columns as dump_columns,
+    file as dump_file,
+    operations as dump_columns_operations,
+)
+from nccl_runbook.hang.inputs import read_inputs as reader_inputs
 from processes import quickest_s
 
 DATA = Path(__file__).parent / "data" / "hang"
@@ -51,7 +56,7 @@ def gadgets(mark: Path) -> dict[str, bytes]:
 def test_no_gadget_leaves_a_file_and_all_are_refused(tmp_path):
     mark = tmp_path / "executed"
     for name, data in gadgets(mark).items():
-        with pytest.raises(dump_columns.Refused):
+        with pytest.raises(dump_columns_operations.Refused):
             dump_file.read(data)
         assert not mark.exists(), name
 
@@ -61,7 +66,7 @@ def test_ranks_are_numbers_or_the_dump_is_refused(tmp_path, ranks, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dump = dump_file.decode(GOOD)
     dump["pg_config"]["0"]["ranks"] = ranks
-    with pytest.raises(dump_columns.Refused):
+    with pytest.raises(dump_columns_operations.Refused):
         dump_file.read(pickle.dumps(dump, protocol=2))
     assert not (tmp_path / "executed").exists()
 
@@ -74,7 +79,7 @@ def test_a_bomb_ends_soon_and_small(data):
     import resource
 
     def read() -> None:
-        with pytest.raises(dump_columns.Refused):
+        with pytest.raises(dump_columns_operations.Refused):
             dump_file.read(data)
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -88,7 +93,7 @@ def test_a_bomb_ends_soon_and_small(data):
 def test_random_bytes_are_refused_in_words(data):
     try:
         dump_file.read(data)
-    except dump_columns.Refused as refused:
+    except dump_columns_operations.Refused as refused:
         assert 5 < len(str(refused)) < 400
 
 
@@ -98,7 +103,7 @@ def test_one_changed_byte_never_escapes(at, byte):
     data = GOOD[:at] + bytes([byte]) + GOOD[at + 1 :]
     try:
         assert isinstance(dump_file.read(data), dump_columns.Reading)
-    except dump_columns.Refused:
+    except dump_columns_operations.Refused:
         pass
 
 
@@ -113,7 +118,7 @@ def test_any_value_in_any_field_is_read_or_refused(field, value, which):
     dump["entries"][which % len(dump["entries"])][field] = value
     try:
         assert isinstance(dump_file.read(pickle.dumps(dump, protocol=2)), dump_columns.Reading)
-    except dump_columns.Refused:
+    except dump_columns_operations.Refused:
         pass
 
 
@@ -152,7 +157,7 @@ def test_many_dumps_read_by_several_processes_give_the_same(tmp_path, monkeypatc
     job.inject(5, "skip", 4)
     folder = job.run().write(tmp_path)
     alone = reader.collect([str(folder)])
-    monkeypatch.setattr(reader, "PARALLEL_BYTES", 0)
+    monkeypatch.setattr(reader_inputs, "PARALLEL_BYTES", 0)
     assert reader.collect([str(folder)]) == alone
 
 
@@ -178,7 +183,7 @@ def test_any_text_is_a_stack_or_none(text, head):
 
 
 def test_source_peek_changes_nothing_for_the_log_reader():
-    from nccl_runbook.logs.sources import Source
+    from nccl_runbook.logs.source import Source
 
     source = Source("x", 6, io.BytesIO(b"a\nb\nc\n"))
     assert source.peek(3) == b"a\nb" and source.peek(1) == b"a" and b"".join(source.chunks()) == b"a\nb\nc\n"
@@ -199,7 +204,7 @@ def test_a_value_that_holds_itself_many_times_over_ends_soon(field):
     data = pickle.dumps(dump, protocol=2)
 
     def read() -> None:
-        with contextlib.suppress(dump_columns.Refused):
+        with contextlib.suppress(dump_columns_operations.Refused):
             assert isinstance(dump_file.read(data), dump_columns.Reading)
 
     assert quickest_s(read, 2.0) < 2.0

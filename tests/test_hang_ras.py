@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.hang.judge import Told, judge
-from nccl_runbook.hang.live import ask_answers as live_answers
-from nccl_runbook.hang.live.judge_ranks import apart
+from nccl_runbook.hang.judge import judge
+from nccl_runbook.hang.judge_silence import Told
+from nccl_runbook.hang.live import ask_ras as live_answers_ask_ras
+from nccl_runbook.hang.live.ranks.judge_calls import apart
 from nccl_runbook.hang.read import collect
 from warm_cli import read_cli
 
@@ -98,7 +99,7 @@ def test_text_names_the_missing_and_the_dead(tmp_path) -> None:
     (tmp_path / "dead").mkdir()
     found = told(tmp_path / "dead", text(4, incomplete + dead))
     assert (found.kind, found.culprits) == ("dead", (1,))
-    (old,) = live_answers.read_ras("x", text(4, "#0-0 (aa11) INCOMPLETE\n  Missing communicator data from 2 ranks\n  The missing ranks: 1,3\n"))
+    (old,) = live_answers_ask_ras.read_ras("x", text(4, "#0-0 (aa11) INCOMPLETE\n  Missing communicator data from 2 ranks\n  The missing ranks: 1,3\n"))
     assert [(r.rank, bool(r.missing)) for r in old.communicators[0].ranks] == [(1, True), (3, True)], "NCCL 2.24"
 
 
@@ -107,7 +108,7 @@ def test_text_names_the_missing_and_the_dead(tmp_path) -> None:
 def test_text_gives_back_the_counts_that_it_was_written_from(counts: dict[int, int]) -> None:
     counts = dict(enumerate(counts.values()))
     shares = {n: [r for r, count in counts.items() if count == n] for n in sorted(set(counts.values()))}
-    (answer,) = live_answers.read_ras("x", text(len(counts), mismatch(shares)))
+    (answer,) = live_answers_ask_ras.read_ras("x", text(len(counts), mismatch(shares)))
     ranks = answer.communicators[0].ranks
     assert sorted(r.launched["AllReduce"] for r in ranks) == sorted(counts.values()) and answer.gpus == len(counts)
     assert all(counts[r.rank] == r.launched["AllReduce"] for r in ranks if r.rank >= 0)
@@ -120,7 +121,7 @@ def test_text_gives_back_the_counts_that_it_was_written_from(counts: dict[int, i
     [TABLE, "    0  1  1  4  4  4  RUNNING  OK\n", "#0-0 (aa) MISMATCH\n", "#7-0 (bb) INCOMPLETE\n", "DEAD\n", "  Rank 9999999 --\n",
      "  Communicator ranks have different X operation counts\n", "  9999999 ranks have launched up to operation 1\n", "  Rank 1\n", "{", "}"])).map("".join))
 def test_any_text_gives_answers_or_a_gap(data: str) -> None:
-    assert isinstance(live_answers.read_ras("x", data), (list, Gap))
+    assert isinstance(live_answers_ask_ras.read_ras("x", data), (list, Gap))
 
 
 @pytest.mark.parametrize("as_text", [True, False])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from nccl_runbook.core.facts import WorldRequest
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch import interpreters
 from nccl_runbook.launch.engine import Engine, EngineError

@@ -13,12 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
-from nccl_runbook.causes.causes import explain, rank_line
-from nccl_runbook.core.facts import Gap, WorldRequest
-from nccl_runbook.core.redact import MASK, Redactor
+from nccl_runbook.causes.failed_world import explain, rank_line
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import WorldRequest
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.secret_values import MASK
 from nccl_runbook.environment.read import request
 from nccl_runbook.launch import engine as engine_module
-from nccl_runbook.launch.engine import Engine, EngineError, shell_line
+from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.warm_link import WarmLink, environment
 from processes import ROOT, children, gone, start_time
 

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from nccl_runbook.core.facts import WorldRequest
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from processes import ROOT, children, gone, start_time

@@ -22,7 +22,12 @@ import pytest
 from book_samples import run_cli, with_library
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.live import ask_processes as live_processes, judge as rules
+from nccl_runbook.hang.live import (
+    ask_proc as live_processes_ask_proc,
+    ask_processes as live_processes,
+    ask_threads as live_processes_ask_threads,
+    judge as rules,
+)
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.live import page, text
 from processes import ROOT
@@ -255,7 +260,7 @@ def test_orphans_of_two_launchers_are_two_jobs() -> None:
     launch = ["sh", "-c", "for r in 0 1; do RANK=$r sleep 60 > /dev/null & echo $!; done"]
     jobs = [[int(pid) for pid in subprocess.run(launch, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True).stdout.split()] for _ in range(2)]
     try:
-        if {live_processes.ancestors(pid)[0] for job in jobs for pid in job} != {1}:
+        if {live_processes_ask_proc.ancestors(pid)[0] for job in jobs for pid in job} != {1}:
             pytest.skip("orphans do not go to pid 1 here")
         found = live_processes.processes()
         told = [{found[pid].job for pid in job} for job in jobs]
@@ -276,13 +281,13 @@ def test_ranks_below_a_wrapper_each_are_one_job_and_those_of_another_launcher_an
         until = time.monotonic() + 30
         while sorted(told) != [0, 0, 1, 1] and time.monotonic() < until:  # until all four sleep
             found = live_processes.processes()
-            ranks = [p for p in live_processes.ranks_among(found)[0] if {one.pid for one in launchers} & set(live_processes.ancestors(p.pid))]
-            told = [p.rank for p in ranks if live_processes.read(f"/proc/{p.pid}/comm") == "sleep\n"]
+            ranks = [p for p in live_processes.ranks_among(found)[0] if {one.pid for one in launchers} & set(live_processes_ask_proc.ancestors(p.pid))]
+            told = [p.rank for p in ranks if live_processes_ask_proc.read(f"/proc/{p.pid}/comm") == "sleep\n"]
             time.sleep(0.05)
-        jobs = [{p.job for p in ranks if one.pid in live_processes.ancestors(p.pid)} for one in launchers]
+        jobs = [{p.job for p in ranks if one.pid in live_processes_ask_proc.ancestors(p.pid)} for one in launchers]
         assert [len(names) for names in jobs] == [1, 1] and jobs[0] != jobs[1] and len(ranks) == 4, ranks
     finally:
-        below = [pid for pid in live_processes.processes() if {one.pid for one in launchers} & set(live_processes.ancestors(pid))]
+        below = [pid for pid in live_processes.processes() if {one.pid for one in launchers} & set(live_processes_ask_proc.ancestors(pid))]
         for pid in below + [one.pid for one in launchers]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -344,7 +349,7 @@ def test_a_secret_at_the_cut_of_a_long_line_is_not_shown_by_half(tmp_path: Path)
     with open(tmp_path / "log", "ab") as log:
         writer = subprocess.Popen(["sleep", "30"], stdout=log, stderr=log)
     try:
-        tail = live_processes.log_tail(writer.pid, Redactor({"DB_PASSWORD": secret}))
+        tail = live_processes_ask_threads.log_tail(writer.pid, Redactor({"DB_PASSWORD": secret}))
     finally:
         writer.kill()
         writer.wait()

@@ -23,7 +23,8 @@ from book_samples import run_cli, with_library
 from fake_nvml import fake_nvml
 from live_worlds import free_port
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.messages import cache, clues, matcher
 from nccl_runbook.messages.clues import catalogue
-from nccl_runbook.messages.kinds import _OWN
+from nccl_runbook.messages.lines import OWN as _OWN
 from nccl_runbook.messages.matcher import FOLDED, Matcher, alternatives
 from nccl_runbook.messages.read_ranks import LAUNCHERS
 from triage_samples import SAMPLES

@@ -13,7 +13,10 @@ from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.search.group_testing import of_pairs
-from nccl_runbook.worlds import ask_arms as probe, judge_transports as transports
+from nccl_runbook.worlds import (
+    ask_pairs as probe_ask_pairs,
+    judge_transports as transports,
+)
 from nccl_runbook.worlds.facts import Pair, Pairs, Trial
 from nccl_runbook.worlds.table import pairs_table
 from pydantic import TypeAdapter
@@ -43,7 +46,7 @@ class Planted(Engine):
 def narrowed(tmp_path, n, fails, carried=P2P, budget_s=300.0):
     made = failing(n)
     with Planted(tmp_path / "logs", fails, carried) as engine:
-        found = probe.pairs(engine, made, budget_s)
+        found = probe_ask_pairs.pairs(engine, made, budget_s)
     assert TypeAdapter(Pairs | Gap).validate_python(to_json(found)) == found
     return engine.asked, found, transports.judge(made, found)[0]
 
@@ -83,7 +86,7 @@ def test_a_gpu_is_named_by_its_partners(tmp_path):
 
 
 def test_a_budget_that_ends_is_no_all_clear(tmp_path):
-    _, found, told = narrowed(tmp_path, 4, lambda g: {1, 3} <= g, budget_s=probe.PAIR_DEADLINE_S + 0.5)
+    _, found, told = narrowed(tmp_path, 4, lambda g: {1, 3} <= g, budget_s=probe_ask_pairs.PAIR_DEADLINE_S + 0.5)
     assert len(found.pairs) == 2
     assert told.evidence[0].text.startswith("4 of 6 ") and told.title == unnarrowed(4).title
 
@@ -131,7 +134,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_nothing_is_run_where_a_pair_would_tell_nothing(name):
     made = REFUSED[name]
-    found = probe.pairs(None, made, 300)
+    found = probe_ask_pairs.pairs(None, made, 300)
     assert found.reason == "not-run" and "unchanged test" in found.detail
     assert transports.judge(made, found) == transports.judge(made)
 

@@ -17,10 +17,17 @@ import live_samples as s
 import live_worlds as worlds
 import ordinary_jobs as ordinary
 import pytest
-from nccl_runbook.case.answer import Brought, case, gather, sort
+from nccl_runbook.case.answer import case, gather
+from nccl_runbook.case.given import Brought, sort
 from nccl_runbook.hang import judge as after
-from nccl_runbook.hang.live import ask as live_ask, ask_processes as live_processes, judge as rules
+from nccl_runbook.hang.live import (
+    ask as live_ask,
+    ask_proc as live_processes_ask_proc,
+    ask_processes as live_processes,
+    judge as rules,
+)
 from nccl_runbook.hang.live.facts import LEFT_OVER
+from nccl_runbook.hang.live.faults import judge_others as rules_others
 from nccl_runbook.hang.read import collect
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.look import live as look_live
@@ -165,7 +172,7 @@ def launch() -> Iterator[Any]:
 
 
 def below(launcher: int) -> list[int]:
-    return [p for p in live_processes.processes() if launcher in live_processes.ancestors(p)]
+    return [p for p in live_processes.processes() if launcher in live_processes_ask_proc.ancestors(p)]
 
 
 def test_ranks_that_an_earlier_launch_left_are_a_job_and_a_finding_of_their_own(launch: Any) -> None:
@@ -189,9 +196,9 @@ def test_orphans_of_long_ago_are_left_over_though_their_numbers_are_not_there_tw
     earlier, newer = launch("1"), launch("0 2")
     (old,), new = below(earlier), below(newer)
     os.kill(earlier, 9)
-    while live_processes.ancestors(old)[0] == earlier:
+    while live_processes_ask_proc.ancestors(old)[0] == earlier:
         time.sleep(0.02)
-    if live_processes.ancestors(old)[0] != 1:
+    if live_processes_ask_proc.ancestors(old)[0] != 1:
         pytest.skip("orphans do not go to pid 1 here")
     assert {r.pid for r in live_ask.chosen([newer])[0]} == {old, *new}, "begun together: a shell that ended"
     monkeypatch.setattr(live_processes, "TOGETHER_S", -1)
@@ -202,7 +209,7 @@ def test_a_process_that_is_no_rank_is_said_to_be_none() -> None:
     stranger = subprocess.Popen(["sleep", "60"], env={n: v for n, v in os.environ.items() if n not in live_processes.NAMES})
     try:
         (picture,) = rules.judge([look_live.look([stranger.pid], 0.6, str)])
-        assert (picture.job, picture.kind) == (rules.NO_JOB, "unknown") and str(stranger.pid) in picture.sentence
+        assert (picture.job, picture.kind) == (rules_others.NO_JOB, "unknown") and str(stranger.pid) in picture.sentence
     finally:
         stranger.kill()
         stranger.wait()
@@ -217,9 +224,9 @@ def test_without_a_hung_job_strangers_are_not_described(launch: Any) -> None:
         assert stranger.stdout.readline() == b"ready\n"
         alone = look_live.look([stranger.pid], 0.6, str)
         (picture,) = rules.judge([alone])
-        assert (picture.job, picture.kind, [v.pid for v in picture.ranks]) == (rules.NO_JOB, "unknown", [stranger.pid])
+        assert (picture.job, picture.kind, [v.pid for v in picture.ranks]) == (rules_others.NO_JOB, "unknown", [stranger.pid])
         both = look_live.look([stranger.pid, launch("0 1 2")], 0.6, str)
-        assert rules.NO_JOB not in {p.job for p in rules.judge([both])} and len(both.ranks) == 4
+        assert rules_others.NO_JOB not in {p.job for p in rules.judge([both])} and len(both.ranks) == 4
     finally:
         stranger.kill()
         stranger.wait()

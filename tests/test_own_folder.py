@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from book_samples import GOOD, make_book, run_cli, with_library
-from nccl_runbook.book.visit import Kernels
+from nccl_runbook.book.kernels import Kernels
 from nccl_runbook.launch.stop import MARK, own_folder, sweep
 from processes import gone, start_time
 

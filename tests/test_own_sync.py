@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from live_worlds import free_port
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 from nccl_runbook.hang.live.facts import Frame, Stack
 from nccl_runbook.look import own_sync
 from nccl_runbook.sync import judge as weight_sync

@@ -22,17 +22,10 @@ from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy,
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, render_index
-from nccl_runbook.report.tables import (
-    TEMPLATES,
-    Cell,
-    Lanes,
-    StepView,
-    Table,
-    _by_hand,
-    not_looked_at_table,
-    steps_table,
-)
-from nccl_runbook.report.verdict import RunInfo, verdict_document
+from nccl_runbook.report.pictures import TEMPLATES, Lanes
+from nccl_runbook.report.tables import Cell, StepView, Table, _by_hand, not_looked_at_table, steps_table
+from nccl_runbook.report.verdict import verdict_document
+from nccl_runbook.report.verdict_document import RunInfo
 from processes import ROOT, quickest_s
 
 EVIL = (

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.placement import place as place_ranks
-from nccl_runbook.plan import areal, judge as rules
+from nccl_runbook.plan import judge as rules
+from nccl_runbook.plan.allocation import areal_rules, judge_remedies as rules_remedies
+from nccl_runbook.plan.allocation.areal_rules import spans
+from nccl_runbook.plan.allocation.areal_written import valid_at, written_for
 from nccl_runbook.plan.answer import intend, intention
-from nccl_runbook.plan.areal import Refused, from_roles, parse, spans, valid_at, written_for
+from nccl_runbook.plan.areal import Refused, from_roles, parse
 from nccl_runbook.plan.groups import LAUNCHERS, Site, place
 from nccl_runbook.plan.table import intended_table, intended_tables
 
@@ -24,7 +27,7 @@ ONE_OF_EACH = ("v0.3.2", "v0.3.4", "v0.4.1", "v0.5.2", "v1.0.0", "v1.0.4")
 def outcome(text: str, tag: str) -> str:
     """The type that a tag gives the string, or the class of its error."""
     try:
-        return str(parse(text, areal.at(tag)).type)
+        return str(parse(text, areal_rules.at(tag)).type)
     except Refused as why:
         return why.error
 
@@ -78,18 +81,18 @@ def test_each_tag_reads_a_string_in_its_own_way(text, outcomes):
 
 
 def test_the_last_of_repeated_dims_counts_and_experts_add_no_gpus():
-    mode = parse("sglang:d2d4+megatron:d2t4e8e4", areal.newest())
+    mode = parse("sglang:d2d4+megatron:d2t4e8e4", areal_rules.newest())
     assert [(p.world_size, p.alloc_size) for p in mode.parts] == [(4, 4), (8, 8)] and mode.total_gpus == 12
 
 
 def test_who_shares_reports_no_gpus_of_its_own_and_names_its_anchor():
-    mode = parse("sglang[r]:d2+fsdp[a]:d4|fsdp[c]:d4", areal.at("v0.4.1"))
+    mode = parse("sglang[r]:d2+fsdp[a]:d4|fsdp[c]:d4", areal_rules.at("v0.4.1"))
     assert [(p.name, p.world_size, p.alloc_size, p.anchor) for p in mode.parts] == [("r", 2, 2, None), ("a", 4, 4, None), ("c", 4, 0, 1)]
     assert mode.total_gpus == 6
 
 
 def test_bare_trainers_get_their_backend_from_p_and_e():
-    backends = {text: parse(text, areal.at("v1.0.0")).parts[0].backend for text in ("d4", "d2p2", "d4e2", "attn:d4|ffn:d4")}
+    backends = {text: parse(text, areal_rules.at("v1.0.0")).parts[0].backend for text in ("d4", "d2p2", "d4e2", "attn:d4|ffn:d4")}
     assert backends == {"d4": "fsdp", "d2p2": "megatron", "d4e2": "megatron", "attn:d4|ffn:d4": "megatron"}
 
 
@@ -105,7 +108,7 @@ DIM = st.tuples(st.sampled_from("dtpc"), st.integers(1, 40)).map(lambda d: f"{d[
 def test_a_trainer_has_as_many_ranks_as_its_last_dims_multiply_to(dims, backend, tag):
     last = {d[0]: int(d[1:]) for d in dims}
     done = outcome(f"{backend}:{''.join(dims)}", tag)
-    row = areal.at(tag)
+    row = areal_rules.at(tag)
     if backend not in row.trainers:
         assert done == V
     elif last.get("p", 1) > 1 and (backend == "fsdp" and row.fsdp_plain or backend == "archon" and not row.archon_pipeline):
@@ -118,7 +121,7 @@ def test_a_trainer_has_as_many_ranks_as_its_last_dims_multiply_to(dims, backend,
 @given(st.one_of(st.text(max_size=30), st.text(alphabet="sglanvmfdp:.+|[]()0123456789tce ", max_size=40)), st.sampled_from(ONE_OF_EACH))
 def test_no_text_does_more_than_be_refused(text, tag):
     assert outcome(text, tag) in (V, A, S, "None", "COLOCATE", "DECOUPLED_TRAIN", "DECOUPLED_EVAL", "LLM_SERVER_ONLY")
-    assert isinstance(written_for(text, areal.at(tag)), str)
+    assert isinstance(written_for(text, areal_rules.at(tag)), str)
 
 
 # ---- tags --------------------------------------------------------------------------------------------------------------------------
@@ -126,14 +129,14 @@ def test_no_text_does_more_than_be_refused(text, tag):
 @pytest.mark.parametrize("tag, era, known", [("v0.3.2", "A", True), ("0.3.3", "A", True), ("v0.4.0", "A", True), ("v0.4.1", "B", True), ("v1.0.0.rc1", "B", True),
                                              ("v1.0.2", "B", True), ("v1.0.3", "C", True), ("v2.1.0", "C", False), ("v0.4.2", "B", False), ("v1.0.0.post1", "B", True)])
 def test_a_tag_has_the_rules_of_its_row_or_of_the_one_before(tag, era, known):
-    row = areal.at(tag)
+    row = areal_rules.at(tag)
     assert (row.era, row.known) == (era, known)
 
 
 @pytest.mark.parametrize("tag", ["v0.3.1", "main", "v1", "", "v1.0.4; rm", "v" + "1" * 5000 + ".0.0"])
 def test_what_is_no_tag_or_too_old_is_refused_with_a_sentence(tag):
     with pytest.raises(ValueError, match="tag|older"):
-        areal.at(tag)
+        areal_rules.at(tag)
 
 
 # ---- written another way -----------------------------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ def test_what_is_no_tag_or_too_old_is_refused_with_a_sentence(tag):
     ("sglang(r):d2+fsdp(a):d2", "v1.0.4", "sglang[r]:d2+fsdp[a]:d2"), ("nonsense", "v1.0.4", ""), ("sglang[r]:d2+fsdp[a]:d2+fsdp[c]:d2", "v0.4.0", ""),
 ])
 def test_a_refused_string_is_written_as_the_tag_wants_it(text, tag, told):
-    assert written_for(text, areal.at(tag)) == told
+    assert written_for(text, areal_rules.at(tag)) == told
     assert not told or outcome(told, tag) not in (V, A, S)
 
 
@@ -158,7 +161,7 @@ def test_the_tags_that_read_a_string_are_named():
 # ---- ranks to GPUs -----------------------------------------------------------------------------------------------------------------
 
 def placed(text: str, gpus: int, tag: str = "v1.0.4", **more):
-    row = areal.at(tag)
+    row = areal_rules.at(tag)
     return place(parse(text, row), Site(gpus, engines_first=row.controller == "engine", **more))
 
 
@@ -230,7 +233,7 @@ def test_sizes_beyond_any_machine_take_no_time(site):
 
 @pytest.mark.parametrize("shares", [{"actor": "actor"}, {"actor": "ref", "ref": "actor"}, {"actor": "ref", "ref": "rollout", "rollout": "actor"}])
 def test_roles_that_share_in_a_circle_are_refused_and_a_chain_shares_the_gpus_of_its_end(shares):
-    roles, row = {"rollout": "sglang:d2", "actor": "fsdp:d2", "ref": "fsdp:d2"}, areal.newest()
+    roles, row = {"rollout": "sglang:d2", "actor": "fsdp:d2", "ref": "fsdp:d2"}, areal_rules.newest()
     with pytest.raises(Refused, match="circle"):
         from_roles(roles, shares, row)
     chain = place(from_roles(roles, {"rollout": "ref", "ref": "actor"}, row), Site(8))
@@ -238,7 +241,7 @@ def test_roles_that_share_in_a_circle_are_refused_and_a_chain_shares_the_gpus_of
 
 
 def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():
-    row = areal.newest()
+    row = areal_rules.newest()
     roles = {"rollout": "sglang:d2", "actor": "fsdp:d2", "ref": "fsdp:d2"}
     apart, shared = from_roles(roles, {"ref": "actor"}, row), from_roles(roles, {"ref": "actor", "rollout": "actor"}, row)
     site = Site(2, "single-controller", update="disk")
@@ -255,7 +258,7 @@ def test_roles_with_their_own_backends_share_only_where_they_are_scheduled_so():
 # ---- remedies ----------------------------------------------------------------------------------------------------------------------
 
 def fixes(text: str, gpus: int, tag: str):
-    row, site = areal.at(tag), Site(gpus)
+    row, site = areal_rules.at(tag), Site(gpus)
     mode = parse(text, row)
     return rules.judge(text, mode, place(mode, site), row, site)
 
@@ -267,7 +270,7 @@ def test_the_first_remedy_is_the_switch_to_disk_of_that_tag(tag, line):
     finding = fixes("sglang:d1+fsdp:d1", 1, tag)
     lines = "\n".join(finding.remedy[0].lines)
     assert finding.cause == "trainer-and-engine-share-gpu" and line in lines
-    assert ("weight_update_mode=disk" in lines) == areal.at(tag).switch["honours_option"]
+    assert ("weight_update_mode=disk" in lines) == areal_rules.at(tag).switch["honours_option"]
 
 
 def test_the_options_that_no_script_reads_are_called_so_and_the_shipped_example_only_where_it_is():
@@ -279,8 +282,8 @@ def test_the_options_that_no_script_reads_are_called_so_and_the_shipped_example_
 @pytest.mark.parametrize("text, gpus, smaller", [("sglang:d4+fsdp:d4", 4, "sglang:d2+fsdp:d2"), ("vllm:d2t2+fsdp:d4", 4, "vllm:d1t2+fsdp:d2"),
                                                  ("sglang:d3+fsdp:d2", 4, "sglang:d2+fsdp:d2"), ("sglang:d1+fsdp:d1", 1, ""), ("sglang:d8+fsdp:d1", 4, "sglang:d3+fsdp:d1")])
 def test_a_smaller_string_of_the_same_shape_is_offered_and_is_clean(text, gpus, smaller):
-    row = areal.newest()
-    assert rules.fitting(parse(text, row), Site(gpus), row) == smaller
+    row = areal_rules.newest()
+    assert rules_remedies.fitting(parse(text, row), Site(gpus), row) == smaller
     assert not smaller or placed(smaller, gpus).verdict == "clean"
 
 
@@ -289,7 +292,7 @@ def test_a_smaller_string_of_the_same_shape_is_offered_and_is_clean(text, gpus, 
        st.builds(Site, st.integers(1, 9), st.sampled_from(LAUNCHERS), st.integers(1, 3), st.sampled_from(["xccl", "disk"])))
 def test_every_plan_that_is_not_clean_has_a_remedy_and_each_does_what_it_says(tag, engine, trainer, sizes, site):
     d, t, n, c = sizes
-    row, text = areal.at(tag), f"{engine}:d{d}t{t}+{trainer}:d{n}c{c}"
+    row, text = areal_rules.at(tag), f"{engine}:d{d}t{t}+{trainer}:d{n}c{c}"
 
     def verdict(text, **changed):
         return place(parse(text, row), dataclasses.replace(site, **changed)).verdict
@@ -305,8 +308,8 @@ def test_every_plan_that_is_not_clean_has_a_remedy_and_each_does_what_it_says(ta
 
 def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():
     assert fixes("sglang:d1+fsdp:d1", 2, "v1.0.4").remedy == ()
-    row = areal.at("v3.0.0")
-    assert "v3.0.0" in rules.about_tag(row, Site(1))[0] and rules.about_tag(areal.newest(), Site(1)) == []
+    row = areal_rules.at("v3.0.0")
+    assert "v3.0.0" in rules.about_tag(row, Site(1))[0] and rules.about_tag(areal_rules.newest(), Site(1)) == []
 
 
 # ---- named in 05-weight-sync -------------------------------------------------------------------------------------------------------

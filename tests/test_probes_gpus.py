@@ -190,7 +190,7 @@ def test_facts_are_read_with_their_parts_and_gaps_by_the_types_of_their_fields()
 
 
 def test_a_world_without_an_answer_is_a_gap():
-    from nccl_runbook.core.facts import RankResult
+    from nccl_runbook.core.facts_world import RankResult
 
     assert gpus.fact_of(RankResult(0, "timed-out", 9), "cuda", CudaView).reason == "timed-out"
     assert "Segfault" in gpus.fact_of(RankResult(0, "signalled", 11, last_lines=["Segfault"]), "surroundings", Surroundings).detail

@@ -11,7 +11,7 @@ from pathlib import Path
 import hostile
 import pytest
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.case.answer import sort
+from nccl_runbook.case.given import sort
 from nccl_runbook.compare import read as set_ups
 from nccl_runbook.hang import read as hang
 from nccl_runbook.logs import file as log_file, sources as log_sources

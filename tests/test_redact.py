@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from nccl_runbook.core import redact
-from nccl_runbook.core.redact import MASK, Redactor, clipped, escaped, masked, plain, sounds_secret
+from nccl_runbook.core import redact, secret_values
+from nccl_runbook.core.redact import Redactor, clipped, escaped, masked, plain
+from nccl_runbook.core.secret_values import MASK, sounds_secret
 
 DATA = Path(__file__).parent / "data"
 SHAPES = [shape.strip("\n") for shape in (DATA / "secrets.txt").read_text().split("\n---\n")]  # "canary" is the secret, or in it
@@ -66,7 +67,7 @@ def test_any_text_is_taken_and_masked_once(before: str, shape: str, after: str) 
 
 def test_the_table_is_toml_and_read_as_such() -> None:
     path = Path(redact.__file__).with_name("secrets.toml")
-    assert redact._tables() == tomllib.loads(path.read_text())
+    assert secret_values._tables() == tomllib.loads(path.read_text())
 
 
 FAMILIES = [*{piece for shape in SHAPES for piece in (shape, shape[: len(shape) * 2 // 3], f"-{shape[:8]}", shape[:4])},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from environments import NCCL, NOT_RUN, environment, host, library, role, with_set
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.causes.causes import unread, variables
+from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as rules, read_file as environment_file

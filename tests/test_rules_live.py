@@ -14,7 +14,13 @@ import live_samples as s
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.hang.live import ask_answers as live_answers, ask_processes as live_processes
+from nccl_runbook.hang.live import (
+    ask_answers as live_answers,
+    ask_proc as live_processes_ask_proc,
+    ask_ras as live_answers_ask_ras,
+    ask_sockets as live_processes_ask_sockets,
+    ask_threads as live_processes_ask_threads,
+)
 from nccl_runbook.hang.live.facts import (
     Ended,
     Frame,
@@ -286,9 +292,9 @@ def test_what_others_named_is_escaped_on_the_page() -> None:
 # --- readers
 
 def test_addresses_as_the_kernel_writes_them() -> None:
-    assert live_processes.address("0100007F:1F90", socket.AF_INET) == "127.0.0.1:8080"
-    assert live_processes.address("0000000000000000FFFF00000100007F:1F90", socket.AF_INET6) == "127.0.0.1:8080"
-    assert live_processes.address("00000000000000000000000001000000:0016", socket.AF_INET6) == "[::1]:22"
+    assert live_processes_ask_sockets.address("0100007F:1F90", socket.AF_INET) == "127.0.0.1:8080"
+    assert live_processes_ask_sockets.address("0000000000000000FFFF00000100007F:1F90", socket.AF_INET6) == "127.0.0.1:8080"
+    assert live_processes_ask_sockets.address("00000000000000000000000001000000:0016", socket.AF_INET6) == "[::1]:22"
 
 
 # as src/ras/client_support.cc of NCCL 2.28.9 writes it, the comma behind "nvml_dev" of the missing rank forgotten
@@ -343,7 +349,7 @@ def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended()
     with pytest.raises(json.JSONDecodeError):
         json.loads(RAS_2_28_9)
     server = RasServer(RAS_2_28_9)
-    (told_,) = live_answers.ras([server.address])
+    (told_,) = live_answers_ask_ras.ras([server.address])
     assert server.heard == ["CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json", "VERBOSE STATUS"]  # the protocol, not prose
     assert [(r.rank, r.launched.get("AllReduce"), r.missing) for r in told_.ranks] == [(0, 4711, ""), (1, None, "unresponsive")]
 
@@ -351,8 +357,8 @@ def test_ras_is_asked_as_its_own_client_asks_and_its_forgotten_comma_is_mended()
 def test_an_older_ras_and_one_elsewhere_are_gaps() -> None:
     older = RasServer("", ("SERVER PROTOCOL 2", "OK", "ERROR: Unknown command"))
     until = time.monotonic() + 20.0
-    assert live_answers._ras_at(*older.address.split(":"), until).reason == "failed", "text without its table"
-    assert live_answers._ras_at("10.0.0.1", "28028", until).reason == "not-run"
+    assert live_answers_ask_ras._ras_at(*older.address.split(":"), until).reason == "failed", "text without its table"
+    assert live_answers_ask_ras._ras_at("10.0.0.1", "28028", until).reason == "not-run"
 
 
 @pytest.mark.parametrize("answers", [(), ("SERVER PROTOCOL 2", "OK", "OK")])
@@ -362,7 +368,7 @@ def test_one_who_answers_a_little_now_and_then_is_not_waited_for(answers: tuple[
     with socket.create_server(("127.0.0.1", 0)) as listener:
         trickle = threading.Thread(target=_trickle, args=(listener, answers, over), daemon=True)
         trickle.start()
-        told_ = live_answers._ras_at("127.0.0.1", str(listener.getsockname()[1]), time.monotonic() + 0.5)
+        told_ = live_answers_ask_ras._ras_at("127.0.0.1", str(listener.getsockname()[1]), time.monotonic() + 0.5)
         stopped = over.is_set()
         over.set()
         trickle.join(20.0)
@@ -391,14 +397,14 @@ def _trickle(listener: socket.socket, answers: tuple[str, ...], over: threading.
        | st.dictionaries(st.sampled_from(["entries", "pg_status", "process_group", "communicators", "ranks", "missing_ranks", "frames", "size", "hash"]),
                          inner, max_size=4), max_leaves=8).map(lambda value: json.dumps(value).encode())))
 def test_readers_give_facts_or_a_gap_for_any_bytes(data: bytes) -> None:
-    for reader in (lambda data_: live_answers.read_ras("x", data_.decode("utf-8", "replace")), live_answers.statuses_of, lambda text_: live_answers.stacks_of(text_, 1)):
+    for reader in (lambda data_: live_answers_ask_ras.read_ras("x", data_.decode("utf-8", "replace")), live_answers.statuses_of, lambda text_: live_answers.stacks_of(text_, 1)):
         assert isinstance(reader(data), (list, Gap))
 
 
 def test_a_process_that_ends_meanwhile_is_no_error(tmp_path: Path) -> None:
-    assert live_processes.own_inodes(999999999) == set()
+    assert live_processes_ask_proc.own_inodes(999999999) == set()
     with pytest.raises(OSError, match=re.escape("999999999")):
-        live_processes.threads(999999999)
+        live_processes_ask_threads.threads(999999999)
 
 
 # --- as it was seen on four H200

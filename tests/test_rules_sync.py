@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from nccl_runbook import placement
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.sync import judge as weight_sync
+from nccl_runbook.sync import judge as weight_sync, judge_failures as weight_sync_failures
 from nccl_runbook.sync.facts import Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
 from nccl_runbook.sync.table import methods_table, placement_table
 
@@ -122,7 +122,7 @@ def test_weight_sync_not_enough_fires_when_space_is_missing_and_is_no_fault():
     short = arm("disk", (), shortage=Shortage("space in /dev/shm", 10**9, 6 * 10**7), ended=["exited 5", "exited 7"])
     found = weight_sync.judge(runs(short), APART)
     assert (found[0].id, found[0].severity) == ("weight-sync-not-enough", Severity.UNKNOWN) and "0.06 GB free" in found[0].evidence[0].text
-    advice = {what: weight_sync.not_enough(arm("disk", (), shortage=Shortage(what, 9, 1))).remedy[0].text for what in ("space in /tmp", "host memory", "memory on GPU 0")}
+    advice = {what: weight_sync_failures.not_enough(arm("disk", (), shortage=Shortage(what, 9, 1))).remedy[0].text for what in ("space in /tmp", "host memory", "memory on GPU 0")}
     assert ["directory" in text for text in advice.values()] == [True, False, False]
 
 

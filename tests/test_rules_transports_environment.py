@@ -5,7 +5,7 @@ import dataclasses
 import re
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.worlds import judge_transports as transports
+from nccl_runbook.worlds import judge_control as transports_judge_control, judge_transports as transports
 from nccl_runbook.worlds.facts import Arm, Guilty, Trial
 from world_samples import P2P, SHM, arms, hung, world
 
@@ -76,7 +76,7 @@ def test_a_narrowed_p2p_level_acted_only_if_less_p2p_is_left():
     level = {"NCCL_P2P_LEVEL": "NVL"}
     for count, told in ((12, "pass"), (24, "no effect")):
         made = Arm("P2P over NVLink only", level, ["P2P"], Trial("x", world(transports={"P2P/CUMEM": count, "SHM/direct/direct": 4})))
-        assert transports.outcome(made, control) == told
+        assert transports_judge_control.outcome(made, control) == told
 
 
 def test_an_algorithm_that_was_used_before_is_no_effect():
@@ -84,5 +84,5 @@ def test_an_algorithm_that_was_used_before_is_no_effect():
         return Trial("x", dataclasses.replace(world(), algorithms=dict.fromkeys(names, 8)))
 
     ring = Arm("ring only", {"NCCL_ALGO": "Ring"}, ["algo TREE", "algo NVLS"], using("algo RING", "proto SIMPLE"))
-    assert transports.outcome(ring, using("algo RING", "proto SIMPLE")) == "no effect"
-    assert transports.outcome(ring, using("algo RING", "algo TREE")) == "pass"
+    assert transports_judge_control.outcome(ring, using("algo RING", "proto SIMPLE")) == "no effect"
+    assert transports_judge_control.outcome(ring, using("algo RING", "algo TREE")) == "pass"

@@ -5,10 +5,15 @@ import dataclasses
 import re
 
 import pytest
-from nccl_runbook.causes.causes import causes, explain, rank_line, recognise
+from nccl_runbook.causes.causes import causes, recognise
+from nccl_runbook.causes.failed_world import explain, rank_line
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.worlds import judge as fewer_gpus, judge_transports as transports
+from nccl_runbook.worlds import (
+    judge as fewer_gpus,
+    judge_control as transports_judge_control,
+    judge_transports as transports,
+)
 from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Singles
 from world_samples import NET, P2P, SHM, arms, hung, rank, trial, world
 
@@ -259,12 +264,12 @@ def test_transports_pass_and_the_price_is_named():
 
 
 def test_an_arm_without_effect_is_no_pass():
-    assert transports.outcomes(arms()) == {"P2P off": "pass", "SHM off": "no effect", "P2P and SHM off": "pass", "IB off": "not run",
+    assert transports_judge_control.outcomes(arms()) == {"P2P off": "pass", "SHM off": "no effect", "P2P and SHM off": "pass", "IB off": "not run",
                                            "interface pinned": "pass"}
 
 
 def test_an_arm_without_a_log_is_no_proof():
-    assert transports.outcomes(arms(p2p=world(transports=Gap("absent", "no log"))))["P2P off"] == "no proof"
+    assert transports_judge_control.outcomes(arms(p2p=world(transports=Gap("absent", "no log"))))["P2P off"] == "no proof"
 
 
 def test_transport_at_fault_fires_when_the_control_hangs_and_p2p_off_passes():
@@ -287,7 +292,7 @@ def test_transport_at_fault_stays_quiet_when_the_same_passed_without_the_switch(
         made = dataclasses.replace(made, control=trial(made.control.world, once, "control"))
     found = transports.judge(made)
     assert [f.cause for f in found] == [None] and found[0].id == "control-fails"
-    assert transports.decide(transports.in_words(made, False)).kind == "inconclusive" and not found[0].evidence[-1].text.startswith(("inconclusive", "not the "))
+    assert transports.decide(transports_judge_control.in_words(made, False)).kind == "inconclusive" and not found[0].evidence[-1].text.startswith(("inconclusive", "not the "))
 
 
 def test_transport_at_fault_stays_quiet_when_two_different_switches_both_help():
@@ -349,7 +354,7 @@ def test_an_arm_that_the_budget_did_not_let_repeat_names_nothing():
     first = made.arms[0].trial.world
     untimed = dataclasses.replace(first, request=dataclasses.replace(first.request, timed=False))
     made = dataclasses.replace(made, arms=[dataclasses.replace(made.arms[0], trial=trial(untimed)), *made.arms[1:]])
-    assert transports.outcomes(made)["P2P off"] == "passed 1 of 1" and ids(transports.judge(made)) == [("control-fails", "broken", None)]
+    assert transports_judge_control.outcomes(made)["P2P off"] == "passed 1 of 1" and ids(transports.judge(made)) == [("control-fails", "broken", None)]
 
 
 def test_one_gpu_is_skipped_and_busy_is_unknown():
@@ -359,8 +364,8 @@ def test_one_gpu_is_skipped_and_busy_is_unknown():
 
 def test_an_arm_acts_after_a_control_that_never_connected_only_if_its_transport_is_not_used():
     stuck = arms(control=hung(transports={}), p2p=world(transports=NET), after=hung())
-    assert transports.outcomes(stuck)["P2P off"] == "pass"
-    assert transports.outcomes(arms(control=hung(transports={}), p2p=world(transports=P2P)))["P2P off"] == "no effect"
+    assert transports_judge_control.outcomes(stuck)["P2P off"] == "pass"
+    assert transports_judge_control.outcomes(arms(control=hung(transports={}), p2p=world(transports=P2P)))["P2P off"] == "no effect"
 
 
 def test_what_was_tried_stands_beside_the_fix_with_its_price():

@@ -10,7 +10,8 @@ import pytest
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.search.group_testing import identify, most_runs
+from nccl_runbook.search.group_testing import identify
+from nccl_runbook.search.outcomes import most_runs
 from nccl_runbook.worlds import ask as worlds, judge as fewer_gpus
 from nccl_runbook.worlds.facts import Ladder, Search, SearchRound, Singles
 from pydantic import TypeAdapter

@@ -18,19 +18,20 @@ import typer
 from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
-from nccl_runbook.case.answer import Brought, Case, Start, case, collect_start, logs_of, of_start
+from nccl_runbook.case.answer import Case, Start, case, collect_start, logs_of, of_start
+from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import plan
 from nccl_runbook.case.table import Answer
-from nccl_runbook.cockpit import form as given_words
+from nccl_runbook.cockpit import given as given_words_given
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.messages import read
+from nccl_runbook.report.pictures import macros
 from nccl_runbook.report.run import write_run
-from nccl_runbook.report.tables import macros
-from nccl_runbook.report.verdict import RunInfo
+from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.triage.symptoms import matching, step_texts, symptoms
 from processes import ROOT, children, gone, start_time
 from pydantic import TypeAdapter
@@ -338,7 +339,7 @@ def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
 @settings(max_examples=100, deadline=None)
 def test_whatever_is_pasted_is_paths_one_line_or_a_file(tmp_path_factory, first, second):
     pasted = tmp_path_factory.getbasetemp() / "pasted.log"
-    found = given_words.items(f"{first}\n{second}", Path("/nowhere"), pasted)
+    found = given_words_given.items(f"{first}\n{second}", Path("/nowhere"), pasted)
     lines = {line.strip() for line in f"{first}\n{second}".splitlines()}
     assert all(word in lines or os.path.lexists(word) for word in found)
 

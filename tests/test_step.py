@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.step import Step, open_step

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from book_samples import CLI, with_library
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.core.facts import Gap, WorldRequest, to_json
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.placement import place
 from nccl_runbook.sync import ask as sync, judge as rules, models
 from nccl_runbook.sync.facts import METHODS, SyncRuns

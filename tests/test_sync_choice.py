@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from book_samples import run_cli, with_library
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.causes.causes import table as tables
+from nccl_runbook.causes.tables import table as tables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import Record, read
 from nccl_runbook.look import own_sync
-from nccl_runbook.plan import areal as allocation
+from nccl_runbook.plan.allocation import areal_rules as allocation_rules
 from nccl_runbook.sync import judge as weight_sync, read_trace as sync_trace
 from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, OwnSyncTime, SyncVariant
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table
@@ -91,7 +91,7 @@ def test_areal_s_lines_are_those_of_each_tag():
     """What this page says and what the plan says of a tag are one."""
     told = {name: lines for name, lines in weight_sync.lines_for("disk") if name.startswith("AReaL")}
     for tag in ("v0.3.2", "v0.3.3", "v0.3.4", "v0.4.0", "v0.4.1", "v0.5.0"):
-        assert [lines for name, lines in told.items() if tag in name] == [allocation.at(tag).switch["lines"]], tag
+        assert [lines for name, lines in told.items() if tag in name] == [allocation_rules.at(tag).switch["lines"]], tag
 
 
 def test_the_row_that_fits_is_marked_in_words():

@@ -13,7 +13,8 @@ from nccl_runbook.placement import place
 from nccl_runbook.plan.answer import intend, intention
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.page import render_index
-from nccl_runbook.report.verdict import RunInfo, verdict_document
+from nccl_runbook.report.verdict import verdict_document
+from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.sync import judge as weight_sync
 from nccl_runbook.sync.facts import SyncRuns
 from nccl_runbook.sync.table import methods_table, sweeps_table

@@ -5,10 +5,11 @@ import itertools
 
 import pytest
 from hypothesis import given, strategies as st
-from nccl_runbook.causes.causes import causes, table
-from nccl_runbook.worlds import judge as d
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.tables import table
+from nccl_runbook.worlds import judge_arms as d_arms
 from nccl_runbook.worlds.ask_arms import ARMS
-from nccl_runbook.worlds.judge import Outcomes, cures, decide
+from nccl_runbook.worlds.judge_arms import Outcomes, cures, decide
 
 CONTROL, AGAIN, ARM, CLEAN, KINDS = (table("worlds/transports")["words"][name] for name in ("control", "again", "arm", "clean", "kinds"))
 FAIL = {name: "hung" for name in ("P2P off", "P2P and SHM off", "SHM off", "cuMem off", "interface pinned")}
@@ -91,9 +92,9 @@ def test_case(name):
 
 
 def test_every_arm_that_is_run_is_known_to_the_decision():
-    assert set(ARMS) == set(d.REMOVES) == set(d.POINTS_TO)
-    assert {kind for kind, _ in d.POINTS_TO.values()} < set(KINDS)
-    assert {cause for _, cause in d.POINTS_TO.values() if cause} <= set(causes())
+    assert set(ARMS) == set(d_arms.REMOVES) == set(d_arms.POINTS_TO)
+    assert {kind for kind, _ in d_arms.POINTS_TO.values()} < set(KINDS)
+    assert {cause for _, cause in d_arms.POINTS_TO.values() if cause} <= set(causes())
 
 
 NAMES = ("P2P off", "P2P and SHM off", "SHM off", "NVLS off", "interface pinned")
@@ -117,9 +118,9 @@ def test_the_whole_input_space_has_one_answer_and_none_claims_more_than_was_seen
         if s.control in ("lost", "once of twice", "once of once"):
             assert told.kind == "inconclusive"
         if told.cause:
-            assert s.control in d.FAILING and s.after != "pass" and "no effect" not in s.arms.values()
+            assert s.control in d_arms.FAILING and s.after != "pass" and "no effect" not in s.arms.values()
         if told.arm and told.arm != "clean":
-            assert s.arms[told.arm] == "pass" and not any(d.REMOVES[c] < d.REMOVES[told.arm] for c in cures(s))
+            assert s.arms[told.arm] == "pass" and not any(d_arms.REMOVES[c] < d_arms.REMOVES[told.arm] for c in cures(s))
         if told.kind == "not-the-transport":
             assert "pass" not in s.arms.values() and s.arms["P2P and SHM off"] == "hung" and s.clean == "fail"
             assert s.arms["interface pinned"] == "hung"
@@ -146,13 +147,13 @@ def test_what_only_several_switches_together_cure_is_never_not_the_transport_and
     assert kinds == {"p2p", "shm", "ib", "interface", "sockets", "not-the-transport", "inconclusive"}
 
 
-@given(st.sampled_from(d.FAILING), st.sampled_from(AGAIN), st.dictionaries(st.sampled_from(list(ARMS)), st.sampled_from(ARM)), st.sampled_from(CLEAN))
+@given(st.sampled_from(d_arms.FAILING), st.sampled_from(AGAIN), st.dictionaries(st.sampled_from(list(ARMS)), st.sampled_from(ARM)), st.sampled_from(CLEAN))
 def test_no_transport_is_named_beside_an_arm_that_passed_and_left_it_alone(control, after, arms, clean):
     told = decide(Outcomes(control, after, arms, clean))
-    passed = [name for name, word in arms.items() if word in ("pass", "no effect", *d.UNSURE)]
+    passed = [name for name, word in arms.items() if word in ("pass", "no effect", *d_arms.UNSURE)]
     if told.arm not in ("", "clean"):
         assert arms[told.arm] == "pass" and "no effect" not in arms.values()
-        assert set(passed) <= SEVERAL or frozenset.intersection(*(d.REMOVES[name] for name in passed))
+        assert set(passed) <= SEVERAL or frozenset.intersection(*(d_arms.REMOVES[name] for name in passed))
     assert told.kind != "not-the-transport" or not passed
 
 
@@ -160,5 +161,5 @@ def test_no_transport_is_named_beside_an_arm_that_passed_and_left_it_alone(contr
 @pytest.mark.parametrize("word", ARM)
 def test_each_arm_by_itself(arm, word):
     told = decide(Outcomes("hung", "fail", {arm: word}, "fail"))
-    wanted = {"pass": d.POINTS_TO[arm][0], "no effect": "inconclusive", "no proof": "inconclusive"}.get(word)
-    assert told.kind == (wanted or ("not-the-transport" if arm == "P2P and SHM off" and word in d.FAILING else "inconclusive"))
+    wanted = {"pass": d_arms.POINTS_TO[arm][0], "no effect": "inconclusive", "no proof": "inconclusive"}.get(word)
+    assert told.kind == (wanted or ("not-the-transport" if arm == "P2P and SHM off" and word in d_arms.FAILING else "inconclusive"))

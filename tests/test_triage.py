@@ -14,19 +14,25 @@ import jsonschema
 import papermill
 import pytest
 import score
-from nccl_runbook.case.answer import Brought, case, logs_of
-from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise, table
+from nccl_runbook.case.answer import case, logs_of
+from nccl_runbook.case.given import Brought
+from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity, verdict_of
 from nccl_runbook.core.parameters import read_cell
 from nccl_runbook.hang import judge as hang, read as hang_files
-from nccl_runbook.messages import kinds, read as reader
+from nccl_runbook.messages import lines as lines_file, read as reader
 from nccl_runbook.messages.clues import catalogue, clues, compiled
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read_ranks import EXPRESSIONS
 from nccl_runbook.report.markup import badge
 from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.hypotheses import (
+    judge_undecided as triage_undecided,
+    judge_weights as triage_weights,
+)
 from nccl_runbook.triage.judge import answer
 from processes import ROOT, quickest_s
 from pydantic import TypeAdapter
@@ -52,7 +58,7 @@ class TestEveryCause:
     def test_cause_fires_when_its_messages_are_there(self, tmp_path, cause, log, context, miss):
         logs = read(tmp_path, log, context)
         found = triage.judge(logs)
-        assert cause in [*(h.cause for h in found), *(c.id for c in triage.fits(logs, found))][:3]
+        assert cause in [*(h.cause for h in found), *(c.id for c in triage_weights.fits(logs, found))][:3]
 
     def test_cause_stays_quiet_when_a_log_only_looks_like_it(self, tmp_path, cause, log, context, miss):
         (tmp_path / "job.log").write_text(miss)
@@ -111,7 +117,7 @@ def test_the_cheap_recogniser_is_silent_on_benign_lines():
 
 def test_what_the_matcher_selects_holds_all_that_a_naive_search_finds():
     lines = list(dict.fromkeys(line for sample in SAMPLES for text in sample[1:] for line in text.splitlines()))
-    selected = kinds.matcher().may_match([line.encode() for line in lines])
+    selected = lines_file.matcher().may_match([line.encode() for line in lines])
     for index, line in enumerate(lines):
         assert {i for i, e in {**catalogue()["printed"], **EXPRESSIONS}.items() if compiled(e).search(line)} <= {*selected.get(index, ())}, line
 
@@ -331,9 +337,9 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
         if name == "there":
             assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run on the hosts of the job")[2]
             assert f"The log is of node0, and this is {socket.gethostname()}: no test is run here." in ended.stdout
-    hosts, rows = triage.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
+    hosts, rows = triage_undecided.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
     assert (hosts, rows) == ([], []), "a domain makes no other host"
-    hosts, rows = triage.there(reader.collect([str(tmp_path / "there.log")]), [])
+    hosts, rows = triage_undecided.there(reader.collect([str(tmp_path / "there.log")]), [])
     assert hosts == ["node0"] and [line for line, _, _ in rows] == ["nccl-runbook run"], "nothing known: every step, there"
 
 

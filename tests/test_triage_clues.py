@@ -5,6 +5,10 @@ import pytest
 from nccl_runbook.messages import read as reader
 from nccl_runbook.messages.clues import catalogue, says
 from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.hypotheses import (
+    judge_hypothesis as triage_hypothesis,
+    judge_weights as triage_weights,
+)
 from triage_samples import STATUS, hung
 
 W = "node0:7:7 [0] file.cc:9 NCCL WARN "
@@ -472,7 +476,7 @@ def test_an_exception_below_line_numbers_of_an_editor_is_one(tmp_path, before):
 def test_silent_corruption_is_a_complaint_and_the_name_of_a_model_is_none(tmp_path):
     """ "with no error" beside wrong data, and SlowFast beside a harmless warning."""
     logs = read(tmp_path, "x.to(1)\n", "Moving a tensor from one GPU to another results in data corruption, silently, with no warning or error")
-    assert [fit.id for fit in triage.fits(logs, triage.judge(logs))][0] == "p2p-broken-acs-iommu"
+    assert [fit.id for fit in triage_weights.fits(logs, triage.judge(logs))][0] == "p2p-broken-acs-iommu"
     warning = "[W socket.cpp:464] [c10d] The server socket cannot be initialized on [::]:9999 (errno: 97 - Address family not supported by protocol).\n"
     assert told(tmp_path, warning, "SlowFast on 2 GPUs; the training continues")[0][0] == "benign"
     assert told(tmp_path, warning, "very slow on 2 GPUs; the training continues")[:1] != [("benign", "possible")]
@@ -563,7 +567,7 @@ def test_the_same_line_with_other_numbers_hides_no_message(tmp_path, before, lin
     ("the MisconfigurationException: class\n", False), ("NVMLErrors are counted\n", False)])
 def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, failed):
     (tmp_path / "job.log").write_text("Traceback (most recent call last):\n" + line)
-    assert (triage.failed_line(reader.collect([str(tmp_path / "job.log")])) is not None) == failed
+    assert (triage_hypothesis.failed_line(reader.collect([str(tmp_path / "job.log")])) is not None) == failed
 
 
 @pytest.mark.parametrize(("log", "words", "advice"), [

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.logs import sources as log_sources
+from nccl_runbook.logs import kind as log_sources_source_kind
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.judge import answer
@@ -42,7 +42,7 @@ def test_a_log_is_taken_as_one(tmp_path, text):
 @given(head=st.binary(max_size=400) | st.text(max_size=400).map(str.encode))
 @settings(max_examples=100, deadline=None)
 def test_any_beginning_is_named_or_read(head):
-    words, is_log = log_sources.kind(head)
+    words, is_log = log_sources_source_kind.kind(head)
     assert is_log or words
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.hypotheses import judge_hypothesis as triage_hypothesis
 from triage_samples import hung
 
 RAISED = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
@@ -120,7 +121,7 @@ FAMILIES: list[tuple[str, str, str, str]] = [
 ]
 
 
-def judged(tmp_path, text: str, context: str = "") -> list[triage.Hypothesis]:
+def judged(tmp_path, text: str, context: str = "") -> list[triage_hypothesis.Hypothesis]:
     (tmp_path / "job.log").write_text(text)
     return triage.judge(reader.collect([str(tmp_path / "job.log")], context))
 

@@ -17,12 +17,18 @@ from pathlib import Path
 import pytest
 from book_samples import Running
 from hypothesis import given, settings, strategies as st
-from nccl_runbook.logs import file as log_file, sources as log_sources, text as log_text
+from nccl_runbook.logs import (
+    file as log_file,
+    source as log_sources_source,
+    sources as log_sources,
+    text as log_text,
+)
 from nccl_runbook.logs.file import Limit
-from nccl_runbook.messages import kinds, read as reader, read_ranks
+from nccl_runbook.messages import kinds, lines as lines_file, read as reader, read_ranks
 from nccl_runbook.messages.clues import catalogue, compiled
 from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.hypotheses import judge_weights as triage_weights
 from nccl_runbook.triage.judge import answer
 from processes import ROOT, quickest_s
 from triage_samples import DUPLICATE, SAMPLES, hung
@@ -61,7 +67,7 @@ def test_any_text_of_known_pieces_is_judged(tmp_path_factory, text, context):
     path.write_bytes(text.encode("utf-8", "replace"))
     logs = reader.collect([str(path)], context)
     told = triage.judge(logs)
-    assert all(h.evidence and h.title and h.remedy for h in told) and len(told) <= triage.MOST and answer(logs).findings
+    assert all(h.evidence and h.title and h.remedy for h in told) and len(told) <= triage_weights.MOST and answer(logs).findings
 
 
 @given(text=st.text(max_size=300))
@@ -106,7 +112,7 @@ def test_no_line_makes_a_reader_slow(start):
     kinds.Kinds().of("x", 1, [b"x"])  # the catalogue is read once
 
     def read() -> None:
-        log_text.said(line), log_text.pieces(line.encode()), kinds.plain(line)
+        log_text.said(line), log_text.pieces(line.encode()), lines_file.plain(line)
         kinds.Kinds().of("x", 1, [line.encode()])
 
     assert quickest_s(read, 0.1) < 0.1
@@ -357,11 +363,11 @@ def test_a_short_log_is_quoted_at_the_first_line_that_a_naive_search_finds(tmp_p
     (tmp_path / "a.log").write_text("\n".join(lines))
     seen = reader.collect([str(tmp_path / "a.log")]).seen
     for name in catalogue()["fits"]:
-        naive = next((n for n, line in enumerate(lines, 1) if compiled(catalogue()["spoken"][name]).search(kinds.plain(line))), None)
+        naive = next((n for n, line in enumerate(lines, 1) if compiled(catalogue()["spoken"][name]).search(lines_file.plain(line))), None)
         assert (seen[name].lines[0].line if name in seen else None) == naive, name
 
 
-def both_ends(path: Path) -> tuple[list[bytes], log_sources.Source]:
+def both_ends(path: Path) -> tuple[list[bytes], log_sources_source.Source]:
     """The lines that are read of one file within two seconds of computing, and how its reading went."""
     began = time.process_time()
     for source in log_sources.sources([str(path)]):
@@ -371,7 +377,7 @@ def both_ends(path: Path) -> tuple[list[bytes], log_sources.Source]:
 
 
 def test_of_a_long_log_both_ends_are_read_and_the_rest_is_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_sources, "CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr(log_sources_source, "CHUNK_BYTES", 64 << 10)
     part, path = 512 << 10, tmp_path / "long.log"
     path.write_bytes(b"first\n" + (b"x" * 99 + b"\n") * (part // 10) + b"last\n")
     for packed in (False, True):

@@ -4,9 +4,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages import read as reader
+from nccl_runbook.messages import excerpt as reader_excerpt, read as reader
 from nccl_runbook.messages.facts import Logs, Seen
-from nccl_runbook.triage import judge as triage, judge_ranks
+from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.hypotheses import (
+    judge_hypothesis as triage_hypothesis,
+    judge_weights as triage_weights,
+)
+from nccl_runbook.triage.ranks import judge_experiments
 from warm_cli import read_cli
 
 LOG = "NCCL INFO NCCL version 2.28.9+cuda13.0\n"
@@ -16,7 +21,7 @@ def judged(tmp_path, context: str) -> tuple[dict[str, str], list[str]]:
     (tmp_path / "job.log").write_text(LOG)
     logs = reader.collect([str(tmp_path / "job.log")], context)
     found = triage.judge(logs)
-    return {h.cause: h.status for h in found}, [c.id for c in triage.fits(logs, found)]
+    return {h.cause: h.status for h in found}, [c.id for c in triage_weights.fits(logs, found)]
 
 
 @pytest.mark.parametrize("cause, context", [
@@ -55,25 +60,25 @@ def test_what_fails_all_the_same_rules_its_path_out(tmp_path, cause, context):
 @pytest.mark.parametrize("outcome", ["it does not hang", "it no longer hangs", "no more crashes", "it never deadlocks", "it runs without any errors", "the hang disappears",
                                      "the error is gone"])
 def test_a_failure_that_is_denied_is_a_success(outcome):
-    told = judge_ranks.experiments(f"with NCCL_P2P_DISABLE=1 {outcome}")
+    told = judge_experiments.experiments(f"with NCCL_P2P_DISABLE=1 {outcome}")
     assert [(p.cause, p.status) for p in told] == [("p2p-broken-acs-iommu", "likely")]
 
 
 @pytest.mark.parametrize("cures", ["fixes the hang", "solved the problem", "avoids the crash", "prevents this deadlock", "got rid of the error"])
 @pytest.mark.parametrize("what, cause", [("NCCL_NVLS_ENABLE=0", "nvls-fabric-fault"), ("upgrading to NCCL 2.30.4", "nccl-bug")])
 def test_a_failure_that_is_cured_is_a_success(cures, what, cause):
-    assert [(p.cause, p.status) for p in judge_ranks.experiments(f"NCCL: {what} {cures}")] == [(cause, "likely")]
+    assert [(p.cause, p.status) for p in judge_experiments.experiments(f"NCCL: {what} {cures}")] == [(cause, "likely")]
 
 
 @pytest.mark.parametrize("words", ["NCCL_P2P_DISABLE=1 doesn't fix the hang", "NCCL_P2P_DISABLE=1 never solved the problem", "NCCL_P2P_DISABLE=1 cannot fix the hang",
                                    "with NCCL_P2P_DISABLE=1 it hangs without an error"])
 def test_a_cure_that_is_denied_is_a_failure(words):
-    assert judge_ranks.experiments(words) == [] and "p2p-broken-acs-iommu" in judge_ranks.ruled_out(words)
+    assert judge_experiments.experiments(words) == [] and "p2p-broken-acs-iommu" in judge_experiments.ruled_out(words)
 
 
 @pytest.mark.parametrize("words", ["I set NCCL_P2P_DISABLE=1 to avoid the hang", "NCCL_P2P_DISABLE=1 in order to get rid of the errors"])
 def test_what_somebody_wants_to_reach_is_no_result(words):
-    assert judge_ranks.experiments(words) == [] and judge_ranks.ruled_out(words) == set()
+    assert judge_experiments.experiments(words) == [] and judge_experiments.ruled_out(words) == set()
 
 
 @pytest.mark.parametrize("status, words", [
@@ -81,24 +86,24 @@ def test_what_somebody_wants_to_reach_is_no_result(words):
     ("possible", "with vLLM 0.16.1 the script works; with vLLM 0.17.0 it raises"), ("possible", "after upgrading to SGLang 0.5.9 it hangs"),
     ("possible", "timeout with NVSHMEM version >= 3.5.19"), ("possible", "TRL 1.2.0 or later hangs")])
 def test_two_versions_of_a_library_or_the_first_bad_one_are_a_result(status, words):
-    assert [(p.cause, p.status) for p in judge_ranks.experiments(words)] == [("framework-version-incompatible", status)]
+    assert [(p.cause, p.status) for p in judge_experiments.experiments(words)] == [("framework-version-incompatible", status)]
 
 
 def test_the_version_that_works_is_installed():
-    told = judge_ranks.experiments("fails with vLLM 0.17.0, works with vLLM 0.16.1")
+    told = judge_experiments.experiments("fails with vLLM 0.17.0, works with vLLM 0.16.1")
     assert told[0].advice.remedy[0][2] == ("pip install vllm==0.16.1",)
 
 
 @pytest.mark.parametrize("words", ["vLLM 0.20.2 hangs with TP=2", "vLLM 0.19.1 and torch 2.9.1 are installed", "upgraded to vLLM 0.17.0 and it works", "vLLM 0.16.1 works"])
 def test_a_version_that_is_only_named_is_no_result(words):
-    assert judge_ranks.experiments(words) == []
+    assert judge_experiments.experiments(words) == []
 
 
 @pytest.mark.parametrize("words", [
     "`--disable-custom-all-reduce` fixed their case, not ours", "NCCL_P2P_DISABLE=1 solved another user's problem", "NCCL_NVLS_ENABLE=0 helped in someone else's setup",
     "NCCL_P2P_DISABLE=1 worked for the other's case"])
 def test_what_helped_somebody_else_is_no_result(words):
-    assert judge_ranks.experiments(f"it hangs at init. {words}") == [] and judge_ranks.ruled_out(words) == set()
+    assert judge_experiments.experiments(f"it hangs at init. {words}") == [] and judge_experiments.ruled_out(words) == set()
 
 
 def test_several_causes_of_one_path_are_listed_and_none_is_likely(tmp_path):
@@ -111,7 +116,7 @@ def test_several_causes_of_one_path_are_listed_and_none_is_likely(tmp_path):
 @pytest.mark.parametrize("context", ["NCCL_P2P_DISABLE=1 is in the launch script", "it hangs", "hangs with torch 2.7.1, works with torch 2.6.0", "vllm 2.28 works, NCCL_DEBUG=INFO is set",
                                      "should I set NCCL_NVLS_ENABLE=0", ""])
 def test_a_setting_or_version_without_an_outcome_is_no_result(context):
-    assert judge_ranks.experiments(context) == [] and judge_ranks.ruled_out(context) == set()
+    assert judge_experiments.experiments(context) == [] and judge_experiments.ruled_out(context) == set()
 
 
 @pytest.mark.parametrize("line", ["via P2P/IPC", "via NET/Socket/0"])
@@ -126,7 +131,7 @@ def test_the_beginning_of_a_communicator_is_no_hang(tmp_path, line):
 @given(st.lists(st.sampled_from(["NCCL_P2P_DISABLE=1", "NCCL 2.28.9", "2.3", "not with", "works", "hangs", ";", ",", ".", "\n", "without", "\\", "2." * 50]), max_size=12))
 def test_any_words_are_read(words):
     context = " ".join(words)
-    assert all(p.evidence[0].text.strip() and p.cause not in judge_ranks.ruled_out(context) for p in judge_ranks.experiments(context) if p.cause != "nccl-bug")
+    assert all(p.evidence[0].text.strip() and p.cause not in judge_experiments.ruled_out(context) for p in judge_experiments.experiments(context) if p.cause != "nccl-bug")
 
 
 WELL = ':::MLLOG {"key": "run_stop", "value": null, "metadata": {"status": "success"}}\n'
@@ -210,8 +215,8 @@ def test_other_vendors_are_recognised_and_get_no_advice_for_nvidia(tmp_path, log
     (tmp_path / "job.log").write_text(log + "RuntimeError: NCCL error: unhandled cuda error\nCUDA out of memory\n")
     logs = reader.collect([str(tmp_path / "job.log")], "it crashes at start")
     found = triage.judge(logs)
-    assert bool(triage.platform(logs)) is bool(platform) and platform in triage.platform(logs)
-    advice = [*(line for h in found for r in h.remedy for line in (r.text, *r.lines)), *(h.decides.line for h in found), *(c.decides[2] for c in triage.fits(logs, found))]
+    assert bool(triage_hypothesis.platform(logs)) is bool(platform) and platform in triage_hypothesis.platform(logs)
+    advice = [*(line for h in found for r in h.remedy for line in (r.text, *r.lines)), *(h.decides.line for h in found), *(c.decides[2] for c in triage_weights.fits(logs, found))]
     assert any("nvidia-smi" in line or "nccl-runbook run" in line for line in advice) is not bool(platform)
 
 
@@ -300,7 +305,7 @@ def test_a_log_is_not_taken_for_somebodys_words(tmp_path, log):
 
 @given(st.lists(st.sampled_from([b"# A", b"## B", b"```", b"~~~", b"**C**:", b"words", b"NCCL INFO x", b"", b"\xff", b"#"]), max_size=30))
 def test_of_a_report_only_what_stands_outside_its_fences_is_words(rows):
-    assert set(reader.written(rows)) <= {row.decode("utf-8", "replace") for row in rows} - {"```", "~~~", "NCCL INFO x"}
+    assert set(reader_excerpt.written(rows)) <= {row.decode("utf-8", "replace") for row in rows} - {"```", "~~~", "NCCL INFO x"}
 
 
 @pytest.mark.parametrize("message, denied", [
@@ -312,7 +317,7 @@ def test_a_message_that_was_not_seen_is_no_evidence(tmp_path, message, denied):
 
 
 def test_the_other_version_is_installed_for_the_cuda_that_the_reporter_names(tmp_path):
-    told = judge_ranks.experiments("CUDA 13.0: hangs with NCCL 2.30.4 and works with NCCL 2.30.3")
+    told = judge_experiments.experiments("CUDA 13.0: hangs with NCCL 2.30.4 and works with NCCL 2.30.3")
     assert told[0].advice.remedy[0][2] == ("pip install --no-deps nvidia-nccl-cu13==2.30.3",)
     assert [line.text for line in told[0].evidence] == ["works with NCCL 2.30.3", "CUDA 13.0: hangs with NCCL 2.30.4"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, strategies as st
-from nccl_runbook.causes import causes as table
-from nccl_runbook.causes.causes import table as load
+from nccl_runbook.causes import variables as table_variables
+from nccl_runbook.causes.tables import table as load
 from refresh_variables import TABLE, in_guide, in_sources, missing
 
 VERSION = re.compile(r"\d+(\.\d+){0,2}")
@@ -37,12 +37,12 @@ MODULE MONITOR_INTERVAL NNODES NODE_RANK NO_PYTHON NPROC_PER_NODE RDZV_BACKEND R
 SHUTDOWN_TIMEOUT SIGNALS_TO_HANDLE STANDALONE START_METHOD TEE VIRTUAL_LOCAL_RANK""".split()
 
 
-@pytest.mark.parametrize("name", table.variables())
+@pytest.mark.parametrize("name", table_variables.variables())
 def test_each_row_is_whole(name):
-    row = table.variables()[name]
+    row = table_variables.variables()[name]
     assert re.fullmatch(r"[A-Z][A-Z0-9_]+(_get_timeout)?", name) and 3 <= len(row.means) <= 110 and not row.means.endswith(".")
     assert all(not v or VERSION.fullmatch(v) for v in (row.since, row.until, row.renamed_in))
-    assert not row.renamed_to or row.renamed_to in table.variables()
+    assert not row.renamed_to or row.renamed_to in table_variables.variables()
     assert row.default == "" or row.accepts(row.default), f"{name} does not take its own default"
     assert row.accepts("") and row.accepts("$SOMETHING")
     kind = row.values.partition(":")[0]
@@ -53,22 +53,22 @@ def test_each_row_is_whole(name):
 
 
 def test_no_name_stands_twice_and_none_is_both_read_and_unread():
-    rows = [name for key in table.readers() for name in tomllib.loads(TABLE.read_text())[key]]
-    assert len(rows) == len(set(rows)) == len(table.variables())
-    assert not set(table.unread()) & set(rows)
-    assert all(says and instead for says, instead in table.unread().values())
+    rows = [name for key in table_variables.readers() for name in tomllib.loads(TABLE.read_text())[key]]
+    assert len(rows) == len(set(rows)) == len(table_variables.variables())
+    assert not set(table_variables.unread()) & set(rows)
+    assert all(says and instead for says, instead in table_variables.unread().values())
 
 
 def test_every_documented_name_of_nccl_2_30_and_those_of_its_sources_only_are_told_apart():
-    nccl = [v for v in table.variables().values() if v.reader.key == "nccl"]
+    nccl = [v for v in table_variables.variables().values() if v.reader.key == "nccl"]
     assert sum(v.documented for v in nccl) == 113  # 112 headings of the user guide and NCCL_NET_GDR_LEVEL, whose heading names its old name
     assert sum(not v.documented and not v.until for v in nccl) > 130
     assert all(v.documented for v in nccl if v.debugging)
 
 
 def test_all_that_pytorch_2_11_reads_is_known():
-    assert [n for n in [*TORCH_2_11, *(f"PET_{p}" for p in PET)] if n not in table.variables()] == []
-    assert all(table.variables()[n].since in ("", "2.2", "2.9") for n in TORCH_2_11)
+    assert [n for n in [*TORCH_2_11, *(f"PET_{p}" for p in PET)] if n not in table_variables.variables()] == []
+    assert all(table_variables.variables()[n].since in ("", "2.2", "2.9") for n in TORCH_2_11)
 
 
 @pytest.mark.parametrize(("name", "good", "bad"), [
@@ -81,26 +81,26 @@ def test_all_that_pytorch_2_11_reads_is_known():
     ("FI_MR_CACHE_MONITOR", "userfaultfd uffd disabled", "default"), ("PET_NNODES", "1 1:4", "1-4"), ("CUDA_DEVICE_MAX_CONNECTIONS", "1 8 32", "0 64"), ("TORCH_FR_BUFFER_SIZE", "0 2000 67108864", "64MB"),
     ("NCCL_NETDEVS_POLICY", "auto MAX:2 ALL", "MAX"), ("NCCL_CTA_POLICY", "2 EFFICIENCY DEFAULT|ZERO", "3")])
 def test_values_that_are_taken_and_values_that_are_not(name, good, bad):
-    row = table.variables()[name]
+    row = table_variables.variables()[name]
     assert [v for v in good.split(" ") if not row.accepts(v)] == []
     assert [v for v in bad.split(" ") if row.accepts(v)] == []
 
 
-@given(st.sampled_from(sorted(table.variables())), st.text(max_size=40))
+@given(st.sampled_from(sorted(table_variables.variables())), st.text(max_size=40))
 def test_any_text_is_judged_without_an_error(name, value):
-    assert table.variables()[name].accepts(value) in (True, False)
-    assert table.variables()[name].values_in_words
+    assert table_variables.variables()[name].accepts(value) in (True, False)
+    assert table_variables.variables()[name].values_in_words
 
 
 @pytest.mark.parametrize(("slip", "meant"), [
     ("NCCL_IB_HCAS", "NCCL_IB_HCA"), ("NCCL_SOCKET_IFACE", "NCCL_SOCKET_IFNAME"), ("NCCL_P2P_DISABLED", "NCCL_P2P_DISABLE"), ("NCCL_SOCKET_IFNAMES", "NCCL_SOCKET_IFNAME"),
     ("TORCH_NCCL_DUMP_ON_TIMOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"), ("NCCL_FASTRAK_IFNAME", ""), ("NCCL_TIMEOUT", ""), ("NCLL_DEBUG", "NCCL_DEBUG")])
 def test_the_nearest_name_is_a_slip_of_the_pen_not_a_guess(slip, meant):
-    assert table.nearest(slip) == meant
+    assert table_variables.nearest(slip) == meant
 
 
 def test_what_is_an_enumeration_in_the_sources_is_no_variable():
-    assert "NCCL_GIN_CONNECTION_RAIL" not in table.variables()  # nccl_device/core.h of NCCL 2.30.7: a value, never asked of the environment
+    assert "NCCL_GIN_CONNECTION_RAIL" not in table_variables.variables()  # nccl_device/core.h of NCCL 2.30.7: a value, never asked of the environment
 
 
 def test_the_refreshing_script_reads_an_unpacked_tree(tmp_path):
@@ -158,11 +158,11 @@ SETTINGS = sorted({(name, value) for _, line in REMEDIES for name, value in SET.
 
 def test_a_remedy_unsets_only_names_that_somebody_reads():
     names = {name for _, line in REMEDIES for found in UNSET.findall(line) for name in found.split()}
-    assert len(names) > 15 and names - set(table.variables()) <= OF_OTHERS
+    assert len(names) > 15 and names - set(table_variables.variables()) <= OF_OTHERS
 
 
 @pytest.mark.parametrize(("name", "value"), SETTINGS)
 def test_a_remedy_sets_what_its_reader_takes_and_does_not_have_already(name, value):
-    row = table.variables()[name]
+    row = table_variables.variables()[name]
     assert row.accepts(value) and not row.until
     assert value != row.default or name in NOT_THE_DEFAULT_ALWAYS

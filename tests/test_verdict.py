@@ -28,14 +28,9 @@ from nccl_runbook.core.records import read
 from nccl_runbook.report import run as rules
 from nccl_runbook.report.run import RunFolder, info_of, write_run
 from nccl_runbook.report.tables import Cell, not_looked_at_table
-from nccl_runbook.report.verdict import (
-    RunInfo,
-    VerdictDocument,
-    fixes,
-    leading,
-    merge_causes,
-    verdict_document,
-)
+from nccl_runbook.report.verdict import fixes, merge_causes, verdict_document
+from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
+from nccl_runbook.report.verdict_sentence import leading
 from pydantic import TypeAdapter
 
 SCHEMAS = Path(nccl_runbook.__file__).parent / "schemas"

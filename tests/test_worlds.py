@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.records import Record, load, save
-from nccl_runbook.core.redact import MASK, Redactor
-from nccl_runbook.launch.engine import Tally
-from nccl_runbook.launch.interpreters import device_arguments, parse_gpus, rank_devices
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.secret_values import MASK
+from nccl_runbook.launch.gpu_lists import device_arguments, parse_gpus, rank_devices
+from nccl_runbook.launch.running import Tally
 from nccl_runbook.worlds import ask as worlds, judge as fewer_gpus
 from nccl_runbook.worlds.facts import Ladder
 from pydantic import TypeAdapter

@@ -1,7 +1,8 @@
 """Worlds as NCCL 2.28.9 on H200 leaves them, built by hand for tests of the rules."""
 from __future__ import annotations
 
-from nccl_runbook.core.facts import Gap, RankResult, World, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.worlds.facts import Arm, Arms, Trial
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 4}, {"NET/Socket": 8}

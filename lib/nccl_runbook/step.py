@@ -1,6 +1,5 @@
 """One notebook's run: its parameters, what it collects, and the record it leaves behind."""
 
-import ast
 import dataclasses
 import math
 import os
@@ -14,53 +13,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.causes import may_be_shown
+from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import Gap, World, WorldRequest, gaps_in, to_json, utc_now
+from nccl_runbook.core.facts import Gap, gaps_in, to_json, utc_now
+from nccl_runbook.core.facts_world import World, WorldRequest
 from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status, worst_first
-from nccl_runbook.core.parameters import check_names, check_range, coerce
 from nccl_runbook.core.redact import Redactor, plain
-from nccl_runbook.launch.engine import Engine, shell_line
-from nccl_runbook.launch.interpreters import NOT_HERE, choose, gpu_ranges, parse_gpus, rank_devices
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.gpu_lists import gpu_ranges, parse_gpus, rank_devices
+from nccl_runbook.launch.interpreters import NOT_HERE, choose
+from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never, sweep
+from nccl_runbook.step_parameters import outputs_root, read_parameters
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
 UNTIL_VARIABLE = "NCCL_RUNBOOK_UNTIL"  # when the runner's budget for this step ends, by time.monotonic()
 _LONGEST_WORD = 1 << 17  # bytes of one argument of a command, with its end (Linux, MAX_ARG_STRLEN)
-_INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
-
-
-def outputs_root() -> Path:
-    """``outputs/`` of the checkout that this package is installed from, else below the working directory."""
-    checkout = Path(__file__).resolve().parents[2]
-    return (checkout if (checkout / "notebooks").is_dir() else Path.cwd()) / "outputs"
-
-
-def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
-    """The cells that papermill put into this notebook."""
-    return [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
-
-
-def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The notebook's parameters, typed as its parameters cell annotates them.
-
-    Only names in a cell that papermill injected are checked against the annotated ones, so that a reader
-    in Lab may define what he likes.
-    """
-    known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
-    check_names(
-        (
-            t.id
-            for cell in injected_cells(namespace)[-1:]
-            for n in ast.parse(cell).body
-            if isinstance(n, ast.Assign)
-            for t in n.targets
-            if isinstance(t, ast.Name)
-        ),
-        known,
-    )
-    return {name: check_range(name, coerce(name, namespace[name], wanted)) for name, wanted in known.items()}
 
 
 class Step:
@@ -84,9 +53,8 @@ class Step:
         self.redactor = Redactor(os.environ)
         self.facts: dict[str, Any] = {}
         self._engine: Engine | None = None
-        self._busy_checks: dict[
-            Callable[..., Any], Callable[[], Finding | None]
-        ] = {}  # by probe: a cell may run again
+        # by probe: a cell may run again
+        self._busy_checks: dict[Callable[..., Any], Callable[[], Finding | None]] = {}
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
@@ -281,24 +249,15 @@ class Step:
             raise ValueError(
                 "trial: at least one of ops and of sizes, no number below 0, and deadline_s above 0"
             )
-        known, named = (
-            self.engine.cuda_count(),
-            gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none",
-        )
+        known = self.engine.cuda_count()
+        named = gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"
         devices: list[int | None] = (
             list(self.devices)
             if gpus is None
             else list(parse_gpus(named, len(named) + 1024 if isinstance(known, Gap) else known))
         )
-        args = [
-            "--ops",
-            ops.replace(" ", "") if isinstance(ops, str) else ",".join(ops),
-            "--sizes",
-            ",".join(map(str, sizes)),
-            "--repeats",
-            str(repeats),
-            "--leave",
-        ]
+        chosen = ops.replace(" ", "") if isinstance(ops, str) else ",".join(ops)
+        args = ["--ops", chosen, "--sizes", ",".join(map(str, sizes)), "--repeats", str(repeats), "--leave"]
         world = self.engine.run(WorldRequest("tried by hand", "check.py", devices, args, delta, deadline_s))
         self.record.tried_by_hand.append(
             {

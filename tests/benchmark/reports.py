@@ -15,7 +15,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "lib"))
 from nccl_runbook.messages.read import collect  # noqa: E402
 from nccl_runbook.search.group_testing import wilson  # noqa: E402
-from nccl_runbook.triage.judge import fits, judge  # noqa: E402
+from nccl_runbook.triage.hypotheses.judge_weights import fits  # noqa: E402
+from nccl_runbook.triage.judge import judge  # noqa: E402
 
 SURE = ("established", "likely")
 

@@ -8,9 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
-from nccl_runbook.compare import ask as compare, judge as comparison, read as arms
+from nccl_runbook.compare import (
+    ask as compare,
+    judge as comparison,
+    judge_ratio as comparison_ratio,
+    read as arms,
+)
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as environment, read as environment_probe
+from nccl_runbook.environment.libraries import judge_libraries as environment_libraries
 from nccl_runbook.sync import models
 
 pytestmark = pytest.mark.gpu
@@ -32,7 +38,7 @@ def test_a_planted_switch_among_twelve_harmless_ones_is_named(on_gpus):
 
 def test_logging_costs_nothing_that_can_be_seen(on_gpus):
     seen = compared(on_gpus, "NCCL_DEBUG=INFO", ranks=2, spec=models.spec_of("Qwen/Qwen2.5-7B", 4))
-    ratio = comparison.ratio(seen, "sync")
+    ratio = comparison_ratio.ratio(seen, "sync")
     assert 0.9 < ratio.value < 1.1 and [f.severity for f in comparison.judge(seen, environment_probe.Gap("absent"))][0] is not Severity.WARN, ratio
 
 
@@ -46,7 +52,7 @@ def changed_copy(engine, folder):
 def test_ab_names_a_libnccl_that_only_the_trainer_of_b_preloads(on_a_gpu, tmp_path):
     copy = changed_copy(on_a_gpu, tmp_path)
     ranks = environment_probe.of_arms(on_a_gpu, arms.read(".", f"@trainer preload:{copy}"))
-    found = {f.id: f for f in environment.of_libraries(ranks)}
+    found = {f.id: f for f in environment_libraries.of_libraries(ranks)}
     assert [r.name for r in ranks.roles] == ["A", "A trainer", "B", "B trainer"] and [bool(r.preloaded) for r in ranks.roles] == [False, False, False, True]
     assert f"B trainer: LD_PRELOAD is in effect: {copy}" == found["preload"].title
     assert "same version number, but different files" in found["roles-libraries-differ"].title

@@ -4,12 +4,12 @@ from __future__ import annotations
 import time
 
 import pytest
-from nccl_runbook.causes.causes import explain
-from nccl_runbook.core.facts import WorldRequest
+from nccl_runbook.causes.failed_world import explain
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine.link_limits import limit
 from nccl_runbook.search.halving import halve
-from nccl_runbook.worlds import ask_arms as arms, judge_transports as transports
+from nccl_runbook.worlds import ask_arms as arms, ask_pairs as arms_ask_pairs, judge_transports as transports
 
 pytestmark = pytest.mark.gpu
 HARMLESS = {"NCCL_IB_TIMEOUT": "22", "NCCL_IB_RETRY_CNT": "7", "NCCL_SOCKET_NTHREADS": "2", "NCCL_CROSS_NIC": "1", "NCCL_IB_TC": "106",
@@ -50,7 +50,7 @@ def test_p2p_that_the_environment_forbids_is_named_with_its_price(on_gpus, monke
 
 
 def test_a_corrupting_rank_is_named(on_gpus):
-    args = ["--ops", arms.OPS, "--sizes", "4,16777216", "--repeats", "1", "--backend", "nccl", "--fault", "corrupt@1"]
+    args = ["--ops", arms_ask_pairs.OPS, "--sizes", "4,16777216", "--repeats", "1", "--backend", "nccl", "--fault", "corrupt@1"]
     world = on_gpus.run(WorldRequest("corrupt", "check.py", every(on_gpus), args))
     assert "sent by rank 1" in explain("rank", "ranks", world, world).title
 

@@ -8,8 +8,9 @@ import time
 import nvml_shim
 import pytest
 from nccl_runbook import placement
-from nccl_runbook.causes.causes import explain
-from nccl_runbook.core.facts import Gap, WorldRequest
+from nccl_runbook.causes.failed_world import explain
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.gpus import ask as gpus, judge as gpu_visibility
@@ -20,6 +21,7 @@ from nccl_runbook.worlds import (
     ask as worlds,
     ask_arms as arms_probe,
     judge as fewer_gpus,
+    judge_control as transports_judge_control,
     judge_transports as transports,
 )
 
@@ -52,7 +54,7 @@ def test_healthy_gpus_raise_no_alarm(on_gpus):
 def test_healthy_transports_raise_no_alarm_and_the_log_proves_each_switch(on_gpus):
     arms = arms_probe.collect(on_gpus, every(on_gpus), 200, halve)
     assert severities(transports.judge(arms)) == {Severity.OK}
-    outcomes = transports.outcomes(arms)
+    outcomes = transports_judge_control.outcomes(arms)
     assert outcomes["P2P and SHM off"] == "pass" and set(arms["P2P and SHM off"].transports) <= {"NET/Socket", "NET/Socket/Shared"}
     if any(name.startswith("P2P") for name in arms["control"].transports):
         assert (outcomes["P2P off"], outcomes["SHM off"]) == ("pass", "not run")  # the control uses no SHM

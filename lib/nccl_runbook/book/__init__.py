@@ -1,28 +1,27 @@
 """Run the notebooks of a book one after the other, and keep the truth about each on disk at every moment."""
 
 import dataclasses
-import itertools
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.book.visit import Kernels, Visit, load, save
+from nccl_runbook.book.folder import Options, _folder, from_here, in_order, point_latest
+from nccl_runbook.book.kernels import Kernels
+from nccl_runbook.book.plan import Planned, UsageError
+from nccl_runbook.book.visit import Visit, load, save
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import utc_now
-from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, did_you_mean, read_cell
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.report.notebook_html import without_dead_links
 from nccl_runbook.report.run import write_run
-from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument
+from nccl_runbook.report.verdict import VERDICT_STEP
+from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 
-# what the runner itself decides: an own option says each of them
-_SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
 _DURATION = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?")
 LINE_CHARACTERS = 160
 # from the records so far and the steps that wait: which comes next; VERDICT_STEP where no other
@@ -34,37 +33,6 @@ VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a lo
 # --- which notebooks run, in which order, with which parameters: settled before anything starts
 
 
-class UsageError(ValueError):
-    """The command line asks for something that does not exist or does not fit; one sentence. Exit code 2."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """One notebook to run. ``parameters``: typed values from the command line that it declares;
-    ``record``: judged instead of a machine."""
-
-    name: str
-    source: Path
-    declared: dict[str, Parameter]
-    parameters: dict[str, Any]
-    record: Path | None = None
-
-    def budget_s(self, left_s: float) -> int:
-        """Whole seconds for this step: its own budget, or what is left of the run's."""
-        default = self.declared["budget_s"].default if "budget_s" in self.declared else left_s
-        return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
-
-    def refused(self, why: str) -> str:
-        """What the notebook says of a value that the command line gave: its ValueError begins with
-        the name or the value, or quotes the value; else "". A number alone is no quote: Python's
-        own errors are full of them."""
-        error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
-        said = error[1] if error else ""
-        words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
-        begins = said.startswith(tuple(f"{start}: " for start in (*self.parameters, *words)))
-        return said if begins or any(repr(word) in said for word in words) else ""
-
-
 def duration_s(text: str) -> float:
     """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for anything else and for nothing."""
     match = _DURATION.fullmatch(text.strip())
@@ -74,88 +42,7 @@ def duration_s(text: str) -> float:
     return float(total)
 
 
-def notebooks_in(folder: Path) -> dict[str, Path]:
-    """The notebooks of a book by step name, in the order in which they run."""
-    if not (found := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
-        raise UsageError(
-            f"no notebooks in {folder}: run from a checkout, or name the folder with --notebooks"
-        )
-    return found
-
-
-def make_plan(
-    folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str]], replayed: Sequence[Path] = ()
-) -> list[Planned]:
-    """The notebooks to run, 99-verdict last. Raises UsageError or ParameterError; touches nothing."""
-    book = notebooks_in(folder)
-    for step in steps:
-        if step not in book:
-            raise UsageError(did_you_mean("step", step, book))
-    by_step = _records_by_step(replayed, list(book))
-    wanted = set(steps) | set(by_step) or set(book)
-    names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]
-    if by_step and (missing := [n for n in steps if n != VERDICT_STEP and n not in by_step]):
-        raise UsageError(f"--record has no record of {', '.join(missing)}")
-    for name, _ in given:
-        if name in _SET_BY_OPTION:
-            raise ParameterError(f"parameter {name} is set by {_SET_BY_OPTION[name]}")
-    declared = {name: read_cell(book[name]) for name in names}
-    values = check_given(given, declared)
-    return [Planned(n, book[n], declared[n], values[n], by_step.get(n)) for n in names]
-
-
-def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Path]:
-    """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge."""
-    by_step: dict[str, Path] = {}
-    for path in paths:
-        if not (found := records.load_all(path)):
-            raise UsageError(f"{path} holds no record: the look ended before its first step")
-        for step in (record.step for record in found):
-            if step not in book or step == VERDICT_STEP:
-                raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
-            if step in by_step:
-                raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
-            by_step[step] = path.absolute()
-    return by_step
-
-
 # --- the run
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What a run is told.
-
-    ``out``: its folder, None for a new one below ``outputs``, which `latest` then points to;
-    ``budget_s``: for the whole run; ``allowance_s``: what a notebook gets beyond its own budget for starting
-    and saving, at most a tenth of ``budget_s``; ``command``: the line that repeats the run; ``began``: when
-    the budget began, by time.monotonic().
-    """
-
-    outputs: Path
-    command: str
-    out: Path | None = None
-    python: str = ""
-    gpus: str = ""
-    allow_busy: bool = False
-    budget_s: float = 300.0
-    allowance_s: float = 20.0
-    asked: tuple[str, ...] = ()
-    fail_on: str = "unknown"
-    began: float = dataclasses.field(default_factory=time.monotonic)
-
-    @property
-    def reserve_s(self) -> float:
-        return min(self.allowance_s, self.budget_s / 10)
-
-    @property
-    def left_s(self) -> float:
-        return self.budget_s - (time.monotonic() - self.began)
-
-
-def in_order(done: Sequence[records.Record], waiting: Sequence[str]) -> tuple[str, str]:
-    """Every step, by its number."""
-    return waiting[0], ""
 
 
 class Book:
@@ -370,41 +257,3 @@ def _load_pages() -> Any:
 def _one_line(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 3] + "..."
-
-
-def from_here(path: Path) -> str:
-    """Relative where it can be: a page that is passed on need not show the reader's home folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
-
-
-def _folder(options: Options) -> Path:
-    """The run's own folder, private whatever the umask; of two runs in one second one takes another name."""
-    path = (
-        options.out.absolute()
-        if options.out
-        else options.outputs.absolute() / utc_now().replace("-", "").replace(":", "")
-    )
-    for number in itertools.count(2):
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=bool(options.out))
-            return path
-        except FileExistsError:
-            if options.out or not path.is_dir():
-                raise
-        path = path.with_name(f"{path.name.partition('-')[0]}-{number}")
-
-
-def point_latest(run_dir: Path) -> Path | None:
-    """Point `latest` beside the folder to it, as a whole; `latest.txt` with its name where links cannot
-    be made. The link, or None."""
-    link = run_dir.parent / "latest"
-    temporary = Path(tempfile.mktemp(prefix=".latest.", dir=run_dir.parent))
-    try:
-        os.symlink(run_dir.name, temporary)
-        os.replace(temporary, link)
-        return link
-    except OSError:  # a file system without links, or a folder of that name
-        temporary.unlink(missing_ok=True)
-        records.write_text(run_dir.parent / "latest.txt", run_dir.name + "\n")
-        return None

@@ -9,18 +9,17 @@ import math
 import os
 import re
 import signal
-import socket
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.book.kernels import Kernels
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.interpreters import is_stopped, killed_by
-from nccl_runbook.launch.stop import Stop, own_folder, sweep
+from nccl_runbook.launch.stop import Stop
 from nccl_runbook.launch.supervised import below
 
 START_S = 120
@@ -43,80 +42,6 @@ def load() -> None:
         import IPython  # noqa: F401
         import papermill.clientwrap
         import papermill.execute  # noqa: F401
-
-
-class Kernels(contextlib.ExitStack):
-    """Where kernels get their sockets: unix sockets in a private folder, else TCP. Use as a context
-    manager; the folder goes with it.
-
-    Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and
-    cross-talk (jupyter_client 8.10).
-    """
-
-    def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
-        """``base``: a short path, as a unix socket's may not be longer than 107 bytes;
-        ``run_dir``: where this run writes."""
-        super().__init__()
-        self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
-        self.path = Path(
-            self.enter_context(
-                own_folder("nr-", base if os.access(base, os.W_OK | os.X_OK) else None, run_dir)
-            )
-        )
-        self.note = self._why_not_ipc()
-        self._count = 0
-
-    def unfinished(self) -> list[Path]:
-        """Files that runs which were killed had not finished to write."""
-        return [
-            path
-            for run_dir in self.swept
-            for name in (".verdict.json.*", ".index.html.*", ".[0-9][0-9]-*")
-            for path in Path(run_dir).glob(name)
-            if os.access(path.parent, os.W_OK)
-        ]
-
-    def _why_not_ipc(self) -> str:
-        try:
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.bind(str(self.path / "probe-socket"))
-        except OSError as error:
-            return (
-                f"kernels talk over TCP on loopback: no unix socket can be made in {self.path} "
-                f"({error.strerror or error})"
-            )
-        return ""
-
-    def config(self) -> Any:
-        """traitlets configuration of the next kernel."""
-        from traitlets.config import Config
-
-        self._count += 1
-        socket = {} if self.note else {"transport": "ipc", "ip": str(self.path / f"k{self._count}")}
-        # the file goes with the folder, even if the kernel is killed
-        return Config(
-            {"KernelManager": {"connection_file": str(self.path / f"k{self._count}.json"), **socket}}
-        )
-
-    def errors(self) -> Path:
-        """What the newest kernel itself writes to standard error; what its cells write is in the notebook."""
-        return self.path / f"k{self._count}.stderr"
-
-    def environment(self, until: float) -> dict[str, str]:
-        """The kernel's environment: the user's, without his Python and IPython start-up files (a rank,
-        which is not interactive, reads neither) and without widgets, which a page cannot show. What its warm
-        process writes goes with the folder, however both end.
-
-        ``until``: when the budget of its step ends.
-        """
-        kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
-        return {
-            **kept,
-            "NCCL_RUNBOOK_HEADLESS": "1",
-            "NCCL_RUNBOOK_UNTIL": str(until),
-            "NCCL_RUNBOOK_SCRATCH": str(self.path),
-            "IPYTHONDIR": str(self.path / "ipython"),
-        }
 
 
 class Visit:

@@ -3,54 +3,34 @@ reads only, without torch."""
 
 import dataclasses
 import os
-import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from nccl_runbook.case.gathered import Gathered, of_logs
+from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import (
     DUMPS,
-    LOGS,
     Test,
     met,
     next_test,
     sentence,
-    symptom_recognised,
     to_collect,
 )
-from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.logs.file import Limit
-from nccl_runbook.logs.sources import READ_BY_HANG, heads, kind
+from nccl_runbook.logs.kind import READ_BY_HANG
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import collect
-from nccl_runbook.plan import frameworks
-from nccl_runbook.plan.areal import Refused, newest, parse
-from nccl_runbook.report.verdict import START_STEP, RunInfo, VerdictDocument, leading, verdict_document
-from nccl_runbook.triage.judge import Answer, answer
+from nccl_runbook.report.verdict import verdict_document
+from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
+from nccl_runbook.report.verdict_sentence import START_STEP, leading
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 from nccl_runbook.triage.judge_against import Comparison, compare
-from nccl_runbook.triage.symptoms import deciding, matching
-from nccl_runbook.triage.table import all_tables
-
-
-@dataclasses.dataclass(frozen=True)
-class Brought:
-    """Sorted by what reads it. ``logs``: also dumps, stacks, archives, answers of RAS;
-    ``scripts``: launch scripts and lists of variables; ``allocations``: also launch lines;
-    ``words``: error texts and symptoms."""
-
-    logs: tuple[str, ...] = ()
-    scripts: tuple[str, ...] = ()
-    configurations: tuple[str, ...] = ()
-    records: tuple[str, ...] = ()
-    allocations: tuple[str, ...] = ()
-    pids: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,70 +40,6 @@ class Start:
 
     logs: Logs | None
     hang: Hang | None = None
-
-
-SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader waits
-_SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
-_SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
-# a misspelt extension counts behind a number or a dash: torch.cuda and socket.error are words
-_PATH = re.compile(
-    r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|"
-    r"sbatch|slurm|ya?ml)|"
-    r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}"
-)
-
-
-def sort(given: Iterable[str]) -> Brought:
-    """Everything under what it is; a path that leads nowhere is left to the reader of logs, which says so."""
-    return Brought(
-        **{
-            what: tuple(dict.fromkeys(names))
-            for what, names in grouped(pair for one in given for pair in _recognised(one)).items()
-        }
-    )
-
-
-def _recognised(given: str) -> Iterator[tuple[str, str]]:
-    if given == "-" or os.path.lexists(os.path.expanduser(given)):
-        yield from _of_path(given)
-    elif pid := re.fullmatch(r"(?:pid:)?(\d{1,8})", given):
-        yield "pids", pid[1]
-    elif _PATH.fullmatch(given):
-        yield "logs", given
-    else:
-        yield "allocations" if _is_allocation(given) else "words", given
-
-
-def _is_allocation(text: str) -> bool:
-    if " " in text:
-        return (" --" in text or "=" in text) and frameworks.of(text) is not None
-    try:
-        return bool(parse(text, newest()))
-    except Refused:
-        return "+" in text and ":" in text  # somebody meant one
-
-
-def _of_path(path: str) -> Iterator[tuple[str, str]]:
-    """A file under what it is; a folder as a whole where it holds nothing but logs and dumps."""
-    if path == "-":
-        yield "logs", path
-        return
-    until = time.monotonic() + SORT_S
-    inside = [(_of_file(name, head), name) for name, head in heads(path) if time.monotonic() < until]
-    is_folder = os.path.isdir(os.path.expanduser(path))
-    if is_folder and (all(what == "logs" for what, _ in inside) or time.monotonic() > until):
-        yield "logs", path
-    else:
-        yield from inside if is_folder else ((what, path) for what, _ in inside)
-
-
-def _of_file(name: str, head: bytes) -> str:
-    words, is_log = kind(head)
-    if words.startswith("a record of this runbook"):
-        return "records"
-    if name.endswith(_SCRIPTS) or _SHELL.match(head) or words.startswith("variables"):
-        return "scripts"
-    return "configurations" if name.endswith(_CONFIGURATIONS) else "logs"
 
 
 LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
@@ -148,62 +64,7 @@ def hang_of(logs: Logs, paths: Sequence[str] | str, limit: Limit) -> Hang | None
     return collect_hang(paths, limit)
 
 
-@dataclasses.dataclass(frozen=True)
-class Dumps:
-    """``sentence``: as `hang` says it; ``next``: what to collect next, or ""."""
-
-    sentence: str
-    finding: Finding
-    tables: list[object]
-    next: str = ""
-
-
-def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
-    """What `hang` says of them, None without any, or where an old record holds none; and the logs, in which
-    these files count as read."""
-    if hang is None or isinstance(hang, Gap):
-        return None, logs
-    from nccl_runbook.hang.judge import hang_told, judge
-    from nccl_runbook.hang.table import tables
-
-    told = judge(hang)
-    sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
-    dumps = Dumps(
-        f"{told.kind}: {told.sentence}{sure}",
-        hang_told(told, hang.logs.launcher),
-        tables(hang, told.culprits),
-        told.decides,
-    )
-    files = [
-        dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f
-        for f in logs.files
-    ]
-    return dumps, dataclasses.replace(logs, files=files)
-
-
 SETTINGS, PLAN = "02-environment", "plan"
-
-
-@dataclasses.dataclass(frozen=True)
-class Gathered:
-    """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any;
-    ``steps``: those that decide the symptom; ``variables``: that scripts set."""
-
-    records: list[Record]
-    logs: Answer | None = None
-    dumps: Dumps | None = None
-    steps: tuple[str, ...] = ()
-    variables: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Of every subject."""
-        return [finding for record in self.records for finding in record.findings]
-
-    @property
-    def fits(self) -> tuple[Cause, ...]:
-        """Causes that fit the symptom and no line shows."""
-        return self.logs.fits if self.logs and not self.dumps else ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -316,37 +177,6 @@ def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = (
     )
 
 
-def of_logs(
-    logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None, good: str = "", bad: str = ""
-) -> Gathered:
-    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that
-    neither repeats the other.
-
-    ``compared``: with a good run; ``good`` and ``bad``: names of the logs compared."""
-    dumps, logs = dumps_of(hang, logs)
-    given = answer(logs, compared, good, bad, dumps.next if dumps else None)
-    words = logs.context.splitlines()
-    records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
-    if (
-        logs.context or not dumps or any(f.lines for f in logs.files)
-    ):  # nobody named a log: that none was read is not missed
-        unread = [f.title for f in given.findings if f.id == "log-not-read"]
-        symptoms = (
-            []
-            if given.hypotheses or dumps
-            else dict.fromkeys(symptom for line in words for symptom in matching(line))
-        )
-        records.append(
-            of_findings(
-                LOGS,
-                [*given.findings, *map(symptom_recognised, symptoms)],
-                all_tables(given),
-                not_seen=unread,
-            )
-        )
-    return Gathered(records, given, dumps, tuple(deciding(words)))
-
-
 def of_start(start: Start) -> Case:
     """The answer to what 00-start was given."""
     nothing = Gathered(
@@ -391,8 +221,8 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
     named = (*brought.allocations, *brought.scripts, *brought.configurations)
     if not named:
         return
+    from nccl_runbook.plan.allocation.areal_rules import newest
     from nccl_runbook.plan.answer import Plan, plans_of
-    from nccl_runbook.plan.areal import newest
     from nccl_runbook.plan.groups import Site
     from nccl_runbook.plan.table import groups_tables
 

@@ -5,13 +5,17 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from nccl_runbook.causes.causes import causes, for_launcher, table, variables, version
+from nccl_runbook.causes.causes import causes, for_launcher
+from nccl_runbook.causes.tables import table, version
+from nccl_runbook.causes.variables import variables
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, leading, verdict_document
-from nccl_runbook.triage.judge import Decides
+from nccl_runbook.report.verdict import VERDICT_STEP, verdict_document
+from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
+from nccl_runbook.report.verdict_sentence import leading
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides
 from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"

@@ -11,8 +11,9 @@ from nccl_runbook.case.judge import LOGS, plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import MOST_QUOTED, UNDECIDED, WHO, Evidence, Finding, Remedy, Severity
-from nccl_runbook.report.tables import Cell, Table, macros
-from nccl_runbook.report.verdict import Cause
+from nccl_runbook.report.pictures import macros
+from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.report.verdict_document import Cause
 
 SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 NOT_READ = ("log-not-read", "not-read", "not-planned")  # of what was named

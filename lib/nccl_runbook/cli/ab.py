@@ -12,7 +12,12 @@ import typer
 
 from nccl_runbook.book import duration_s
 from nccl_runbook.cli import answer
-from nccl_runbook.compare import ask as compare, judge as comparison, read as reader
+from nccl_runbook.compare import (
+    ask as compare,
+    judge as comparison,
+    judge_ratio as comparison_ratio,
+    read as reader,
+)
 from nccl_runbook.compare.facts import Comparison
 from nccl_runbook.compare.table import tables as tables_of
 from nccl_runbook.core.facts import Gap
@@ -22,7 +27,8 @@ from nccl_runbook.environment import read as environment
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine, EngineError
-from nccl_runbook.launch.interpreters import NOT_HERE, choose, rank_devices
+from nccl_runbook.launch.gpu_lists import rank_devices
+from nccl_runbook.launch.interpreters import NOT_HERE, choose
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 
@@ -195,8 +201,8 @@ def _tell(
 def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
     ratios = [
         {"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
-        for n in comparison.names(seen)
-        for r in [comparison.ratio(seen, n)]
+        for n in comparison_ratio.names(seen)
+        for r in [comparison_ratio.ratio(seen, n)]
         if r
     ]
     rows = [

@@ -19,7 +19,8 @@ from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patter
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD, waits
-from nccl_runbook.report.tables import FOLDER, Table
+from nccl_runbook.report.pictures import FOLDER
+from nccl_runbook.report.tables import Table
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
 # a line to run next
@@ -246,7 +247,8 @@ def page_of(
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top.
     ``software``: what was judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
     from nccl_runbook.core.records import Judged, of_findings
-    from nccl_runbook.report.verdict import RunInfo, verdict_document
+    from nccl_runbook.report.verdict import verdict_document
+    from nccl_runbook.report.verdict_document import RunInfo
 
     shown = of_findings(step, findings, tables, Judged(**(software or {})), not_seen)
     document = verdict_document(

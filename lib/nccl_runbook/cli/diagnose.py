@@ -6,12 +6,14 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any
 
-from nccl_runbook.case.answer import Brought, Case, Gathered, case, gather, sort
+from nccl_runbook.case.answer import Case, case, gather
+from nccl_runbook.case.gathered import Gathered
+from nccl_runbook.case.given import Brought, sort
 from nccl_runbook.case.table import text
 from nccl_runbook.cli import answer
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
-from nccl_runbook.logs.sources import piped
+from nccl_runbook.logs.source import piped
 
 EPILOG = (
     "Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch   or   nccl-runbook diagnose 'hangs "

@@ -8,7 +8,7 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import WHO, Finding, exit_code, verdict_of
-from nccl_runbook.hang import judge as rules
+from nccl_runbook.hang import judge as rules, judge_silence as rules_silence
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.read import collect
 from nccl_runbook.hang.table import tables
@@ -55,7 +55,7 @@ def hang(
     )
 
 
-def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str, Any]:
+def document(seen: Hang, told: rules_silence.Told, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
     return {
         "schema": "nccl-runbook/hang/1",
@@ -69,7 +69,7 @@ def document(seen: Hang, told: rules.Told, verdict: str, code: int) -> dict[str,
     }
 
 
-def text(seen: Hang, told: rules.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
+def text(seen: Hang, told: rules_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
     lines = [f"{told.kind}: {sentence}", ""]
     lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]

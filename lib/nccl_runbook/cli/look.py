@@ -19,6 +19,7 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.judge_hosts import together
+from nccl_runbook.hang.live.ranks.judge_picture import RankView
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.hang.table import looked_table
 from nccl_runbook.launch import stop
@@ -174,5 +175,5 @@ def _job(picture: rules.Picture) -> dict[str, Any]:
     }
 
 
-def _who(view: rules.RankView) -> dict[str, Any]:
+def _who(view: RankView) -> dict[str, Any]:
     return {"rank": view.rank, "host": view.host, "pid": view.pid}

@@ -10,7 +10,8 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, Identity
 from nccl_runbook.core.findings import verdict_of
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.plan import areal as knowledge, judge as rules_of_plans
+from nccl_runbook.plan import judge as rules_of_plans
+from nccl_runbook.plan.allocation import areal_rules as knowledge_rules
 from nccl_runbook.plan.answer import FOREIGN, Plan, plans_of
 from nccl_runbook.plan.groups import LAUNCHERS, Site
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
@@ -60,7 +61,7 @@ def plan(
     if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
         answer.leave(f"--launcher must be one of {', '.join(LAUNCHERS)}, and --update one of xccl, disk")
     try:
-        rules = knowledge.at(areal) if areal else knowledge.newest()
+        rules = knowledge_rules.at(areal) if areal else knowledge_rules.newest()
         seen = _devices() if check_devices else None
         # 0 and "" where the command line says nothing
         plans, left_out = plans_of(target, Site(gpus or len(seen or ()), launcher, nodes, update), rules)

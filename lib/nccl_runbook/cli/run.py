@@ -15,24 +15,17 @@ from typing import Annotated, TextIO
 
 import typer
 
-from nccl_runbook.book import (
-    Book,
-    Choice,
-    Options,
-    Planned,
-    UsageError,
-    duration_s,
-    from_here,
-    in_order,
-    make_plan,
-)
+from nccl_runbook.book import Book, Choice, duration_s
+from nccl_runbook.book.folder import Options, from_here, in_order
+from nccl_runbook.book.plan import Planned, UsageError, make_plan
 from nccl_runbook.cli import answer
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.core.share import learn
 from nccl_runbook.logs import file as log_file
-from nccl_runbook.logs.sources import LEARNT_BYTES, sources
-from nccl_runbook.report.verdict import START_STEP
+from nccl_runbook.logs.source import LEARNT_BYTES
+from nccl_runbook.logs.sources import sources
+from nccl_runbook.report.verdict_sentence import START_STEP
 
 EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
@@ -194,8 +187,9 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge
     records, or where no rank starts."""
     from nccl_runbook.launch import command, stop
-    from nccl_runbook.launch.interpreters import choose, gpu_ranges
-    from nccl_runbook.plan import areal as allocation
+    from nccl_runbook.launch.gpu_lists import gpu_ranges
+    from nccl_runbook.launch.interpreters import choose
+    from nccl_runbook.plan.allocation import areal_rules as allocation_rules
     from nccl_runbook.sync import ask as sync, models
 
     stop.end()  # until the runner takes over: the interpreter that is asked dies too
@@ -204,7 +198,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
         "model": models.find,
         "methods": sync.methods_of,
         "figure": command.compiled,
-        "areal": lambda tag: tag and allocation.at(tag),
+        "areal": lambda tag: tag and allocation_rules.at(tag),
     }
     try:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:

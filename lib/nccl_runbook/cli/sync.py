@@ -19,7 +19,8 @@ from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.plan.answer import check, intend, intention
 from nccl_runbook.plan.table import intended_tables
 from nccl_runbook.report.tables import StepView, Table
-from nccl_runbook.report.verdict import RunInfo, verdict_document
+from nccl_runbook.report.verdict import verdict_document
+from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.step import Step
 from nccl_runbook.sync import ask as probe, judge as weight_sync, models, read_trace as sync_trace
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table

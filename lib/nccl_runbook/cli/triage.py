@@ -6,14 +6,16 @@ import gc
 import sys
 from typing import Annotated, Any
 
-from nccl_runbook.case.answer import Brought, Case, Dumps, case, logs_of
+from nccl_runbook.case.answer import Case, case, logs_of
+from nccl_runbook.case.gathered import Dumps
+from nccl_runbook.case.given import Brought
 from nccl_runbook.case.table import text as answer_text
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import UNDECIDED, Evidence
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.logs.sources import piped
-from nccl_runbook.triage.judge import Decides, Hypothesis, platform
+from nccl_runbook.logs.source import piped
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform
 from nccl_runbook.triage.table import against_table, ranks_table, there_tables, unknown_table
 
 EPILOG = (

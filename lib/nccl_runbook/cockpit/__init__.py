@@ -15,9 +15,11 @@ from typing import Any
 from nccl_runbook.case.answer import Case
 from nccl_runbook.case.table import Answer, plan_table
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.report.tables import FOLDER, Line
-from nccl_runbook.report.verdict import START_STEP
-from nccl_runbook.step import HEADLESS_VARIABLE, injected_cells, outputs_root
+from nccl_runbook.report.pictures import FOLDER
+from nccl_runbook.report.tables import Line
+from nccl_runbook.report.verdict_sentence import START_STEP
+from nccl_runbook.step import HEADLESS_VARIABLE
+from nccl_runbook.step_parameters import injected_cells, outputs_root
 
 BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
 

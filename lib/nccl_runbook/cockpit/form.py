@@ -18,61 +18,20 @@ from typing import Any
 
 import ipywidgets as w
 
-from nccl_runbook.case.answer import Brought, Case, Gathered, case as add_up, gather, sort
+from nccl_runbook.case.answer import Case, case as add_up
+from nccl_runbook.case.gathered import Gathered
+from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.case.table import card
 from nccl_runbook.cockpit import arguments, command_line, notebooks_here
+from nccl_runbook.cockpit.given import items, read
 from nccl_runbook.cockpit.run_process import RUN, RunProcess
-from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.launch.interpreters import gpu_ranges
-from nccl_runbook.look import live
-from nccl_runbook.report.tables import macros
-from nccl_runbook.step import RUN_DIR_VARIABLE, outputs_root
+from nccl_runbook.launch.gpu_lists import gpu_ranges
+from nccl_runbook.report.pictures import macros
+from nccl_runbook.step import RUN_DIR_VARIABLE
+from nccl_runbook.step_parameters import outputs_root
 from nccl_runbook.triage.symptoms import step_texts, symptoms
-
-GAP_S = 10.0  # between two looks at a process, as the command line has it
-
-
-def items(given: str, root: Path, pasted: Path) -> list[str]:
-    """Each path, absolute; a line that is none, as it is; several such lines, which are a log, as one file.
-
-    ``root``: the folder that relative paths start from; ``pasted``: where the lines of a log are written.
-    """
-    paths: list[str] = []
-    rest: list[str] = []
-    for line in filter(str.strip, given.splitlines()):
-        named = _paths(line.strip(), root)
-        paths += named
-        rest += [] if named else [line]
-    if len(rest) < 2 or not any(" " in line.strip() for line in rest):
-        return [*paths, *map(str.strip, rest)]
-    write_text(pasted, Redactor(os.environ).text("\n".join([*rest, ""])))
-    return [*paths, str(pasted)]
-
-
-def _paths(line: str, root: Path) -> list[str]:
-    """The paths that a line names, blanks between them as in a shell; none if the line is a text."""
-    try:
-        words = [line] if os.path.lexists(root / os.path.expanduser(line)) else shlex.split(line)
-        paths = [root / os.path.expanduser(word) for word in words]
-        there = [os.path.lexists(path) for path in paths]
-    except (ValueError, OSError):  # a quote that does not close, a zero byte
-        return []
-    named = any(there) and all(here or "/" in word for here, word in zip(there, words, strict=True))
-    return [str(path) for path in paths] if named else []
-
-
-def read(words: Sequence[str]) -> tuple[Brought, Gathered]:
-    """Sorted, and judged. Raises ValueError for a path that leads nowhere, and for what cannot be read."""
-    if not words:
-        return Brought(), Gathered([])
-    brought = sort(words)
-    for path in brought.logs:
-        if not os.path.lexists(os.path.expanduser(path)):
-            raise ValueError(f"there is no file {path}")
-    return brought, gather(brought, None, 0, lambda pids: live.look(live.checked_pids(pids), GAP_S, str))
-
 
 PAUSE_S = 0.05  # without a key: then what was typed is answered
 WARM = "ncclSystemError"  # any error text: it loads what reads and judges
@@ -294,9 +253,8 @@ class Cockpit:
         with _lock:
             refused = self._refused()
             at_work = _latest is not None and _latest.at_work
-            run = (
-                _latest if at_work or _latest is None or _latest.about == self.asked else None
-            )  # no answer to another question
+            # no answer to another question
+            run = _latest if at_work or _latest is None or _latest.about == self.asked else None
             self.buttons["try"].disabled = bool(refused) or at_work
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
@@ -308,8 +266,9 @@ class Cockpit:
                 "seconds": seconds,
                 "run": run or _latest,
                 "other": run is not _latest,
+                # what is ticked now is not what runs
                 "expected": seconds if run and run.about == self.asked else 0,
-            }  # what is ticked now is not what runs
+            }
             cells = macros("cells.html.j2")
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))

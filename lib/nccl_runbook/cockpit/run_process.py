@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core.records import Record, RecordError, load, read
-from nccl_runbook.report.verdict import AT_WORK, START_STEP, VerdictDocument
+from nccl_runbook.report.verdict_document import AT_WORK, VerdictDocument
+from nccl_runbook.report.verdict_sentence import START_STEP
 
 LINES_KEPT = 200
 LINE_CHARACTERS = 400

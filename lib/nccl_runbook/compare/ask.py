@@ -11,7 +11,8 @@ from typing import Any
 
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
 from nccl_runbook.compare.read import Env, only_set
-from nccl_runbook.core.facts import TIMED_OPS, Gap, WorldRequest
+from nccl_runbook.core.facts import TIMED_OPS, Gap
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import never

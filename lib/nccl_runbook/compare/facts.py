@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from nccl_runbook.core.facts import Gap, Sample
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import Sample
 
 NOT_SET, HIDDEN = "not set", "set, not shown"
 

@@ -17,10 +17,11 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nccl_runbook.causes.causes import may_be_shown
+from nccl_runbook.causes.variables import may_be_shown
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.redact import Redactor, sounds_secret
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.secret_values import sounds_secret
 from nccl_runbook.environment.read_file import MOST_BYTES, assigned, is_dump
 from nccl_runbook.logs.file import text_of
 

@@ -13,16 +13,23 @@ import html
 import io
 import json
 import os
-import pkgutil
 import re
 import sys
-from typing import Any, Dict, List, Mapping, Match, Pattern
+from typing import Any, List, Mapping, Pattern
 from urllib.parse import quote
 
+from nccl_runbook.core.secret_values import (
+    _SECRET_NAME,
+    HARMLESS,
+    MASK,
+    NAMES,
+    TABLES,
+    is_secret,
+    looks_random,
+)
 from nccl_runbook.core.share import compiled, learn, shared
 
 LONGEST = 4096  # characters of a secret or a name
-MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 KINDS = {
     "variable": "value of a secret variable",
     "named": "value behind a telling name",
@@ -36,36 +43,17 @@ OWN_PATTERNS = "NCCL_RUNBOOK_REDACT"  # names the file of --redact, for notebook
 _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
 
 
-def _tables() -> Dict[str, Dict[str, str]]:
-    """The sections of secrets.toml; each row is one line."""
-    parts = re.split(
-        r"(?m)^\[(\w+)\]$", (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode()
-    )
-    row = re.compile(r"(?m)^\"?([^\"#\n]+?)\"? = '([^'\n]*)'")
-    return {name: dict(row.findall(rows)) for name, rows in zip(parts[1::2], parts[2::2])}
-
-
-_TABLES = _tables()
-_NAMES = _TABLES["name"]
-_HINTS = _NAMES["hint"].split("|")
-_BETWEEN = r"(?:(?<=[a-z])(?=[A-Z])|{})"  # two words of a name
-_WORD = _BETWEEN.format("(?<![A-Za-z])") + f"(?i:{_NAMES['word']})" + _BETWEEN.format("(?![A-Za-z])")
-_SURE = f"^(?!.*(?i:{_NAMES['innocent']}))(?=.*(?i:{_NAMES['anywhere']})|.*{_WORD})"
-SECRET_NAME = f"(?:{_SURE}|{_NAMES['variable']})"
-_SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
-_GAP_NAME = re.compile(f"(?!(?i:{_NAMES['alone']})$){_SURE}")
-_HARMLESS = re.compile(f"(?i:{_TABLES['value']['harmless']})", re.DOTALL)
-_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
+_HINTS = NAMES["hint"].split("|")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, or behind an escape
 _CUT = r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026)"  # as a program shows the beginning of a token
 _TOKENS = {
     word: f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|{_CUT})"
-    for word, rest in _TABLES["token"].items()
+    for word, rest in TABLES["token"].items()
 }
 _BEFORE_VALUE = [
-    (word, _START + lead) for words, lead in _TABLES["argument"].items() for word in words.split("|")
+    (word, _START + lead) for words, lead in TABLES["argument"].items() for word in words.split("|")
 ]
 _PEM = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)"
@@ -100,11 +88,6 @@ _GAP = re.compile(
     r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}[|\u2502\u2503]\s{0,60}`?|"
     r"\t{1,8}|\s{2,60}"
     r"| ?\.{3,99} |</t[dh]>\s{0,12}<td>|\s{0,4}==\s{0,4})|[ ,;])(?=[^\s|])"
-)
-_NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
-# more than a word and its number, such as node12
-_SHUFFLED = re.compile(
-    r"[^\s|]{0,99}?(?=[A-Za-z0-9]{10})(?:[A-Za-z]{1,99}\d{1,99}[A-Za-z]|\d{1,99}[A-Za-z]{1,99}\d)"
 )
 _OPENS = r"(?:\w{1,40}\()?[bruf]{0,2}"  # SecretStr(b'
 _VALUE = re.compile(
@@ -167,26 +150,6 @@ def escaped(text: str) -> str:
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-@functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
-def sounds_secret(name: str) -> bool:
-    """Whether a variable of that name usually holds a secret."""
-    return bool(_SECRET_NAME.search(name))
-
-
-def is_secret(name: str, value: str) -> bool:
-    """Whether this value under that name is a secret: not a number, a word of a program,
-    or what stands for a value."""
-    # behind a mask: the rest of a header that was cut short by it
-    is_value = (
-        re.match(r"\[redacted:\w+\][;,]?\s{0,4}[\w.-]{1,64}=", value)
-        if value.startswith(MASK)
-        else not _HARMLESS.fullmatch(value)
-    )
-    return (
-        bool(is_value) and sounds_secret(name) and bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
-    )
-
-
 def masked(text: str) -> str:
     """What was masked in a text, by kind and count; "" for nothing."""
     return ", ".join(
@@ -217,15 +180,6 @@ def _written(character: str) -> str:
     return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
 
 
-def _looks_random(lead: Match[str]) -> bool:
-    """Whether what stands behind this gap is no word of a sentence or a table: it holds a digit, and after
-    a name that a sentence may hold, too, it is no numbered word."""
-    name = lead["name"][-80:]
-    is_field = lead["column"] or name.isupper() or "passw" in name.lower()
-    look = _NUMBERED.match(lead.string, lead.end()) if is_field else _SHUFFLED.match(lead.string, lead.end())
-    return bool(look and _GAP_NAME.search(name))
-
-
 def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
     leads = []
@@ -246,7 +200,7 @@ def _values(text: str) -> str:
                 if _SECRET_NAME.search(found["name"][-80:])
             ]
             leads += [
-                (found.end(), "named", found) for found in _GAP.finditer(text, *span) if _looks_random(found)
+                (found.end(), "named", found) for found in _GAP.finditer(text, *span) if looks_random(found)
             ]
     parts: List[str] = []
     done = 0
@@ -259,7 +213,7 @@ def _values(text: str) -> str:
             end = _HEADER.match(text, begin).end()
         words = re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
         if any(
-            is_secret(lead["name"][-80:], word) if kind == "named" else not _HARMLESS.fullmatch(word)
+            is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
             for word in words
         ):
             parts += [text[done:begin], _mask(kind)]

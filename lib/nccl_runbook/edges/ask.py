@@ -4,7 +4,8 @@ import dataclasses
 import time
 from typing import Dict, List, Optional, Union
 
-from nccl_runbook.core.facts import Gap, RankResult, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult, WorldRequest
 from nccl_runbook.edges.facts import FAILED, HUNG, RIGHT, WRONG, Edge, Edges
 from nccl_runbook.launch.engine import Engine
 

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from nccl_runbook.causes.causes import is_kept, variables
+from nccl_runbook.causes.variables import is_kept, variables
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.share import learn

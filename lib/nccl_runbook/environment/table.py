@@ -1,6 +1,6 @@
 """Tables of an environment: what is set and who reads it, and which libnccl each process has."""
 
-from nccl_runbook.causes.causes import unread, variables
+from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.report.tables import Cell, Table, titled

@@ -6,7 +6,8 @@ import sys
 import time
 from typing import Any, Optional
 
-from nccl_runbook.core.facts import Gap, RankResult, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult, WorldRequest
 from nccl_runbook.launch.warm_link import source_of
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine.facts import CudaView, Machine, Surroundings, from_json

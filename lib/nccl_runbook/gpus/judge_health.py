@@ -5,7 +5,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from nccl_runbook.causes.causes import table, usual, version
+from nccl_runbook.causes.causes import usual
+from nccl_runbook.causes.tables import table, version
 from nccl_runbook.core.facts import Gap, grouped, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.machine.facts import Ecc, Fabric, Machine, Mig, NvLinks, NvmlGpu, NvmlView, RemappedRows

@@ -1,57 +1,21 @@
 """The ranks that the records name: one function for each way in which a rank is proven not to have come."""
 
-import dataclasses
 import re
-from textwrap import shorten
 
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
-from nccl_runbook.hang.facts import Group, Hang, Op
-from nccl_runbook.hang.judge_graph import (
-    Graph,
-    Wait,
-    against_habit,
-    called,
-    frame_of,
-    frames_of,
-    group_name,
-    is_elsewhere,
-    not_started,
-    odd_ones,
-    seen_in,
-    source_of,
-    stragglers,
-    strays,
-    stuck,
-    top_of,
-    track_of,
-)
-from nccl_runbook.hang.live.facts import RasAnswer, RasCommunicator, RasRank
-from nccl_runbook.hang.live.judge_ranks import apart
-from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import ECHO, LAST_WORDS, LOST
-from nccl_runbook.messages.judge import raised_first
+from nccl_runbook.hang.facts import Group, Hang
+from nccl_runbook.hang.judge_ended import Accused, _ended
+from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, source_of, track_of
+from nccl_runbook.hang.judge_odd import against_habit, not_started, odd_ones, stragglers, strays, stuck
+from nccl_runbook.hang.judge_stacks import frame_of, frames_of, is_elsewhere, seen_in, top_of
+from nccl_runbook.messages.clues import ECHO, LOST
 
 _WAITS_INSIDE = re.compile(
     r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b"
 )
 _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distributed/")
 RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both outputs to nccl-runbook hang"
-
-
-@dataclasses.dataclass(frozen=True)
-class Accused:
-    """One rank that did not come, or called something else. ``frame``: where it was, "" if unknown;
-    ``doubtful``: possible at most."""
-
-    rank: int
-    kind: str
-    says: str
-    frame: str
-    evidence: tuple[Evidence, ...]
-    op: Op | None = None
-    group: str = ""
-    doubtful: bool = False
 
 
 def accuse(hang: Hang, found: Graph) -> list[Accused]:
@@ -98,53 +62,6 @@ def _elsewhere(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
     return grouped(
         (rank, wait) for wait in found.all() if not wait.p2p for rank in wait.perhaps if seen.get(rank)
     )
-
-
-def _ended(hang: Hang, found: Graph) -> list[Accused]:
-    """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
-    waited, first = {r for w in found.all() for r in w.on | w.perhaps}, raised(hang)
-    return [
-        *(
-            Accused(
-                line.rank,
-                "dead",
-                f"ended with its own error: {shorten(line.text, 120, placeholder=' ...')}",
-                frame_of(hang, line.rank),
-                (quoted(line),),
-            )
-            for line in first
-            if line.rank is not None and (line.rank in waited if hang.dumps else len(first) == 1)
-        ),
-        *(
-            Accused(stack.rank, "stopped", "is stopped (process state T)", top_of(stack), (seen_in(stack),))
-            for stack in hang.stacks
-            if stack.state[:1] in ("T", "t") and stack.rank in waited
-        ),
-    ]
-
-
-def quoted(line: LogLine) -> Evidence:
-    return Evidence(line.text, f"{line.file} line {line.line}")
-
-
-def raised(hang: Hang) -> list[LogLine]:
-    """The first error of a rank's own, and those that may have come before it as far as the clocks of their
-    hosts tell. Beside dumps others need not have said anything: who left none, and whose log ends with its
-    error, is gone. One that goes on was handled."""
-    told = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
-    alive = {d.rank for d in hang.dumps}
-    gone = [
-        (r.first_error, r.last)
-        for r in hang.logs.ranks
-        if alive and r.rank not in alive and r.first_error and r.last and not r.warned
-    ]
-    return told or [
-        e
-        for e, last in gone
-        if last.file == e.file
-        and (last.line == e.line or LAST_WORDS.search(last.text))
-        and not ECHO.search(e.text)
-    ]
 
 
 def _different(hang: Hang) -> list[Accused]:
@@ -342,113 +259,3 @@ def slow(hang: Hang) -> list[Accused]:
 # A rank's number in a communicator is its number in the job only if the communicator spans the job.
 # One answer shows no standstill, so whatever rests on a single answer is possible at most. An answer without
 # a majority does not show which side is wrong.
-
-
-def by_ras(answers: list[RasAnswer]) -> list[Accused]:
-    """Ranks that RAS lost; if it lost none, those that are apart from most in every
-    communicator where ranks differ."""
-    numbers = {
-        _who(c, r): r.rank
-        for a in answers
-        for c in a.communicators
-        if c.size == a.gpus
-        for r in c.ranks
-        if r.rank >= 0
-    }
-    return [
-        Accused(
-            numbers[who],
-            kind,
-            says,
-            "",
-            (Evidence(f"rank {numbers[who]} {says}", f"NCCL RAS, {answers[-1].source}"),),
-            doubtful=doubtful,
-        )
-        for who, (kind, says, doubtful) in (_lost(answers) or _suspects(answers)).items()
-        if who in numbers
-    ]
-
-
-def ras_unclear(answers: list[RasAnswer]) -> str:
-    """Why no rank is named."""
-    suspects = _lost(answers) or _suspects(answers)
-    calls = sorted({row.call for c in answers[-1].communicators for row in apart(c.ranks)})
-    if suspects:
-        return "; ".join(
-            [
-                *(f"{' '.join(map(str, who))}: {says}" for who, (_, says, _) in suspects.items()),
-                "their ranks in the job are unknown.",
-            ]
-        )
-    if calls and not _moved(answers):
-        return (
-            f"ranks launched different numbers of {', '.join(calls)}: "
-            "NCCL's RAS cannot show which side is wrong."
-        )
-    return "NCCL's RAS shows no lost rank, and no rank whose counts differ while nothing moves."
-
-
-def _who(communicator: RasCommunicator, rank: RasRank) -> tuple:
-    """The same for one GPU of one process in all communicators, if RAS named the process."""
-    return (
-        ("process", rank.pid, "on", rank.host, "GPU", rank.nvml_index)
-        if rank.pid
-        else ("rank", rank.rank, "of communicator", communicator.id)
-    )
-
-
-def _lost(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
-    """Ranks that are missing where at least as many answer: of two halves of a network each
-    takes the other for lost."""
-    return {
-        _who(c, r): (
-            "dead" if r.missing == "considered dead" else "unknown",
-            f"is missing in communicator {c.id}: {r.missing}",
-            True,
-        )
-        for answer in answers[-1:]
-        for c in answer.communicators
-        for lost in [[r for r in c.ranks if r.missing]]
-        if 2 * len(lost) <= c.size
-        for r in lost
-    }
-
-
-def _suspects(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
-    """Who waits in one communicator may be late in another one, so a suspect is apart in all of them."""
-    seen = grouped((c.id, c) for answer in answers for c in answer.communicators)
-    suspects = []
-    for c in answers[-1].communicators if answers and not _moved(answers) else []:
-        rows = grouped(
-            (_who(c, rank), (row, rank))
-            for row in apart(c.ranks)
-            if row.usual is not None
-            for rank in row.ranks
-            if rank.rank >= 0
-        )
-        if apart(c.ranks):
-            suspects.append(
-                {
-                    who: (
-                        "mismatch" if len({row.is_behind(rank) for row, rank in pairs}) > 1 else "skipped",
-                        ", ".join(row.words(rank) for row, rank in pairs),
-                        len(seen[c.id]) < 2,
-                    )
-                    for who, pairs in rows.items()
-                }
-            )
-    return (
-        {who: told for who, told in suspects[0].items() if all(who in others for others in suspects)}
-        if suspects
-        else {}
-    )
-
-
-def _moved(answers: list[RasAnswer]) -> bool:
-    """Whether any count changed between two answers."""
-    counts = grouped(
-        (c.id, sorted((r.rank, sorted(r.launched.items())) for r in c.ranks if not r.missing))
-        for answer in answers
-        for c in answer.communicators
-    )
-    return any(later != rows[0] for rows in counts.values() for later in rows)

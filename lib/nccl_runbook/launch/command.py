@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, Mapping, Optional, Pattern, Tuple
 
-from nccl_runbook.core.facts import Sample, grouped
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts_world import Sample
 from nccl_runbook.launch.stop import never
 
 _SUPERVISED = Path(__file__).with_name("supervised.py")

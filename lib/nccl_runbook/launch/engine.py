@@ -7,16 +7,17 @@ import json
 import math
 import os
 import re
-import shlex
 import threading
 import time
-from collections import Counter
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap, RankResult, World, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.launch.interpreters import device_arguments, python_word
+from nccl_runbook.launch.gpu_lists import device_arguments
+from nccl_runbook.launch.running import Running
+from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never
 from nccl_runbook.launch.warm_link import START_S, EngineError, WarmLink, environment, source_of
 
@@ -45,77 +46,9 @@ AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 ABOVE_STOPPED = "T (the process above it)"
 END_S = 2.0  # after the budget: until ranks that hang have shown where, and are gone
-HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it
 # NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's
 # file and subsystem filter would hide it, so they are left out.
 LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
-_VIA = re.compile(
-    r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)"
-)
-_DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
-_CHOICE = re.compile(r"NCCL INFO \w+: \d+ Bytes -> Algo (\w+) proto (\w+)")
-_TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
-
-
-class Tally:
-    """What NCCL's own log says of one world, counted while it streams by: the proof that a toggle acted.
-
-    Wording read in NCCL 2.28.9 and 2.30.7 (transport/*.cc, misc/param.cc): ``Channel 00/0 : 0[0] -> 1[1]
-    via P2P/CUMEM``, ``... via SHM/direct/direct``, ``... [send] via NET/Socket/0``, ``NCCL_P2P_DISABLE set
-    by environment to 1``; with TUNING among the subsystems ``AllReduce: 4194304 Bytes -> Algo RING proto
-    SIMPLE channel{Lo..Hi}={0..23}`` (seen, 2.28.9).
-    """
-
-    def __init__(self) -> None:
-        self._via: Counter = Counter()
-        self._taken: Set[str] = set()
-        self.choices: Counter = Counter()
-        self._info = False
-
-    def add(self, lines: Iterable[str]) -> None:
-        for line in (line for line in lines if "NCCL INFO" in line):
-            self._info = True
-            self._via.update(_DEVICE.sub("", via) for via in _VIA.findall(line)[:1])
-            self.choices.update(
-                f"{what} {word}"
-                for choice in _CHOICE.findall(line)[:1]
-                for what, word in zip(("algo", "proto"), choice)
-            )
-            self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
-
-    def seen(self) -> Union[Tuple[Dict[str, int], List[str]], Tuple[Gap, Gap]]:
-        """Connections by transport over all ranks, and ``NAME=value`` of every variable that NCCL says
-        it took from the environment."""
-        silent = Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
-        return (dict(self._via), sorted(self._taken)) if self._info else (silent, silent)
-
-
-class _Running:
-    """One world between its request and its last report. The outcome of a rank is "late"
-    until its end is reported."""
-
-    def __init__(self, number: int, request: WorldRequest, folder: Optional[Path]) -> None:
-        self.number, self.request, self.folder = number, request, folder
-        self.ranks = [RankResult(rank, "late") for rank in range(request.world_size)]
-        self.rests = [""] * request.world_size  # the last line of each rank, as long as it is not whole
-        self.marks: Dict[str, set] = {"ready": set(), "finished": set()}
-        self.tally = Tally()
-        self.started, self.wall_s, self.deadline_s = "", 0.0, request.deadline_s
-        self.clock = time.monotonic()
-        self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
-
-    def note(self, rank: int, what: str) -> None:
-        """``rank`` is "ready" to start, or has "finished" its last collective: the world is ``ready``
-        or ``idle`` when every rank is."""
-        self.marks[what].add(rank)
-        if len(self.marks["ready"] | self.marks["finished"]) == len(self.ranks):
-            self.ready.set()
-        if len(self.marks["finished"]) == len(self.ranks):
-            self.idle.set()
-
-    def log(self, rank: int) -> Optional[Path]:
-        """The path of the log of one rank, if any is kept."""
-        return self.folder / f"rank{rank}.log" if self.folder else None
 
 
 class Engine(contextlib.AbstractContextManager):
@@ -141,7 +74,7 @@ class Engine(contextlib.AbstractContextManager):
         self.stopped, self.until = stopped, until
         self.history: List[World] = []
         self._links: Dict[Tuple, WarmLink] = {}
-        self._running: Dict[int, _Running] = {}
+        self._running: Dict[int, Running] = {}
         self._numbers, self._cancels = itertools.count(), 0
         self._software: Optional[Dict[str, Any]] = None
 
@@ -168,7 +101,7 @@ class Engine(contextlib.AbstractContextManager):
         """So many seconds, or what the budget leaves of them and ``after_s``."""
         return max(0.0, min(seconds, self.until + after_s - time.monotonic()))
 
-    def _wait(self, running: _Running, event: threading.Event, seconds: float) -> None:
+    def _wait(self, running: Running, event: threading.Event, seconds: float) -> None:
         until = time.monotonic() + self._left(seconds, END_S)
         while not event.wait(POLL_S) and time.monotonic() < until:
             if self.stopped():
@@ -282,10 +215,10 @@ class Engine(contextlib.AbstractContextManager):
             )
         return link
 
-    def _start(self, request: WorldRequest, held: bool = False) -> _Running:
+    def _start(self, request: WorldRequest, held: bool = False) -> Running:
         number, link = next(self._numbers), self._link(request.env)
         name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
-        running = self._running[number] = _Running(
+        running = self._running[number] = Running(
             number, request, self.log_dir / name if self.log_dir else None
         )
         running.deadline_s = self._left(request.deadline_s)
@@ -326,7 +259,7 @@ class Engine(contextlib.AbstractContextManager):
             ),
         }
 
-    def _lose(self, running: _Running, outcome: str, state: str = "") -> None:
+    def _lose(self, running: Running, outcome: str, state: str = "") -> None:
         running.ranks = [
             dataclasses.replace(r, outcome=outcome, state=state) if r.outcome == "late" else r
             for r in running.ranks
@@ -357,7 +290,7 @@ class Engine(contextlib.AbstractContextManager):
     def _key(delta: Mapping[str, Optional[str]]) -> Tuple:
         return tuple(sorted((k, v) for k, v in delta.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
 
-    def _on_rank(self, running: _Running, rank: RankResult, report: Dict[str, Any]) -> None:
+    def _on_rank(self, running: Running, rank: RankResult, report: Dict[str, Any]) -> None:
         if "log" in report:
             self._on_log(running, rank, report["log"])
         elif "said" in report:
@@ -378,7 +311,7 @@ class Engine(contextlib.AbstractContextManager):
             )
             running.note(rank.rank, "finished")
 
-    def _on_log(self, running: _Running, rank: RankResult, text: str) -> None:
+    def _on_log(self, running: Running, rank: RankResult, text: str) -> None:
         """Keep whole lines: into the rank's file, the last ones in memory, what NCCL says into the tally."""
         *lines, rest = (running.rests[rank.rank] + text).split("\n")
         if len(rest) > LINE_CHARACTERS:
@@ -402,7 +335,7 @@ class Engine(contextlib.AbstractContextManager):
             told = f"[runbook: the log file could not be written: {error.strerror or error}]"
             rank.last_lines[:] = [*(line for line in rank.last_lines if line != told), told][-LAST_LINES:]
 
-    def _world(self, running: _Running) -> World:
+    def _world(self, running: Running) -> World:
         """What became of a world; what is reported of it from now on is not heard."""
         self._running.pop(running.number, None)
         request = running.request
@@ -437,60 +370,3 @@ class Engine(contextlib.AbstractContextManager):
             events=list(rank.events),
             last_lines=rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :],
         )
-
-
-def rank_file(entry: str) -> List[str]:
-    """What Python runs as this rank: its file, relative to the checkout where there is one,
-    or nccl-look.pyz, which holds it."""
-    if HOME.is_file():
-        return [str(HOME), "--rank", entry]
-    path, checkout = HOME.resolve() / "nccl_runbook" / "ranks" / entry, HOME.resolve().parent
-    return [str(path.relative_to(checkout) if (checkout / "notebooks").is_dir() else path)]
-
-
-def shell_line(prefix: List[str], request: WorldRequest) -> str:
-    """Runs as printed from the runbook's folder, or from where nccl-look.pyz was started:
-    environment, torchrun, the rank file.
-
-    ``timeout`` stands in for the engine's deadline, as torchrun has none.
-    """
-    visible, arguments = device_arguments(
-        request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES")
-    )
-    delta = {**request.env, **visible}
-    unset = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ]
-    env = ["env"] * bool(unset) + unset + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
-    words = [
-        *prefix,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        str(request.world_size),
-        *_by_rank(prefix, request),
-        *rank_file(request.entry),
-        *request.args,
-        *arguments,
-    ]
-    return " ".join([*env, "timeout", str(int(request.deadline_s) + 30), *map(shlex.quote, words)])
-
-
-def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
-    """What stands before the rank file where ranks have environments of their own: torchrun starts
-    all of them the same way."""
-    if not any(request.of_ranks.values()):
-        return []
-    own = {
-        rank: "; ".join(f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items())
-        for rank, env in request.of_ranks.items()
-    }
-    cases = " ".join(f"{rank}) {line};;" for rank, line in own.items() if line)
-    return [
-        "--no-python",
-        "sh",
-        "-c",
-        f'case $RANK in {cases} esac; exec "$@"',
-        "sh",
-        *prefix[python_word(prefix) :],
-        "-u",
-    ]

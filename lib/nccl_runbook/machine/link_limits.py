@@ -7,7 +7,7 @@ One link each way, in 1e9 bytes a second: NVLinks by the GPU's name, PCIe lanes 
 import re
 from collections.abc import Mapping
 
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.machine.facts import GpuLinks
 

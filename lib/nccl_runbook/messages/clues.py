@@ -10,7 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.causes import PACKAGE, Advice, advice, table
+from nccl_runbook.causes.causes import Advice, advice
+from nccl_runbook.causes.tables import PACKAGE, table
 from nccl_runbook.messages import cache, matcher
 from nccl_runbook.messages.matcher import compiled
 

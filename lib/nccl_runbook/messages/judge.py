@@ -7,7 +7,7 @@ from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.logs.text import clock
 from nccl_runbook.messages.clues import ECHO, catalogue, compiled, version
 from nccl_runbook.messages.facts import Logs, Seen
-from nccl_runbook.messages.kinds import plain
+from nccl_runbook.messages.lines import plain
 
 
 def current(logs: Logs) -> Logs:

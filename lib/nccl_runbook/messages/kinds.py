@@ -5,14 +5,12 @@ than one that repeats itself.
 """
 
 import dataclasses
-import functools
 import re
 from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, said
-from nccl_runbook.messages.clues import catalogue, needs
-from nccl_runbook.messages.matcher import Matcher
+from nccl_runbook.messages.lines import OWN, ends, joined, matcher, shows, visible
 from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS, MUCH
 
 MAX_KINDS = 200_000
@@ -22,7 +20,6 @@ PROGRESS_LINES = 10  # of a job that trains; a page of documentation may quote a
 # of these are read all the same in each part of a log, so that it is known what went
 # on after a message, and how far
 LATE_LINES = 256
-KEPT_BYTES = 16_000  # of the first line of a kind
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
 _NUMBERS = re.compile(  # there a number tells one fault from another
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|"
@@ -34,10 +31,6 @@ _OURS = re.compile(
     rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|"
     rb"xid|nvrm|mpirun|ibv"
 )
-_STARTS = re.compile(
-    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|"
-    r"Interrupt)(?:_\w{1,40})?(?::|\s*$))"
-)
 # a line of our own answers: what it quotes was judged already
 _OURSELVES = re.compile(
     rb"^ {3}(?:seen|decides|against|you|(?:in )?your launcher|the administrator|to do|"
@@ -45,13 +38,6 @@ _OURSELVES = re.compile(
     rb"^Unknown: (?:the log shows|you report) \"|"
     rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$"
 )
-_OWN = {
-    **EXPRESSIONS,
-    "looks-odd": r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|"
-    r"killed|panic|refused)\b",
-    "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|"
-    r"Traceback|Last error:\s*$",
-}
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
 
@@ -87,12 +73,6 @@ class Kind:
             if self.first and not any(self.first.text in text for text in texts)
             else texts
         )
-
-
-@functools.cache
-def matcher() -> Matcher:
-    """Asks lines for all that is asked of every line."""
-    return Matcher({**catalogue()["printed"], **_OWN, **LAUNCHERS}, needs)
 
 
 class Kinds:
@@ -228,7 +208,7 @@ class Kinds:
             return None
         pattern, messages, own = matcher().pattern, {}, {}
         for name, text in [(name, text) for text, may in texts for name in may if name not in self.launchers]:
-            if name in _OWN:
+            if name in OWN:
                 own[name] = own.get(name) or bool(
                     pattern(name).search(said(text).text if name in EXPRESSIONS else text)
                 )
@@ -260,70 +240,3 @@ class Kinds:
 def _may_match(texts: list[str]) -> list[Collection[str]]:
     found = matcher().may_match([text.encode() for text in texts])
     return [found.get(index, ()) for index in range(len(texts))]
-
-
-def visible(raws: list[bytes]) -> list[bytes]:
-    """The lines without what hides a word when it stands inside."""
-    return ["\r".join(pieces(raw)).encode() if b"\x1b" in raw or b"\x00" in raw else raw for raw in raws]
-
-
-def ends(raw: bytes) -> bytes:
-    """The line, or where it is very long what it begins with and what it ends with."""
-    return raw if len(raw) <= KEPT_BYTES else raw[: KEPT_BYTES // 2] + b"\r" + raw[-KEPT_BYTES // 2 :]
-
-
-# what libraries advise in general in the same line: it tells nothing about this job
-_ADVICE = re.compile(
-    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|"
-    r"For debugging consider passing .*|"
-    r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
-    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|"
-    r"If reserved but unallocated memory .*|"
-    r"This (?:may|could) indicate .*"
-)
-
-
-# "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
-_DENIED = re.compile(
-    r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? "
-    r"(?:[`\"][^`\"]{0,60})?$"
-)
-
-
-def shows(message: re.Pattern[str], text: str) -> bool:
-    """Whether the text holds the message and does not say that it was not seen."""
-    bare = plain(text)
-    found = message.search(bare)
-    return bool(found) and not _DENIED.search(bare, 0, found.start())
-
-
-def plain(text: str) -> str:
-    """The text without advice that libraries print along."""
-    may = (
-        "his " in text
-        or "For debugging" in text
-        or "You can" in text
-        or "Due to" in text
-        or "If reserved" in text
-        or "GUARD {" in text
-    )
-    return _ADVICE.sub("", text) if may else text
-
-
-def joined(above: bytes, text: str) -> str:
-    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken,
-    or is longer than a line."""
-    if above.rstrip().endswith(b"Last error:"):
-        return (
-            "NCCL WARN " + text
-        )  # PyTorch and NCCL's tests quote the warning below this line, without its head
-    goes_on = text.startswith((" ", "\t")) and above.rstrip().endswith((b":", b","))
-    looks_broken = len(above) >= 16 and text[:1].strip() and not _STARTS.match(text)
-    head = above.decode("utf-8", "replace").rstrip("\r\n")
-    if (
-        len(above) + len(text) > LINE_CHARACTERS
-        or not (goes_on or looks_broken)
-        or not matcher().pattern("ends-open").search(head)
-    ):
-        return ""
-    return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

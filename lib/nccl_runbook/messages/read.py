@@ -16,15 +16,17 @@ from typing import BinaryIO
 from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.file import Limit
-from nccl_runbook.logs.sources import Source, read_each, sources
+from nccl_runbook.logs.source import Source
+from nccl_runbook.logs.sources import read_each, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
 from nccl_runbook.messages import clues, read_ranks
+from nccl_runbook.messages.excerpt import MAX_SPOKEN, short, written
 from nccl_runbook.messages.facts import CONTEXT, Logs, Seen, Template
-from nccl_runbook.messages.kinds import At, Kind, Kinds, ends, joined, matcher, plain, shows, visible
+from nccl_runbook.messages.kinds import At, Kind, Kinds
+from nccl_runbook.messages.lines import ends, joined, matcher, plain, shows, visible
 from nccl_runbook.messages.matcher import Matcher
 
 MAX_LINES = 8  # kept of one message
-MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
 # every healthy job prints such lines, with all the words of its set-up: NCCL's own, a shell's trace, dumps
 # of settings and of machines
@@ -32,13 +34,6 @@ _CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
 )
-_MARKDOWN = re.compile(
-    rb"#{1,6} +[A-Z\[]|\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}"
-)  # nccl-tests prints "# " and a small letter
-_SENTENCE = re.compile(rb"[A-Z][a-z'-]* [^\n]{20,2000}[.?!:]\s*$")
-_PROGRAM = re.compile(
-    r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)"
-)  # pasted without a fence
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
 # what a program puts before its line, and nobody types: a rank, a time, an exception, a line of source
 _STAMP = re.compile(
@@ -290,25 +285,3 @@ class _Reader:
             if texts and "frame #" not in texts[0]
         )  # c10/util/Backtrace.cpp (torch 2.11): where, not what
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]
-
-
-def written(rows: list[bytes]) -> list[str]:
-    """What a person wrote in a report saved from an issue tracker: Markdown with a title, outside of its
-    fences; or sentences, mostly."""
-    filled = [raw for raw in rows if raw.strip()]
-    has_title = (
-        filled[:1]
-        and filled[0].startswith((b"#", b"**", b"```"))
-        and sum(map(bool, map(_MARKDOWN.match, filled))) >= 2
-    )
-    if not has_title and 2 * sum(map(bool, map(_SENTENCE.match, filled))) < max(len(filled) - 1, 2):
-        return []
-    fences = itertools.accumulate(raw.lstrip().startswith((b"```", b"~~~")) for raw in rows)
-    lines = [raw.decode("utf-8", "replace").strip() for raw, number in zip(rows, fences) if number % 2 == 0]
-    return [line for line in lines if not _PROGRAM.search(line)][:MAX_SPOKEN]
-
-
-def short(name: str) -> str:
-    """A path without the home folder of whoever reads it."""
-    home = os.path.expanduser("~")
-    return "~" + name[len(home) :] if name.startswith(home + os.sep) else name

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import Clocks
 from nccl_runbook.messages.clues import ECHO, compiled

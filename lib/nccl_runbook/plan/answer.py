@@ -11,8 +11,10 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.placement import Placement
-from nccl_runbook.plan import areal, frameworks, judge as rules_of_plans, read_training_file as training_file
-from nccl_runbook.plan.areal import Mode, Refused, from_roles, of_realhf, parse
+from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training_file as training_file
+from nccl_runbook.plan.allocation import areal_rules, launch_line
+from nccl_runbook.plan.allocation.areal_written import of_realhf
+from nccl_runbook.plan.areal import Mode, Refused, from_roles, parse
 from nccl_runbook.plan.groups import Placed, Site, place
 from nccl_runbook.scripts.read import Command, Script, read as read_script
 
@@ -36,7 +38,7 @@ class Plan:
     placed: Placed | None = None
     error: str | None = None
     devices: list[Finding] | None = None
-    rules: areal.Rules | None = None
+    rules: areal_rules.Rules | None = None
 
     @property
     def clean(self) -> bool:
@@ -47,7 +49,7 @@ class Plan:
         return self.placed.verdict if self.placed else None
 
 
-def plans_of(target: str, asked: Site, rules: areal.Rules) -> tuple[list[Plan], list[str]]:
+def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[Plan], list[str]]:
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
     path = Path(target)
     if not os.path.lexists(target):
@@ -76,7 +78,7 @@ def plans_of(target: str, asked: Site, rules: areal.Rules) -> tuple[list[Plan], 
     return plans, left_out
 
 
-def of_text(text: str, where: str, asked: Site, rules: areal.Rules, file: Path | None = None) -> Plan:
+def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError
     for what is none of them."""
     is_yaml = file is not None and file.suffix in (".yaml", ".yml")
@@ -121,7 +123,7 @@ def _sized(asked: Site, told: int) -> Site:
 
 
 def _of_training(
-    training: training_file.Training, where: str, asked: Site, rules: areal.Rules, command: str
+    training: training_file.Training, where: str, asked: Site, rules: areal_rules.Rules, command: str
 ) -> Plan:
     """AReaL's YAML: one string for all, or from v1.0.3 on a backend for each role."""
     launcher = asked.launcher or ("ray" if "launcher.ray" in command else "")
@@ -161,7 +163,7 @@ def _of_training(
     return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
 
 
-def _about(training: training_file.Training, rules: areal.Rules, update: str) -> list[str]:
+def _about(training: training_file.Training, rules: areal_rules.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
     ignored = training.update == "disk" and not rules.switch["honours_option"]
     made_of_it = (
@@ -180,7 +182,7 @@ def _areal(
     text: str,
     where: str,
     asked: Site,
-    rules: areal.Rules,
+    rules: areal_rules.Rules,
     notes: list[str],
     roles: dict[str, str] | None = None,
     shares: dict[str, str] | None = None,
@@ -227,7 +229,7 @@ def _areal(
 def check(text: str, tag: str = "") -> None:
     """Raises ValueError for an allocation that this tag (the newest known if empty) cannot read,
     and for a tag that is none."""
-    rules = areal.at(tag) if tag else areal.newest()
+    rules = areal_rules.at(tag) if tag else areal_rules.newest()
     try:
         parse(text, rules) if text.strip() else None
     except Refused as why:
@@ -239,7 +241,7 @@ def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> P
     on as many as are ``named``; None where there is no text, a Gap where there is no GPU.
     ``tag``: as in ``check``."""
     gpus = named if isinstance(seen, Gap) else len({d for d in seen.devices if d is not None}) or named
-    rules = areal.at(tag) if tag else areal.newest()
+    rules = areal_rules.at(tag) if tag else areal_rules.newest()
     if not text.strip():
         return None
     if not gpus:
@@ -271,7 +273,7 @@ def _of_framework(known: str, said: list[Any], script: Script, where: str, asked
         " ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat
     }  # verl's
     gpus = _sized(asked, script.gpus or sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1)).gpus
-    launch = frameworks.merged(known, said, gpus)
+    launch = launch_line.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
     return Plan(
         where,

@@ -9,89 +9,26 @@ and now. Which grammar reads a string at each tag, what follows from that, and h
 update is switched: areal.toml.
 """
 
-import contextlib
 import dataclasses
 import functools
-import itertools
 import math
-import operator
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from lark import Lark, LarkError, Token, Tree
-from packaging.version import Version
 
-from nccl_runbook.causes.causes import table
+from nccl_runbook.plan.allocation.areal_rules import Rules
 
 MOST_CHARACTERS = 1000
 SYNTAX, INVALID, SIZES = "ValueError", "AllocationValidationError", "InvalidAllocationModeError"
 # slips of the pen, one after the other: dots, names in round brackets, separators between dims, realhf's
 # m for tensor parallel, capitals
-_SLIPS = (
+SLIPS = (
     (r"\b(sglang|vllm|fsdp|megatron|archon)\.", r"\1:"),
     (r"\b(sglang|vllm|fsdp|megatron|archon)\((\w+)\)", r"\1[\2]"),
     (r"(?<=\d),(?=[dtpce]\d)", ""),
     (r"m(?=\d)", "t"),
 )
-_TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
-
-
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """How the tags of one row read a string: a row of areal.toml, whose head explains the fields.
-    ``tag``: the one that was asked for; ``switch``: the row of [switch] that it names."""
-
-    tag: str
-    tags: tuple[str, ...]
-    era: str
-    trainers: tuple[str, ...]
-    eval: bool
-    expert_tensor: str
-    expert_data: str
-    fsdp_plain: bool
-    archon_pipeline: bool
-    controller: str
-    realhf: bool
-    switch: Mapping[str, Any]
-
-    @property
-    def known(self) -> bool:
-        """Whether the source of this very tag was read."""
-        return self.tag in self.tags
-
-
-@functools.cache
-def rows() -> tuple[Rules, ...]:
-    """Every row, oldest first, each with its last tag as the one that was asked for."""
-    data = table("plan/areal")
-    return tuple(
-        Rules(**{**row, "tag": row["tags"][-1], "switch": data["switch"][row["switch"]]})
-        for row in itertools.accumulate(data["rows"], operator.or_)
-    )
-
-
-def newest() -> Rules:
-    return rows()[-1]
-
-
-def at(tag: str) -> Rules:
-    """The rules of a tag, with or without its "v"; of one that is not in the table,
-    those of the newest before it.
-
-    Raises ValueError for what is no tag, and for tags before v0.3.2, which read the string
-    with one regular expression.
-    """
-    if not _TAG.fullmatch(tag) or len(tag) > 40:
-        raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
-    before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
-    if not before:
-        raise ValueError(
-            f"{tag} is older than {rows()[0].tags[0]}: it reads the string with a regular expression that "
-            "ignores unknown parts"
-        )
-    return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
 
 
 class Refused(Exception):
@@ -329,65 +266,3 @@ def _type(parts: Sequence[Part]) -> str | None:
     if sorted(kinds) != ["engine", "trainer"]:
         return None
     return "COLOCATE" if any(p.anchor is not None for p in parts) else "DECOUPLED_TRAIN"
-
-
-def of_realhf(text: str) -> str:
-    """A string of realhf, whose tensor parallel size is m, as the grammars here write it."""
-    return re.sub(_SLIPS[3][0], _SLIPS[3][1], re.sub(_SLIPS[0][0], _SLIPS[0][1], text))
-
-
-def valid_at(text: str) -> list[Rules]:
-    """The rows of tags that take the string as it stands, oldest first."""
-    return [rules for rules in rows() if _parsed(text, rules)]
-
-
-def spans(found: list[Rules]) -> str:
-    """Rows in words: "AReaL v0.3.2 to v0.4.0"."""
-    rows_of = {era: [r for r in found if r.era == era] for era in dict.fromkeys(r.era for r in found)}
-    return "AReaL " + ", ".join(f"{own[0].tags[0]} to {own[-1].tags[-1]}" for own in rows_of.values())
-
-
-def written_for(text: str, rules: Rules) -> str:
-    """The same allocation as ``rules`` read it, after as few slips put right as will do; "" where there
-    is none that means the same."""
-    mended = [*itertools.accumulate(_SLIPS, lambda so_far, slip: re.sub(*slip, so_far), initial=text)]
-    modes = (
-        _parsed(candidate, row)
-        for candidate in (*mended, mended[-1].lower())
-        for row in (rules, *reversed(rows()))
-    )
-    written = (_write(mode, rules) for mode in modes if mode)
-    return next((told for told in written if told and told != text and _parsed(told, rules)), "")
-
-
-def _parsed(text: str, rules: Rules) -> Mode | None:
-    with contextlib.suppress(Refused):
-        return parse(text, rules)
-    return None
-
-
-def _write(mode: Mode, rules: Rules) -> str:
-    """The mode in the words of ``rules``; engines first where the era wants it, names where
-    components share or are many."""
-    parts = [p for p in mode.parts if p.kind != "eval"]
-    sharing = len(parts) > 2 or any(p.anchor is not None for p in parts)
-    names = [p.name or ("rollout" if p.kind == "engine" else "actor") * sharing for p in parts]
-    if rules.era == "A":
-        if len(parts) > 2 or not mode.plain:
-            return ""
-        parts, names = sorted(parts, key=lambda p: p.kind), [""] * len(parts)
-    return "".join(
-        ("|" if p.anchor is not None else "+") + spelt(p, name, rules) for p, name in zip(parts, names)
-    )[1:]
-
-
-def spelt(part: Part, name: str, rules: Rules) -> str:
-    """One component in the words of ``rules``."""
-    heavy = part.size("p") > 1 or part.size("e") > 1 or bool(part.experts)
-    backend = "megatron" if part.backend == "fsdp" and rules.fsdp_plain and heavy else part.backend
-    dims, experts = (
-        "".join(f"{letter}{size}" for letter, size in own.items()) for own in (part.dims, part.experts)
-    )
-    if experts:
-        return f"{backend}:(attn:{dims}|ffn:{experts})"
-    return f"{backend}[{name}]:{dims}" if name else f"{backend}:{dims}"

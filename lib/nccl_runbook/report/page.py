@@ -12,8 +12,11 @@ from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import NOTHING_KNOWN
 from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.report.markup import badge, framed
-from nccl_runbook.report.tables import Table, environment, not_looked_at_table
-from nccl_runbook.report.verdict import POSSIBLE, VERDICT_STEP, VerdictDocument, fixes, leading
+from nccl_runbook.report.pictures import environment
+from nccl_runbook.report.tables import Table, not_looked_at_table
+from nccl_runbook.report.verdict import POSSIBLE, VERDICT_STEP, fixes
+from nccl_runbook.report.verdict_document import VerdictDocument
+from nccl_runbook.report.verdict_sentence import leading
 
 MAX_BYTES = 300_000
 # pieces of evidence, tables of what leads, their rows, and fixes; more than that

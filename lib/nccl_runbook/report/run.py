@@ -10,7 +10,8 @@ from nccl_runbook.core.facts import counted, to_json, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.report.tables import Line
-from nccl_runbook.report.verdict import VERDICT_STEP, RunInfo, VerdictDocument, verdict_document
+from nccl_runbook.report.verdict import VERDICT_STEP, verdict_document
+from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 
 
 @dataclasses.dataclass(frozen=True)

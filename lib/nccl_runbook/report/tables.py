@@ -8,8 +8,6 @@ import base64
 import collections
 import dataclasses
 import functools
-import math
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,131 +17,10 @@ from nccl_runbook.core.facts import Gap, grouped
 from nccl_runbook.core.findings import WHO, Finding, Remedy
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import TONES, badge, grid
-from nccl_runbook.report.verdict import VerdictDocument
-
-TEMPLATES = Path(__file__).parent / "templates"
-FOLDER = "NCCL_RUNBOOK_FOLDER"  # what stands before `nccl-runbook` in lines to copy: `make lab` sets it
-
-
-@functools.cache
-def macros(name: str) -> Any:
-    """The macros of a template as functions that give markup."""
-    return environment().get_template(name).module
-
-
-@functools.cache
-def environment() -> Any:
-    """Where templates are found; in each of them ``badge`` and ``tones`` say how a status looks."""
-    import jinja2
-
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals.update(badge=badge, tones=TONES, who=WHO, folder=os.environ.get(FOLDER, ""))
-    return made
-
+from nccl_runbook.report.pictures import Bars, Curve, Lanes, macros
+from nccl_runbook.report.verdict_document import VerdictDocument
 
 # --- pictures
-
-MOST_SERIES, MOST_POINTS, MOST_LANES = 12, 40, 24
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """``series``: by name [(x, y)], both positive and drawn on logarithmic scales; ``x_label``, ``y_label``
-    with units; ``limits``: by name a y that none should pass."""
-
-    x_label: str
-    y_label: str
-    series: dict[str, list[tuple[float, float]]]
-    limits: dict[str, float] = dataclasses.field(default_factory=dict)
-
-    def svg(self) -> str:
-        """The picture; "" where there is nothing to draw."""
-        # what can be drawn, bounded
-        clean = {
-            n: [(x, y) for x, y in points[:MOST_POINTS] if 0 < x < 1e18 and 1e-9 < y < 1e12]
-            for n, points in self.series.items()
-        }
-        points = dict([(name, points) for name, points in clean.items() if points][:MOST_SERIES])
-        every = [p for line in points.values() for p in line]
-        if len({x for x, _ in every}) < 2:
-            return ""
-        limits = {name: y for name, y in self.limits.items() if 1e-9 < y < 1e12}
-        plot = Plot([x for x, _ in every], [*(y for _, y in every), *limits.values()])
-        return str(macros("pictures.svg.j2").curve(self, plot, points, limits, size_words))
-
-
-@dataclasses.dataclass(frozen=True)
-class Lanes:
-    """When what happened to whom. ``lanes``: by name [(seconds after the first mark, tone, what)]; whoever
-    matters most comes first."""
-
-    lanes: dict[str, list[tuple[float, str, str]]]
-
-    def svg(self) -> str:
-        """The picture; "" where there is no time between the marks."""
-        clean = {
-            name: [mark for mark in marks[:MOST_POINTS] if 0 <= mark[0] < 1e9]
-            for name, marks in self.lanes.items()
-        }
-        shown = dict([(name, marks) for name, marks in clean.items() if marks][:MOST_LANES])
-        return str(macros("pictures.svg.j2").lanes(shown, len(clean) - len(shown))) if shown else ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Bars:
-    """What adds up to each total. ``bars``: by name [(part, value)], in ``unit``."""
-
-    unit: str
-    bars: dict[str, list[tuple[str, float]]]
-
-    def svg(self) -> str:
-        """The picture; "" where there is nothing to draw."""
-        clean = {
-            name: [part for part in parts[:MOST_POINTS] if 0 < part[1] < 1e12]
-            for name, parts in self.bars.items()
-        }
-        shown = dict([(name, parts) for name, parts in clean.items() if parts][:MOST_LANES])
-        return str(macros("pictures.svg.j2").bars(shown, self.unit)) if shown else ""
-
-
-class Plot:
-    """From values to places: ``width`` and ``height`` of the picture, the others are edges
-    of what lies within the axes."""
-
-    width, height, left, right, top, bottom = 680, 270, 54, 510, 22, 234
-
-    def __init__(self, xs: list[float], ys: list[float]) -> None:
-        self.x0, self.x1 = math.log2(min(xs)), math.log2(max(xs))
-        self.y0, self.y1 = (
-            math.floor(math.log10(min(ys))),
-            max(math.ceil(math.log10(max(ys))), math.floor(math.log10(min(ys))) + 1),
-        )
-        self.xs = sorted(set(xs))
-
-    def x(self, value: float) -> float:
-        return round(
-            self.left + (math.log2(value) - self.x0) / (self.x1 - self.x0) * (self.right - self.left), 1
-        )
-
-    def y(self, value: float) -> float:
-        return round(
-            self.bottom - (math.log10(value) - self.y0) / (self.y1 - self.y0) * (self.bottom - self.top), 1
-        )
-
-
-def size_words(size_bytes: float) -> str:
-    """4 B, 64 KiB, 16 MiB, 1 GiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:g} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:g} GiB"
 
 
 # --- tables

@@ -14,7 +14,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 
 MOST_BYTES = 1 << 20
 MOST_COMMANDS = 50_000  # of one text; with more it is a log or a table

@@ -9,20 +9,21 @@ a Diagnosis. ``replay`` judges recorded rounds.
 import dataclasses
 import math
 from itertools import combinations
-from typing import Callable, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
+from typing import Iterable, List, Sequence, Tuple
 
-Group = Tuple[int, ...]
-Round = List[Group]
-Answers = Dict[Group, bool]  # group -> whether every rank passed
-Asked = Callable[[Round], Answers]  # runs the worlds of a round
-# a GPU that fails with so many partners, all good among themselves, is the GPU: two bad
-# pairs give it two at most
-ENOUGH_PARTNERS = 4
-REPEATS = 20  # runs that give the rate of a fault that comes and goes
-MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)
+from nccl_runbook.search.outcomes import (
+    MATRIX_MOST,
+    REPEATS,
+    Answers,
+    Asked,
+    Group,
+    Outcomes,
+    Round,
+    Spent,
+    Unsteady,
+)
+
 Z95 = 1.959964
-# how often the smallest group that fails is run once more at the end, and half as often the largest that pass
-CONFIRM = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,97 +43,22 @@ class Diagnosis:
     repeated: int = 0
 
 
-class _Unsteady(Exception):
-    """A group both failed and passed; ``args[0]``: that group."""
-
-
-class _Spent(Exception):
-    """`most_runs` would not do."""
-
-
-def most_runs(gpus: int) -> int:
-    """The most worlds that a search over so many GPUs asks for; it ends *unclear* where they do not tell, as
-    with 9 bad GPUs of 16."""
-    return 5 * gpus + 12 * (gpus - 1).bit_length() + 8 * CONFIRM + REPEATS
-
-
-class _Outcomes:
-    """What is known of every group, and the questions still to be asked."""
-
-    def __init__(self, gpus: Sequence[int], answer: Asked) -> None:
-        self.gpus: Group = tuple(gpus)
-        self.answer = answer
-        self.left = most_runs(len(gpus)) - REPEATS
-        self.known: Dict[FrozenSet[int], bool] = {}
-        # where every pair is known, every partner counts
-        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)
-
-    def known_to_pass(self, group: Iterable[int]) -> Optional[bool]:
-        """A group that contains one that failed fails, one inside a group that passed passes; None: not
-        known."""
-        here = frozenset(group)
-        return max(
-            (passed for known, passed in self.known.items() if (here <= known if passed else known <= here)),
-            default=None,
-        )
-
-    def run(self, groups: Round) -> Answers:
-        self.left -= len(groups)
-        if self.left < 0:
-            raise _Spent
-        return self.answer(groups) if groups else {}
-
-    def ask(self, *groups: Iterable[int]) -> List[bool]:
-        """Whether each of these disjoint groups passes. What fails alone is repeated at once, what fails
-        together once it is named."""
-        asked = [tuple(sorted(g)) for g in groups]
-        new = [g for g in asked if g and self.known_to_pass(g) is None]
-        passed = self.run(new)
-        self.recurs([g for g in new if len(g) == 1 and not passed[g]])
-        self.known.update({frozenset(g): passed[g] for g in new})
-        return [not g or bool(self.known_to_pass(g)) for g in asked]
-
-    def recurs(self, groups: Round, fine: bool = False) -> None:
-        """Raises _Unsteady for one of these that does not end as before."""
-        again = self.run(groups)
-        for group in (g for g in groups if again[g] != fine):
-            raise _Unsteady(group)
-
-    def passes(self, group: Iterable[int]) -> bool:
-        return self.ask(group)[0]
-
-    def confirm(self) -> None:
-        """The smallest group that failed must go on failing, the largest that passed must go on passing: what
-        comes and goes passes once by chance, and then it looks like another fault."""
-        passed = [k for k, fine in self.known.items() if fine]
-        most = [tuple(sorted(k)) for k in passed if len(k) > 1 and not any(k < other for other in passed)]
-        for group, fine in [(self.smallest, False)] * CONFIRM + [
-            (g, True) for g in sorted(most, key=len)[-CONFIRM:] * (CONFIRM // 2)
-        ]:
-            self.recurs([group], fine)
-
-    @property
-    def smallest(self) -> Group:
-        """The smallest group that failed."""
-        return tuple(sorted(min((k for k, passed in self.known.items() if not passed), key=len)))
-
-
 def identify(gpus: Sequence[int], answer: Asked, repeats: int = REPEATS) -> Diagnosis:
     """Ask for rounds until the fault is known, after these GPUs were seen to fail together. ``repeats``: runs
     that give the rate of a fault that comes and goes; the runs that showed it to do so were selected for that
     and do not count."""
-    outcomes = _Outcomes(gpus, answer)
+    outcomes = Outcomes(gpus, answer)
     try:
         if outcomes.passes(outcomes.gpus):
-            raise _Unsteady(outcomes.gpus)
+            raise Unsteady(outcomes.gpus)
         outcomes.recurs([outcomes.gpus])
         diagnosis = _identify(outcomes)
         if diagnosis.works_up_to != 1:  # of pairs that all fail each is the recurrence of the others
             outcomes.confirm()
         return diagnosis
-    except _Spent:
+    except Spent:
         return Diagnosis("unclear", within=outcomes.smallest)
-    except _Unsteady as unsteady:
+    except Unsteady as unsteady:
         group = tuple(unsteady.args[0])
         return Diagnosis(
             "intermittent",
@@ -142,7 +68,7 @@ def identify(gpus: Sequence[int], answer: Asked, repeats: int = REPEATS) -> Diag
         )
 
 
-def _identify(outcomes: _Outcomes) -> Diagnosis:
+def _identify(outcomes: Outcomes) -> Diagnosis:
     alone = dict(zip(outcomes.gpus, outcomes.ask(*((g,) for g in outcomes.gpus))))
     bad, rest = [[g for g in outcomes.gpus if alone[g] is fine] for fine in (False, True)]
     if _no_two(outcomes, rest):
@@ -159,7 +85,7 @@ def _identify(outcomes: _Outcomes) -> Diagnosis:
     return _located(outcomes, bad, sides)
 
 
-def _no_two(outcomes: _Outcomes, rest: List[int]) -> bool:
+def _no_two(outcomes: Outcomes, rest: List[int]) -> bool:
     """Whether no two of three or more GPUs work together. Up to MATRIX_MOST every pair is tried; of more,
     until one passes, every pair of up to ten, else those within two sixes: no 9 bad GPUs, and no split into 5
     sets, make them all fail."""
@@ -176,7 +102,7 @@ def _no_two(outcomes: _Outcomes, rest: List[int]) -> bool:
     return len(rest) > 2 and not passed
 
 
-def _sides(outcomes: _Outcomes, rest: List[int]) -> List[List[int]]:
+def _sides(outcomes: Outcomes, rest: List[int]) -> List[List[int]]:
     """GPUs that pass together, the largest set first; what fails together has its ends on different sides.
     Empty where no pair fails."""
     sides: List[List[int]] = [[]]
@@ -193,7 +119,7 @@ def _sides(outcomes: _Outcomes, rest: List[int]) -> List[List[int]]:
     return sides
 
 
-def _side_of(outcomes: _Outcomes, gpu: int, sides: List[List[int]]) -> bool:
+def _side_of(outcomes: Outcomes, gpu: int, sides: List[List[int]]) -> bool:
     """Put it where it passes, or on a side of its own; False where it fails with the largest one, and with
     nobody there alone."""
     for side in sides:
@@ -204,7 +130,7 @@ def _side_of(outcomes: _Outcomes, gpu: int, sides: List[List[int]]) -> bool:
     return bool(_partners(outcomes, gpu, sides[0]))
 
 
-def _partners(outcomes: _Outcomes, gpu: int, group: List[int]) -> List[int]:
+def _partners(outcomes: Outcomes, gpu: int, group: List[int]) -> List[int]:
     """Those of a group that passes together with which this GPU fails; it stops where there are enough."""
     if not group or outcomes.passes([gpu, *group]):
         return []
@@ -218,7 +144,7 @@ def _partners(outcomes: _Outcomes, gpu: int, group: List[int]) -> List[int]:
     )
 
 
-def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> bool:
+def _is_split(outcomes: Outcomes, sides: List[List[int]]) -> bool:
     """Whether nothing passes across, of what is tried: every GPU of the smaller side with as many of the
     larger as make eight pairs. A side of one GPU is as good as a bad GPU, so at least two must have more."""
     if sum(len(side) > 1 for side in sides) < 2:
@@ -235,7 +161,7 @@ def _is_split(outcomes: _Outcomes, sides: List[List[int]]) -> bool:
     return True
 
 
-def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Diagnosis:
+def _located(outcomes: Outcomes, bad: List[int], sides: List[List[int]]) -> Diagnosis:
     """Across the sides: a GPU that fails with enough of the largest is bad, else each failing pair is a
     link."""
     links, stars = [], []
@@ -269,7 +195,7 @@ def _located(outcomes: _Outcomes, bad: List[int], sides: List[List[int]]) -> Dia
     )
 
 
-def _count(outcomes: _Outcomes, rest: List[int]) -> Diagnosis:
+def _count(outcomes: Outcomes, rest: List[int]) -> Diagnosis:
     """No pair fails: how many GPUs still work, which must hold for two choices of them."""
     works, fails = 2, len(rest)
     while fails - works > 1:

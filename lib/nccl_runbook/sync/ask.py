@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Union
 
-from nccl_runbook.core.facts import Gap, RankResult, World, WorldRequest, counted, grouped
+from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import own_folder, sweep
 from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant

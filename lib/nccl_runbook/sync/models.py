@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import grouped
 
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")

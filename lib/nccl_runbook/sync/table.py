@@ -3,9 +3,10 @@
 from collections import Counter
 from typing import Any
 
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.report.tables import Bars, Cell, Table, titled
+from nccl_runbook.report.pictures import Bars
+from nccl_runbook.report.tables import Cell, Table, titled
 from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
 

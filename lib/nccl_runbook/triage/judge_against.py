@@ -5,7 +5,8 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import table, variables
+from nccl_runbook.causes.tables import table
+from nccl_runbook.causes.variables import variables
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.triage.facts import RunProfile

@@ -6,10 +6,11 @@ import re
 from collections import Counter, defaultdict
 from typing import BinaryIO
 
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.file import Limit
-from nccl_runbook.logs.sources import Source, read_each, sources
+from nccl_runbook.logs.source import Source
+from nccl_runbook.logs.sources import read_each, sources
 from nccl_runbook.logs.text import Said, pieces, said
 from nccl_runbook.triage.facts import RunProfile
 

@@ -5,7 +5,7 @@ import functools
 import re
 from collections.abc import Iterable
 
-from nccl_runbook.causes.causes import table
+from nccl_runbook.causes.tables import table
 
 
 @dataclasses.dataclass(frozen=True)

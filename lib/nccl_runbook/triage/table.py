@@ -8,8 +8,9 @@ from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.messages.judge import when
-from nccl_runbook.report.tables import Cell, Lanes, Table
-from nccl_runbook.triage.judge import Answer
+from nccl_runbook.report.pictures import Lanes
+from nccl_runbook.report.tables import Cell, Table
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 from nccl_runbook.triage.judge_against import Comparison, span
 
 _TONES = {"last progress": "ok", "first error": "broken", "waited": "warn"}

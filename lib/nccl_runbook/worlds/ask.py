@@ -5,7 +5,8 @@ import functools
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
-from nccl_runbook.core.facts import Gap, WorldRequest, counted
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 

@@ -2,22 +2,20 @@
 off, narrowed or taken out."""
 
 import dataclasses
-import functools
 import os
 import re
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
-from nccl_runbook.core.facts import Gap, World, WorldRequest
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine, EngineError
 from nccl_runbook.worlds import ask as worlds
-from nccl_runbook.worlds.ask import MIB, SPENT, STALL_FIRST_S, STALL_S, budget, on_gpus
-from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Pairs, Trial
+from nccl_runbook.worlds.ask import SPENT, STALL_FIRST_S, STALL_S, budget, on_gpus
+from nccl_runbook.worlds.ask_pairs import CPU_SIZES, GPU_SIZES, OPS, clean_passes
+from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Trial
 
-OPS = "all_reduce,broadcast,send_recv,all_gather"
-GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
 GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
-PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
 # with a budget from here on, the later arms are run beside a control that passes
 # too: about 4 s each on 4 H200
 DEEP_S = 240.0
@@ -190,10 +188,6 @@ def collect(
     )
 
 
-def _clean_passes(arms: Arms) -> bool:
-    return not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed
-
-
 def _why_not_later(
     session: _Session, arms: Arms, before: str, trials: Mapping[str, Union[Trial, Gap]]
 ) -> Optional[Gap]:
@@ -211,7 +205,7 @@ def _why_not_later(
                     passed and not session.deep,
                     f"runs only if the unchanged test fails, or with budget_s from {DEEP_S:g} on",
                 ),
-                (not passed and _clean_passes(arms), "a variable of your environment makes the difference"),
+                (not passed and clean_passes(arms), "a variable of your environment makes the difference"),
                 (not passed and before and not fits, f"only where {before}"),
             )
             if applies
@@ -290,25 +284,3 @@ def _speed_limit(control: World, clean: World) -> Optional[float]:
     speed tells nothing."""
     slow, fast = control.busbw_gb_per_s("all_reduce"), clean.busbw_gb_per_s("all_reduce")
     return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None
-
-
-def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
-    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at
-    once, for then it is no single GPU or link, and each that hangs costs seconds."""
-    if isinstance(arms, Gap) or _clean_passes(arms) or not _fails_every_time(arms):
-        return Gap(
-            "not-run",
-            "runs only if the unchanged test always fails on three or more GPUs, "
-            "with and without its variables",
-        )
-    gpus = sorted(arms.control.world.request.devices)
-    make = functools.partial(
-        worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES
-    )
-    return worlds.every_pair(engine, gpus, budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
-
-
-def _fails_every_time(arms: Arms) -> bool:
-    again, after, devices = arms.control.again, arms.control_after, arms.control.world.request.devices
-    twice = not arms.control.passed and again is not None and not again.passed
-    return twice and (isinstance(after, Gap) or not after.passed) and len(set(devices)) == len(devices) > 2

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Dict, List, Optional, Union
 
-from nccl_runbook.core.facts import Gap, World
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import World
 
 NOT_RUN = Gap("not-run")
 

@@ -1,8 +1,10 @@
 """Tables of worlds: the ladder, GPUs alone, pairs as a heat map, and the transports."""
 
-from nccl_runbook.core.facts import TIMED_OPS, Gap, World
+from nccl_runbook.core.facts import TIMED_OPS, Gap
+from nccl_runbook.core.facts_world import World
 from nccl_runbook.machine.link_limits import Links, limit
-from nccl_runbook.report.tables import Cell, Curve, Table, size_words, titled
+from nccl_runbook.report.pictures import Curve, size_words
+from nccl_runbook.report.tables import Cell, Table, titled
 from nccl_runbook.worlds.facts import Arms, Ladder, Pairs, Search, Singles, Trial
 
 

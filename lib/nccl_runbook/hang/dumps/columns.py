@@ -8,71 +8,23 @@ no send and no recv (2.13, seen).
 """
 
 import array
-import collections
 import dataclasses
 import hashlib
-import json
 import marshal
-import math
 import operator
-import os
-import re
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.redact import clipped
+from nccl_runbook.hang.dumps.agreement import alike
+from nccl_runbook.hang.dumps.last_steps import P2P, RECENT, TAIL, _ends, _order, _steps, _waiting
+from nccl_runbook.hang.dumps.operations import Column, Refused, _number, _op, numel, ranks_of, short
 from nccl_runbook.hang.facts import Op, needs_all
 
-MAX_RANKS = 1 << 17
-HISTORY = 2000  # entries in which a rank's habits are looked for
-TAIL = 64  # the last ones, which may break them
-MOST_DIMENSIONS = 64
-ISSUED = "issued "  # before the name of an operation of which only that is known
-RECENT, LEAST = 200, 16  # operations over which the time in them is taken
-_P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 # numbers of elements that must be the same on every rank; other operations are compared by name only
 # (all_to_all, gather, scatter, ...)
 _SAME_IN = ("all_reduce", "allreduce", "broadcast", "reduce", "reduce_scatter")
 _SAME_OUT = ("all_gather", "allgather")
-_EMPTY = {
-    "time_discovered_completed_ns": None,
-    "input_dtypes": [],
-    "is_p2p": False,
-    "p2p_seq_id": 0,
-    "retired": False,
-    "input_sizes": [],
-    "output_sizes": [],
-    "time_created_ns": 0,
-    "timeout_ms": 0,
-    "frames": [],
-}
-STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
-
-
-class Refused(Exception):
-    """A file that is no usable dump; one sentence."""
-
-
-@dataclasses.dataclass
-class Column:
-    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on;
-    ``opened`` and ``last`` by this rank's clock. ``done``: the last complete one that the dump's own
-    table of groups tells, 0 where it tells none: a dump of active operations alone (`onlyActive`, torch
-    2.5) holds no complete entry."""
-
-    desc: str
-    first: int
-    calls: array.array
-    states: bytes
-    opened: Op | None
-    last: Op
-    done: int = 0
-
-    def reached(self) -> tuple[int, int]:
-        """The last number issued, and the last before anything that is open."""
-        return self.last.seq, self.opened.seq - 1 if self.opened else self.last.seq
 
 
 @dataclasses.dataclass
@@ -123,9 +75,9 @@ def condense(dump: Any, digest: bytes) -> Reading:
         dump.get("entries", [] if "pg_config" in dump else None), list
     ):
         raise Refused("is not a flight-recorder dump: it has no entries")
-    entries = _alike(dump.get("entries", []))
+    entries = alike(dump.get("entries", []))
     members = {
-        _short(k): (_short(v.get("desc", "")), ranks_of(v["ranks"]))
+        short(k): (short(v.get("desc", "")), ranks_of(v["ranks"]))
         for k, v in (dump.get("pg_config") or {}).items()
     }
     table = _Table(entries)
@@ -155,54 +107,6 @@ def condense(dump: Any, digest: bytes) -> Reading:
     )
 
 
-def _alike(entries: list) -> list:
-    """The entries in the shape of torch 2.4 and later, whatever wrote them; those
-    of JSON have lists for pairs."""
-    first = entries[0] if entries else {}
-    missing = {k: v for k, v in _EMPTY.items() if k not in first}
-    if not missing and "collective_seq_id" in first and isinstance(first.get("process_group"), tuple):
-        return entries
-    number = "collective_seq_id" if "collective_seq_id" in first else "seq_id"
-    return [
-        {
-            **missing,
-            **e,
-            "collective_seq_id": e.get(number),
-            "process_group": tuple(
-                e["process_group"] if "process_group" in first else (str(e.get("pg_id")), "")
-            ),
-        }
-        for e in entries
-    ]
-
-
-def _short(value: Any) -> str:
-    """A name, for a page or a terminal; "" for what is none: a value that holds itself many
-    times over is endless as text."""
-    return (
-        "".join(c if c.isprintable() else "?" for c in clipped(str(value), 200))
-        if isinstance(value, (str, int, float))
-        else ""
-    )
-
-
-def _number(value: Any) -> int:
-    """Raises OverflowError where no clock and no counter of a recorder can be."""
-    return int.from_bytes(int(value or 0).to_bytes(8, "big", signed=True), "big", signed=True)
-
-
-def ranks_of(value: Any) -> tuple[int, ...]:
-    """The members of a group, "[0, 1]" or a list; numbers and nothing else, never evaluated."""
-    ranks = json.loads(value) if isinstance(value, str) and len(value) < 16 * MAX_RANKS else value
-    if (
-        not isinstance(ranks, list)
-        or len(ranks) > MAX_RANKS
-        or not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks)
-    ):
-        raise Refused("its table of groups contains ranks that are not numbers; the table was not used")
-    return tuple(sorted(set(ranks)))
-
-
 class _Table:
     """Entries sorted into a column for each group, and the open ones that go from point to point."""
 
@@ -212,11 +116,11 @@ class _Table:
         self.calls: dict[int, str] = {}
         self.open_ats: list[int] = []
         marks = list(map(operator.itemgetter("profiling_name", "is_p2p"), entries))
-        alone = {mark for mark in set(marks) if mark[1] or _P2P.search(mark[0])}
+        alone = {mark for mark in set(marks) if mark[1] or P2P.search(mark[0])}
         kept = self._sorted(
             [at for at, mark in enumerate(marks) if mark not in alone] if alone else range(len(entries))
         )
-        self.columns = {_short(group[0]): self._column(group, rows) for group, rows in kept.items()}
+        self.columns = {short(group[0]): self._column(group, rows) for group, rows in kept.items()}
         self.sides = self._sides([at for at, mark in enumerate(marks) if mark in alone] if alone else [])
 
     def _sorted(self, ats: Sequence[int]) -> dict[tuple, list]:
@@ -247,7 +151,7 @@ class _Table:
     def _remember(self, entry: dict, kept: dict[tuple, list]) -> tuple[list, int, str]:
         """The place of an entry, the number of its call, and the letter of its state."""
         name, state = entry["profiling_name"], entry["state"]
-        op = _short(clipped(name.rpartition(":")[2].strip("_"), 60))
+        op = short(clipped(name.rpartition(":")[2].strip("_"), 60))
         sizes = (
             entry["output_sizes"]
             if op.startswith(_SAME_OUT)
@@ -258,9 +162,7 @@ class _Table:
         dtypes = entry["input_dtypes"]
         if op in ("all_reduce", "allreduce", "broadcast") and entry["input_sizes"] != entry["output_sizes"]:
             raise Refused(f"is damaged: {op} has different input and output sizes")
-        text = (
-            f"{op} {sum(map(_numel, sizes))} x {_short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
-        )
+        text = f"{op} {sum(map(numel, sizes))} x {short(dtypes[0])[:20] if dtypes else '?'}" if sizes else op
         number = int.from_bytes(
             hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "big"
         )
@@ -294,7 +196,7 @@ class _Table:
             for i in (still[0] if still else None, -1)
         )
         return Column(
-            _short(group[1]),
+            short(group[1]),
             int(seqs[0]),
             array.array("Q", calls),
             "".join(states).encode("ascii"),
@@ -310,7 +212,7 @@ class _Table:
         status = status if isinstance(status, dict) and not self.gloo else {}
         rows = {k: v for k, v in status.items() if k.isdecimal() and isinstance(v, dict)}
         ids = {
-            _short(group[0]): str(e.get("pg_id"))
+            short(group[0]): str(e.get("pg_id"))
             for group, e in {e["process_group"]: e for e in self._entries}.items()
         }
         known = [name for name in names if name.isdecimal()]
@@ -339,14 +241,14 @@ class _Table:
         sides: dict[tuple[str, int, int, bool], tuple[int, Op]] = {}
         for at in loose:
             entry = self._entries[at]
-            match = _P2P.search(entry["profiling_name"])
+            match = P2P.search(entry["profiling_name"])
             end = ends.get((entry["process_group"], entry["p2p_seq_id"]), entry)
             if not match or end["state"] == "completed" or end["time_discovered_completed_ns"]:
                 continue
             self.open_ats.append(at)
             sends, here, there = match[1] == "send", int(match[2]), int(match[3])
             key = (
-                _short(entry["process_group"][0]),
+                short(entry["process_group"][0]),
                 here if sends else there,
                 there if sends else here,
                 sends,
@@ -356,154 +258,13 @@ class _Table:
         return sides
 
 
-def _numel(sizes: list) -> int:
-    if len(sizes) > MOST_DIMENSIONS:
-        raise ValueError(f"a tensor of {len(sizes)} dimensions")
-    return math.prod(map(int, sizes))
-
-
-def _op(entry: dict, seq: int, call: str, letter: str) -> Op:
-    """An entry as a fact, with the frame of the user's own code; its age is not known here."""
-    return Op(
-        seq,
-        call,
-        STATES[letter],
-        _number(entry["timeout_ms"]),
-        own_frame(entry["frames"]),
-        created_ns=_number(entry["time_created_ns"]),
-    )
-
-
-def own_frame(frames: Any) -> str:
-    """ "step, train.py:40": the innermost frame that is neither torch's nor installed; "" for none."""
-    rows = [f for f in frames if isinstance(f, dict)][:64] if isinstance(frames, list) else []
-    own = [
-        f
-        for f in rows
-        if not re.search(r"/(?:site|dist)-packages/|/lib/python3|^<|/torch/", _text(f, "filename"))
-    ] or rows
-    if not own:
-        return ""
-    name, file, line = (_text(own[0], key) for key in ("name", "filename", "line"))
-    return _short(f"{clipped(name, 80)}, {clipped(os.path.basename(file), 80)}:{line[:8]}")
-
-
-def _text(frame: dict, key: str) -> str:
-    value = frame.get(key)
-    return str(value) if isinstance(value, (str, int)) else ""
-
-
-def _waiting(entries: list) -> tuple[float, float] | None:
-    """The share of time that this rank's last operations were under way, as torch saw them end, and ms from
-    one to the next; None for too few, or where nothing tells."""
-    rows = sorted(
-        (e["time_created_ns"], e["time_discovered_completed_ns"])
-        for e in entries[-RECENT:]
-        if e["time_discovered_completed_ns"]
-    )
-    busy = until = 0
-    for created, done in rows:
-        busy, until = busy + max(0, done - max(created, until)), max(until, done)
-    if len(rows) < LEAST or until <= rows[0][0]:
-        return None
-    return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
-
-
-def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, int]]:
-    """By the name that all members have for an operation. One name may stand for several groups, so that
-    its members belong to it."""
-    last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
-    done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
-    names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
-    rows, what = (done, "") if done else (_followed(last), ISSUED)
-    return {
-        f"{what}{names.get(name, name)}:{e['collective_seq_id']}": (
-            _number(e["time_created_ns"]),
-            _number(at),
-        )
-        for e, at in rows
-        if needs_all(e["profiling_name"].rpartition(":")[2].strip("_"))
-        for name in [_short(e["process_group"][0])]
-    }
-
-
-def _followed(entries: list) -> list[tuple[dict, int]]:
-    """Each with the time of what its thread issued next: with Gloo, which blocks, it had ended by then."""
-    return [
-        (entry, after["time_created_ns"])
-        for rows in grouped((_text(entry, "thread_id"), entry) for entry in entries).values()
-        for entry, after in zip(rows, rows[1:])
-    ]
-
-
 # --- the order in which this rank issued its last operations, against what it did before
-
-
-def _steps(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[str, ...]]]:
-    """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor,
-    the operation). 0: taken before the last ones, or twice; 1: once, among the last ones; 2: the same, and
-    the predecessor had been followed by others twice or more; then in place of the operation those others."""
-    until = (opened[0] if opened else len(entries) - 1) + 1
-    marks = list(
-        map(operator.itemgetter("process_group", "profiling_name"), entries[max(0, until - HISTORY) : until])
-    )
-    name = {mark: _step_name(*mark) for mark in dict.fromkeys(marks)}
-    steps = [name[mark] for mark in marks]
-    cut = max(0, len(steps) - TAIL)
-    levels = dict.fromkeys(zip(steps[:cut], steps[1:cut]), 0)
-    followed = collections.Counter(steps[: max(0, cut - 1)])
-    last = steps[max(0, cut - 1) :]
-    again = collections.Counter(zip(last, last[1:]))
-    for before, after in zip(last, last[1:]):
-        levels.setdefault(
-            (before, after), 0 if again[before, after] > 1 else 2 if followed[before] >= 2 else 1
-        )
-        followed[before] += 1
-    usual = grouped(pair for pair, level in levels.items() if level == 0)
-    return {
-        _hash(f"{before}>{after}"): (
-            level,
-            _hash(before),
-            tuple(usual.get(before, ())) if level == 2 else (after,),
-        )
-        for (before, after), level in levels.items()
-    }
-
-
-def _order(entries: list, opened: list[int]) -> list[str]:
-    """Operations that are not complete, as issued."""
-    return list(
-        dict.fromkeys(
-            f"{_short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}"
-            for e in (entries[at] for at in opened)
-        )
-    )
 
 
 def _last(entry: dict) -> Op:
     return _op(
         entry,
         _number(entry["collective_seq_id"]),
-        _short(clipped(entry["profiling_name"].rpartition(":")[2], 80)),
+        short(clipped(entry["profiling_name"].rpartition(":")[2], 80)),
         "c" if entry["state"] == "completed" else "o",
     )
-
-
-def _step_name(group: tuple, name: str) -> str:
-    """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and
-    so do peers equally far away."""
-    desc, peer = _short(group[1]), _P2P.search(name)
-    name = (
-        f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}"
-        if peer
-        else name.rpartition(":")[2].strip("_")
-    )
-    return f"{desc if desc not in ('', 'undefined') else _short(group[0])} {name.partition(' ')[0][:80]}"
-
-
-def _hash(text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", "replace"))
-
-
-def _is_p2p(entry: dict) -> bool:
-    return bool(entry["is_p2p"] or _P2P.search(entry["profiling_name"]))

@@ -18,7 +18,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from nccl_runbook.hang import read_stacks as stacks
-from nccl_runbook.hang.dumps.columns import Reading, Refused, condense
+from nccl_runbook.hang.dumps.columns import Reading, condense
+from nccl_runbook.hang.dumps.operations import Refused
 
 MAX_BYTES = 256 << 20
 SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file

@@ -5,7 +5,8 @@ import math
 import statistics
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.hang.dumps.columns import ISSUED, LEAST, Reading
+from nccl_runbook.hang.dumps.columns import Reading
+from nccl_runbook.hang.dumps.last_steps import ISSUED, LEAST
 from nccl_runbook.hang.facts import Op
 from nccl_runbook.logs.facts import ClockOffset
 from nccl_runbook.logs.text import Clocks

@@ -9,7 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterable, Iterator, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped, known, utc_now
-from nccl_runbook.hang.live import ask_answers as live_answers, ask_processes as proc
+from nccl_runbook.hang.live import (
+    ask_answers as live_answers,
+    ask_proc as proc_ask_proc,
+    ask_processes as proc,
+    ask_ras as live_answers_ask_ras,
+    ask_sockets as proc_ask_sockets,
+    ask_threads as proc_ask_threads,
+)
 from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample, Stack
 from nccl_runbook.machine import ask_nvml as nvml
 
@@ -35,8 +42,8 @@ class Look:
         self.gpus: List[Any] = []
         self.ras: List[Any] = []
         boot, space = (
-            proc.read("/proc/sys/kernel/random/boot_id", 64),
-            proc.unless_gone("", os.readlink, "/proc/self/ns/pid"),
+            proc_ask_proc.read("/proc/sys/kernel/random/boot_id", 64),
+            proc_ask_proc.unless_gone("", os.readlink, "/proc/self/ns/pid"),
         )
         self.facts = Live(
             os.uname().nodename,
@@ -56,7 +63,7 @@ class Look:
         with ThreadPoolExecutor(8) as pool:
             host = pool.submit(self._ask_host)
             self._sample(True)
-            told = list(pool.map(lambda r: proc.unless_gone(None, self._rank, r), self.ranks))
+            told = list(pool.map(lambda r: proc_ask_proc.unless_gone(None, self._rank, r), self.ranks))
             time.sleep(max(0.0, SETTLE_S - (time.monotonic() - self.began)))
             self._sample(False)
             first_s = round(time.monotonic() - self.began, 2)
@@ -79,7 +86,7 @@ class Look:
         self._ask_host()
         self._sample(True)
         # a rank that was still starting has its sockets by now
-        now = {p.pid: proc.unless_gone(None, self._rank, p) for p in self.ranks}
+        now = {p.pid: proc_ask_proc.unless_gone(None, self._rank, p) for p in self.ranks}
         return self._told(
             [now[r.pid] or r for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1)
         )
@@ -87,20 +94,20 @@ class Look:
     def _sample(self, with_stacks: bool) -> None:
         with ThreadPoolExecutor(8) as pool:
             taken = pool.map(
-                lambda r: proc.unless_gone(None, self._sample_of, r.pid, with_stacks), self.ranks
+                lambda r: proc_ask_proc.unless_gone(None, self._sample_of, r.pid, with_stacks), self.ranks
             )
             for rank, sample in zip(self.ranks, taken):
                 self.samples[rank.pid] += [sample] if sample else []  # if it is gone, its samples end here
 
     def _sample_of(self, pid: int, with_stacks: bool) -> Sample:
-        threads = proc.threads(pid)
+        threads = proc_ask_threads.threads(pid)
         stacks = (
             live_answers.stacks(self.py_spy, pid) if with_stacks else Gap("not-run", "not at this moment")
         )
         return Sample(round(time.monotonic() - self.began, 2), threads, stacks)
 
     def _note_main_thread(self, pid: int) -> None:
-        seen = proc.unless_gone([], proc.threads, pid, 1)
+        seen = proc_ask_proc.unless_gone([], proc_ask_threads.threads, pid, 1)
         key = f"{seen[0].state} {seen[0].waits}".strip() if seen else "gone"
         self.main_thread[pid][key] = self.main_thread[pid].get(key, 0) + 1
 
@@ -117,8 +124,8 @@ class Look:
             variables,
             process.has_torch,
             process.nccl,
-            proc.sockets(pid, proc.table(pid)),
-            proc.log_tail(pid, process.redactor),
+            proc_ask_sockets.sockets(pid, proc_ask_sockets.table(pid)),
+            proc_ask_threads.log_tail(pid, process.redactor),
             live_answers.recorder(pid, variables, process.rank),
             [],
             {},
@@ -139,7 +146,7 @@ class Look:
                 ]
                 yield Stack(
                     helper,
-                    proc.unless_gone("", proc.read, f"/proc/{helper}/comm").strip(),
+                    proc_ask_proc.unless_gone("", proc_ask_proc.read, f"/proc/{helper}/comm").strip(),
                     False,
                     False,
                     frames,
@@ -149,7 +156,7 @@ class Look:
         self.gpus.append(nvml.ask("live", NVML_DEADLINE_S, lambda _, lines, __: lines))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
         self.ras.append(
-            live_answers.ras(named)
+            live_answers_ask_ras.ras(named)
             if any(r.nccl for r in self.ranks)
             else Gap("absent", "no rank has libnccl mapped")
         )
@@ -167,8 +174,9 @@ class Look:
             gpus=gpus_of(self.gpus),
             ras=communicators(self.ras),
             listeners=list(
-                proc.listeners(
-                    self.ranks, {r.pid: proc.unless_gone({}, proc.table, r.pid) for r in self.ranks}
+                proc_ask_sockets.listeners(
+                    self.ranks,
+                    {r.pid: proc_ask_proc.unless_gone({}, proc_ask_sockets.table, r.pid) for r in self.ranks},
                 )
             ),
             ended=proc.ended([r.pid for r in self.ranks]),
@@ -183,14 +191,18 @@ def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
     found = proc.processes(pids)
     ranks, helpers = proc.ranks_among(found)
     if pids:
-        jobs = {r.job for r in ranks if {r.pid, *helpers.get(r.pid, []), *proc.ancestors(r.pid)} & set(pids)}
+        jobs = {
+            r.job
+            for r in ranks
+            if {r.pid, *helpers.get(r.pid, []), *proc_ask_proc.ancestors(r.pid)} & set(pids)
+        }
         own = {r.pid for r in ranks}
         alone = [
             p
             for pid, p in found.items()
             if pid in pids
             and pid not in own
-            and not any(pid in proc.ancestors(r) for r in own)
+            and not any(pid in proc_ask_proc.ancestors(r) for r in own)
             and not any(pid in h for h in helpers.values())
         ]
         ranks = [r for r in ranks if r.job in jobs] + alone

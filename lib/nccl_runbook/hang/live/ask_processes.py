@@ -1,19 +1,16 @@
 """Ranks as /proc shows them: which processes are ranks, what their threads do, which peers their
 sockets reach. Reads only."""
 
-import contextlib
 import dataclasses
 import os
 import platform
 import re
-import socket
-import stat
-import struct
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple
 
-from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.redact import Redactor, clipped
-from nccl_runbook.hang.live.facts import LEFT_OVER, Ended, Listener, Socket, Thread
+from nccl_runbook.hang.live.ask_proc import _pids, ancestors, own_inodes, read, stat_fields, unless_gone
+from nccl_runbook.hang.live.facts import LEFT_OVER, Ended
 
 # values are read and kept for these names alone
 NAMES = frozenset(
@@ -95,30 +92,6 @@ TICKS = os.sysconf("SC_CLK_TCK")
 MOST_THREADS, MOST_SOCKETS, TAIL_BYTES, TAIL_LINES = 16, 64, 8192, 20
 TOGETHER_S = 60  # in which a launcher has begun all ranks of a host
 LOOPBACK = re.compile(r"127\.|localhost$|::1$")
-
-
-def read(path: str, most: int = 1 << 22) -> str:
-    """The text of a file of /proc; raises OSError."""
-    with open(path, "rb") as file:
-        return file.read(most).decode("utf-8", "replace")
-
-
-def unless_gone(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``ask`` gives, or ``otherwise`` if the process ended meanwhile, or is not readable."""
-    try:
-        return ask(*arguments)
-    except OSError:
-        return otherwise
-
-
-def _pids() -> Iterator[int]:
-    """Every process of this pid namespace."""
-    return map(int, filter(str.isdecimal, os.listdir("/proc")))
-
-
-def stat_fields(path: str) -> List[str]:
-    """Fields of a stat file from the state on (field 3); raises OSError."""
-    return read(path).rpartition(")")[2].split()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,16 +196,6 @@ def _job(process: Process, launcher: int) -> str:
     return f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}"
 
 
-def ancestors(pid: int) -> List[int]:
-    """Parents of a process, nearest first."""
-    parents: List[int] = []
-    with contextlib.suppress(OSError):
-        while pid > 1 and len(parents) < 64:
-            pid = int(stat_fields(f"/proc/{pid}/stat")[1])
-            parents.append(pid)
-    return parents
-
-
 def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
     """The processes that are ranks, and the helpers of each: torch processes that
     a rank started (data loaders).
@@ -286,135 +249,7 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
 # --- one process
 
 
-def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
-    """The main thread, then those that have used most CPU time; raises OSError if the process is gone."""
-    others = sorted(map(int, os.listdir(f"/proc/{pid}/task"))) if most > 1 else []
-    beside = filter(None, (unless_gone(None, _thread, pid, tid) for tid in others if tid != pid))
-    return [_thread(pid, pid), *sorted(beside, key=lambda t: -t.cpu_s)][:most]
-
-
-def _thread(pid: int, tid: int) -> Thread:
-    folder = f"/proc/{pid}/task/{tid}"
-    fields, status = stat_fields(f"{folder}/stat"), read(f"{folder}/status")
-    return Thread(
-        tid,
-        fields[0],
-        waits_in(folder),
-        round((int(fields[11]) + int(fields[12])) / TICKS, 2),
-        sum(map(int, re.findall(r"ctxt_switches:\s*(\d+)", status))),
-    )
-
-
-def waits_in(folder: str) -> str:
-    """The place where a thread sleeps: the kernel's wait channel, else the system call;
-    "" where neither may be read."""
-    channel = unless_gone("", read, f"{folder}/wchan").strip()
-    if channel not in ("0", ""):
-        return channel
-    call = unless_gone("", read, f"{folder}/syscall").partition(" ")[0].strip()
-    return CALLS.get(int(call), f"system call {call}") if call.lstrip("-").isdecimal() else call
-
-
-def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
-    """The last lines that the process wrote, where its output is a regular file; without
-    secrets of its environment."""
-    for descriptor in (2, 1):
-        path, text = f"/proc/{pid}/fd/{descriptor}", ""
-        try:
-            if stat.S_ISREG(os.stat(path).st_mode):
-                with open(path, "rb") as file:
-                    file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * TAIL_BYTES))
-                    text = file.read(2 * TAIL_BYTES).decode("utf-8", "replace")
-        except OSError as error:
-            return Gap(
-                "no-permission" if isinstance(error, PermissionError) else "absent",
-                f"{path}: {error.strerror}",
-            )
-        if text.strip():  # the first half is read so that no secret is cut where the second one begins
-            return [line[:400] for line in redactor.text(text)[-TAIL_BYTES:].splitlines()[-TAIL_LINES:]]
-    return Gap("unsupported", "standard error and output are empty, or no files")
-
-
 # --- sockets
-
-
-def own_inodes(pid: int) -> set:
-    """Inodes of the sockets that a process has open; none where it may not be looked at."""
-    names = unless_gone([], os.listdir, f"/proc/{pid}/fd")
-    targets = {unless_gone("", os.readlink, f"/proc/{pid}/fd/{name}") for name in names}
-    return {target[8:-1] for target in targets if target.startswith("socket:[")}
-
-
-def table(pid: int) -> Dict[str, Socket]:
-    """Every TCP socket of the network namespace of a process, by inode; raises OSError."""
-    by_inode = {}
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        path = f"/proc/{pid}/net/{name}"
-        text = read(path, 1 << 24) if os.path.exists(path) else ""  # a kernel without IPv6
-        for fields in map(str.split, text.splitlines()[1:]):
-            if len(fields) > 9 and fields[3] in TCP_STATES:
-                repeated = (
-                    int(fields[6], 16) if fields[5].startswith("01:") else 0
-                )  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
-                by_inode[fields[9]] = Socket(
-                    TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated
-                )
-    return by_inode
-
-
-def address(text: str, family: int) -> str:
-    """ "0100007F:1F90" as "127.0.0.1:8080": words of four bytes in the machine's order, the port in hex."""
-    host, _, port = text.partition(":")
-    words = [int(host[i : i + 8], 16) for i in range(0, len(host), 8)]
-    shown = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
-    shown = shown[7:] if shown.startswith("::ffff:") else shown
-    return f"[{shown}]:{int(port, 16)}" if ":" in shown else f"{shown}:{int(port, 16)}"
-
-
-def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
-    """Those of one process; listening, half-open and unanswered ones first."""
-    first = ("SYN-SENT", "LISTEN", "CLOSE-WAIT")
-    return sorted(
-        (whole[inode] for inode in own_inodes(pid) if inode in whole),
-        key=lambda s: (s.state not in first and not s.repeated, s.state, s.local, s.remote),
-    )[:MOST_SOCKETS]
-
-
-def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
-    """Who listens at each MASTER_PORT, if the address is one of this host."""
-    for job, rank in {r.job: r for r in ranks}.items():
-        port = rank.number(["MASTER_PORT"])
-        here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(
-            s.state == "ESTABLISHED" and s.local.rpartition(":")[0] == rank.variables["MASTER_ADDR"]
-            for s in tables[rank.pid].values()
-        )
-        if port is not None and here:
-            yield _listener(
-                job,
-                port,
-                {
-                    inode
-                    for inode, s in tables[rank.pid].items()
-                    if s.state == "LISTEN" and s.local.endswith(f":{port}")
-                },
-                [r.pid for r in ranks if r.job == job],
-            )
-
-
-def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
-    if not inodes:
-        return Listener(job, port, "nobody", None, "")
-    above = {a for r in ranks for a in ancestors(r)}
-    pid = next((pid for pid in [*ranks, *sorted(above), *sorted(_pids())] if own_inodes(pid) & inodes), None)
-    if pid is None:
-        return Listener(job, port, "unseen", None, "")
-    return Listener(
-        job,
-        port,
-        "rank" if pid in ranks else "launcher" if pid in above else "other",
-        pid,
-        read(f"/proc/{pid}/comm").strip(),
-    )
 
 
 def ended(ranks: List[int]) -> List[Ended]:

@@ -7,34 +7,16 @@ import contextlib
 import dataclasses
 import itertools
 import re
-import shlex
 import time
-from typing import Dict, Iterable, List, Optional, Pattern, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, Optional, Pattern, Sequence, Set
 
-from nccl_runbook.core.facts import Evidence, Gap, counted, grouped, known
-from nccl_runbook.hang.live.facts import Live, LiveRank, Socket
-from nccl_runbook.hang.live.judge_ranks import (
-    INIT,
-    WAITING,
-    Picture,
-    accuse,
-    by_ras,
-    main_stacks,
-    names,
-    waits_in,
-)
+from nccl_runbook.core.facts import grouped, known
+from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.live.faults.judge_paths import INNER, Members
+from nccl_runbook.hang.live.ranks.judge_calls import by_ras
 
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
-_INNER = re.compile(
-    r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):"
-)  # whoever else a rank speaks to is seldom on the inner network
-# the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works
-# are rare (Linux, RTO_MIN)
-REPEATED = 3
 _ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
-_HTTP = (":80", ":443")
-AT_REST = (*WAITING, "asleep", "unknown")
-Members = List[Tuple[LiveRank, Live]]
 
 
 def world_size(members: Members) -> Optional[int]:
@@ -109,7 +91,7 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     )
 
 
-def _spoken_to(members: Members, whom: Pattern = _INNER) -> Set[str]:
+def _spoken_to(members: Members, whom: Pattern = INNER) -> Set[str]:
     """Addresses, of the inner network as a rule, to which the ranks are connected and which are
     of no host that was looked at."""
     links = [s for r, _ in members for s in known(r.sockets) if s.state == "ESTABLISHED"]
@@ -132,136 +114,6 @@ def _second(taken: str) -> int:
 
 
 # --- ranks that wait for the network
-
-
-def unreachable(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks whose connection is not answered while they wait.
-    What is asked by HTTP (a tracker, a hub) is not the job's."""
-    asking = {
-        v: s
-        for v in base.ranks
-        if v.does in AT_REST
-        for s in known(v.process.sockets)
-        if s.state == "SYN-SENT" and not s.remote.endswith(_HTTP)
-    }
-    if not (late := list(asking)):
-        return None
-    address, _, port = asking[late[0]].remote.rpartition(":")
-    return accuse(
-        base,
-        "unreachable",
-        late,
-        f"{'gets' if len(late) == 1 else 'get'} no answer from {address}:{port}",
-        "network-path-blocked",
-        "likely",
-        [
-            Evidence(
-                f"{v.name}: SYN-SENT from {asking[v].local} to {asking[v].remote}",
-                f"/proc/net/tcp on {v.host}",
-            )
-            for v in late[:8]
-        ],
-        f"nc -vz {shlex.quote(address.strip('[]'))} {shlex.quote(port)}",
-    )
-
-
-def without_store(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that have been trying to join, as two stacks show, without a connection
-    to where the others have met."""
-    late = [
-        v
-        for v in base.ranks
-        if v.does in AT_REST
-        and not isinstance(v.process.sockets, Gap)
-        and not _has_store(v.process)
-        and len([s for s in main_stacks(v.process) if waits_in(s) in INIT]) > 1
-    ]
-    if not late or 0 in {v.rank for v in late}:
-        return None
-    variables, others = late[0].process.variables, sum(_has_store(r) for r, _ in members)
-    address, port = variables.get("MASTER_ADDR", ""), variables["MASTER_PORT"]
-    line = (
-        f"getent ahosts {shlex.quote(address)}; nc -vz {shlex.quote(address)} {shlex.quote(port)}   "
-        f"# on {late[0].host}"
-    )
-    alone = f"{'has' if len(late) == 1 else 'have'} no connection to {address}:{port}"
-    if not others:
-        return accuse(
-            base,
-            "unknown",
-            [],
-            f"{names(late)} {alone}, the rendezvous: rank 0 is not there yet, or "
-            f"{address} is not its host here",
-            None,
-            "",
-            (),
-            line,
-        )
-    seen = [
-        Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in late[:8]
-    ]
-    return accuse(
-        base,
-        "unreachable",
-        late,
-        f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
-        "host, or a firewall refuses it",
-        "rendezvous-misconfigured",
-        "likely",
-        seen,
-        line,
-    )
-
-
-def lost(base: Picture, members: Members) -> Optional[Picture]:
-    """What waiting ranks sent is never acknowledged: between two hosts nobody knows whose fault it is,
-    of several the one in common."""
-    still, known = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}, {v.host for v in base.ranks}
-    if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
-        return None
-    common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
-    why = (
-        f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not "
-        "acknowledged: the path drops "
-        "packets (firewall, link), or a host is down"
-    )
-    held = [s for links in paths.values() for s in links[:2]]
-    cut_off = [v for v in base.ranks if common == {v.host}]
-    return accuse(
-        base,
-        "unreachable",
-        cut_off,
-        "cannot be reached: " * bool(cut_off) + why,
-        "network-path-blocked",
-        "likely",
-        [
-            Evidence(f"{s.local} to {s.remote}: sent again {s.repeated} times, no answer", "/proc/net/tcp")
-            for s in held[:8]
-        ],
-        f"ping -c 3 {shlex.quote(held[0].remote.rpartition(':')[0].strip('[]'))}   # from "
-        f"{held[0].local.rpartition(':')[0]}",
-    )
-
-
-def _has_store(rank: LiveRank) -> bool:
-    return not (port := rank.variables.get("MASTER_PORT")) or any(
-        s.remote.endswith(f":{port}") for s in known(rank.sockets)
-    )
-
-
-def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
-    """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address
-    where no look tells its host. What a rank tells others than hosts of the inner network (a tracker,
-    a proxy) is not the job's."""
-    homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in known(r.sockets)}
-    return grouped(
-        (tuple(sorted((look.host, homes.get(address, address)))), s)
-        for r, look in members
-        for s in known(r.sockets)
-        if s.state == "ESTABLISHED" and s.repeated >= REPEATED
-        for address in [s.remote.rpartition(":")[0]]
-        if address in homes or _INNER.match(s.remote)
-    )
 
 
 # --- looks at several hosts made one

@@ -1,0 +1,90 @@
+"""Which notebooks a run executes, and with which parameters."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook.core import records
+from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, did_you_mean, read_cell
+from nccl_runbook.report.verdict import VERDICT_STEP
+
+# what the runner itself decides: an own option says each of them
+_SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
+
+
+class UsageError(ValueError):
+    """The command line asks for something that does not exist or does not fit; one sentence. Exit code 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """One notebook to run. ``parameters``: typed values from the command line that it declares;
+    ``record``: judged instead of a machine."""
+
+    name: str
+    source: Path
+    declared: dict[str, Parameter]
+    parameters: dict[str, Any]
+    record: Path | None = None
+
+    def budget_s(self, left_s: float) -> int:
+        """Whole seconds for this step: its own budget, or what is left of the run's."""
+        default = self.declared["budget_s"].default if "budget_s" in self.declared else left_s
+        return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
+
+    def refused(self, why: str) -> str:
+        """What the notebook says of a value that the command line gave: its ValueError begins with
+        the name or the value, or quotes the value; else "". A number alone is no quote: Python's
+        own errors are full of them."""
+        error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
+        said = error[1] if error else ""
+        words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
+        begins = said.startswith(tuple(f"{start}: " for start in (*self.parameters, *words)))
+        return said if begins or any(repr(word) in said for word in words) else ""
+
+
+def notebooks_in(folder: Path) -> dict[str, Path]:
+    """The notebooks of a book by step name, in the order in which they run."""
+    if not (found := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
+        raise UsageError(
+            f"no notebooks in {folder}: run from a checkout, or name the folder with --notebooks"
+        )
+    return found
+
+
+def make_plan(
+    folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str]], replayed: Sequence[Path] = ()
+) -> list[Planned]:
+    """The notebooks to run, 99-verdict last. Raises UsageError or ParameterError; touches nothing."""
+    book = notebooks_in(folder)
+    for step in steps:
+        if step not in book:
+            raise UsageError(did_you_mean("step", step, book))
+    by_step = _records_by_step(replayed, list(book))
+    wanted = set(steps) | set(by_step) or set(book)
+    names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]
+    if by_step and (missing := [n for n in steps if n != VERDICT_STEP and n not in by_step]):
+        raise UsageError(f"--record has no record of {', '.join(missing)}")
+    for name, _ in given:
+        if name in _SET_BY_OPTION:
+            raise ParameterError(f"parameter {name} is set by {_SET_BY_OPTION[name]}")
+    declared = {name: read_cell(book[name]) for name in names}
+    values = check_given(given, declared)
+    return [Planned(n, book[n], declared[n], values[n], by_step.get(n)) for n in names]
+
+
+def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Path]:
+    """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge."""
+    by_step: dict[str, Path] = {}
+    for path in paths:
+        if not (found := records.load_all(path)):
+            raise UsageError(f"{path} holds no record: the look ended before its first step")
+        for step in (record.step for record in found):
+            if step not in book or step == VERDICT_STEP:
+                raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
+            if step in by_step:
+                raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
+            by_step[step] = path.absolute()
+    return by_step

@@ -1,0 +1,103 @@
+"""What was gathered from logs and dumps, one record for each subject."""
+
+import dataclasses
+
+from nccl_runbook.case.judge import DUMPS, LOGS, symptom_recognised
+from nccl_runbook.causes.causes import Cause
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Finding
+from nccl_runbook.core.records import Record, of_findings
+from nccl_runbook.hang.facts import Hang
+from nccl_runbook.logs.kind import READ_BY_HANG
+from nccl_runbook.messages.facts import Logs
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
+from nccl_runbook.triage.judge import answer
+from nccl_runbook.triage.judge_against import Comparison
+from nccl_runbook.triage.symptoms import deciding, matching
+from nccl_runbook.triage.table import all_tables
+
+
+@dataclasses.dataclass(frozen=True)
+class Dumps:
+    """``sentence``: as `hang` says it; ``next``: what to collect next, or ""."""
+
+    sentence: str
+    finding: Finding
+    tables: list[object]
+    next: str = ""
+
+
+def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
+    """What `hang` says of them, None without any, or where an old record holds none; and the logs, in which
+    these files count as read."""
+    if hang is None or isinstance(hang, Gap):
+        return None, logs
+    from nccl_runbook.hang.judge import hang_told, judge
+    from nccl_runbook.hang.table import tables
+
+    told = judge(hang)
+    sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
+    dumps = Dumps(
+        f"{told.kind}: {told.sentence}{sure}",
+        hang_told(told, hang.logs.launcher),
+        tables(hang, told.culprits),
+        told.decides,
+    )
+    files = [
+        dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f
+        for f in logs.files
+    ]
+    return dumps, dataclasses.replace(logs, files=files)
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any;
+    ``steps``: those that decide the symptom; ``variables``: that scripts set."""
+
+    records: list[Record]
+    logs: Answer | None = None
+    dumps: Dumps | None = None
+    steps: tuple[str, ...] = ()
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of every subject."""
+        return [finding for record in self.records for finding in record.findings]
+
+    @property
+    def fits(self) -> tuple[Cause, ...]:
+        """Causes that fit the symptom and no line shows."""
+        return self.logs.fits if self.logs and not self.dumps else ()
+
+
+def of_logs(
+    logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None, good: str = "", bad: str = ""
+) -> Gathered:
+    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that
+    neither repeats the other.
+
+    ``compared``: with a good run; ``good`` and ``bad``: names of the logs compared."""
+    dumps, logs = dumps_of(hang, logs)
+    given = answer(logs, compared, good, bad, dumps.next if dumps else None)
+    words = logs.context.splitlines()
+    records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
+    if (
+        logs.context or not dumps or any(f.lines for f in logs.files)
+    ):  # nobody named a log: that none was read is not missed
+        unread = [f.title for f in given.findings if f.id == "log-not-read"]
+        symptoms = (
+            []
+            if given.hypotheses or dumps
+            else dict.fromkeys(symptom for line in words for symptom in matching(line))
+        )
+        records.append(
+            of_findings(
+                LOGS,
+                [*given.findings, *map(symptom_recognised, symptoms)],
+                all_tables(given),
+                not_seen=unread,
+            )
+        )
+    return Gathered(records, given, dumps, tuple(deciding(words)))

@@ -1,0 +1,99 @@
+"""What was given, sorted by what reads it."""
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.logs.kind import kind
+from nccl_runbook.logs.sources import heads
+from nccl_runbook.plan import frameworks
+from nccl_runbook.plan.allocation.areal_rules import newest
+from nccl_runbook.plan.areal import Refused, parse
+
+
+@dataclasses.dataclass(frozen=True)
+class Brought:
+    """Sorted by what reads it. ``logs``: also dumps, stacks, archives, answers of RAS;
+    ``scripts``: launch scripts and lists of variables; ``allocations``: also launch lines;
+    ``words``: error texts and symptoms."""
+
+    logs: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+    configurations: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
+    allocations: tuple[str, ...] = ()
+    pids: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader waits
+
+
+_SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
+
+
+_SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
+
+
+# a misspelt extension counts behind a number or a dash: torch.cuda and socket.error are words
+_PATH = re.compile(
+    r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|"
+    r"sbatch|slurm|ya?ml)|"
+    r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}"
+)
+
+
+def sort(given: Iterable[str]) -> Brought:
+    """Everything under what it is; a path that leads nowhere is left to the reader of logs, which says so."""
+    return Brought(
+        **{
+            what: tuple(dict.fromkeys(names))
+            for what, names in grouped(pair for one in given for pair in _recognised(one)).items()
+        }
+    )
+
+
+def _recognised(given: str) -> Iterator[tuple[str, str]]:
+    if given == "-" or os.path.lexists(os.path.expanduser(given)):
+        yield from _of_path(given)
+    elif pid := re.fullmatch(r"(?:pid:)?(\d{1,8})", given):
+        yield "pids", pid[1]
+    elif _PATH.fullmatch(given):
+        yield "logs", given
+    else:
+        yield "allocations" if _is_allocation(given) else "words", given
+
+
+def _is_allocation(text: str) -> bool:
+    if " " in text:
+        return (" --" in text or "=" in text) and frameworks.of(text) is not None
+    try:
+        return bool(parse(text, newest()))
+    except Refused:
+        return "+" in text and ":" in text  # somebody meant one
+
+
+def _of_path(path: str) -> Iterator[tuple[str, str]]:
+    """A file under what it is; a folder as a whole where it holds nothing but logs and dumps."""
+    if path == "-":
+        yield "logs", path
+        return
+    until = time.monotonic() + SORT_S
+    inside = [(_of_file(name, head), name) for name, head in heads(path) if time.monotonic() < until]
+    is_folder = os.path.isdir(os.path.expanduser(path))
+    if is_folder and (all(what == "logs" for what, _ in inside) or time.monotonic() > until):
+        yield "logs", path
+    else:
+        yield from inside if is_folder else ((what, path) for what, _ in inside)
+
+
+def _of_file(name: str, head: bytes) -> str:
+    words, is_log = kind(head)
+    if words.startswith("a record of this runbook"):
+        return "records"
+    if name.endswith(_SCRIPTS) or _SHELL.match(head) or words.startswith("variables"):
+        return "scripts"
+    return "configurations" if name.endswith(_CONFIGURATIONS) else "logs"

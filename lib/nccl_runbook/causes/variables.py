@@ -1,0 +1,149 @@
+"""Variables that NCCL, torch and the like read: their values, versions and readers."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+
+from nccl_runbook.causes.tables import table
+from nccl_runbook.core.secret_values import sounds_secret
+
+NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
+
+
+_PLAIN = re.compile(
+    r"\d{1,6}|true|false|yes|no|on|off", re.I
+)  # may be shown of a variable that is not in the table
+
+
+_MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """Who reads a section's variables: a row [reader] of variables.toml.
+    ``key``: its section; ``families``: prefixes of its names; ``is_complete``: the table holds every name
+    it reads; ``version_of``: "nccl" or "torch" if since and until count that version."""
+
+    key: str
+    name: str
+    source: str
+    families: tuple[str, ...] = ()
+    is_complete: bool = False
+    version_of: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One row of variables.toml; see its head. ``renamed_to``: the new name, ``renamed_in``: the
+    first version that has it."""
+
+    name: str
+    reader: Reader
+    means: str
+    values: str = "text"
+    default: str = ""
+    since: str = ""
+    until: str = ""
+    renamed_to: str = ""
+    renamed_in: str = ""
+    documented: bool = False
+    debugging: bool = False
+
+    def accepts(self, value: str) -> bool:
+        """Whether the reader takes ``value`` as it stands. An empty value, or one that the shell still
+        has to work out, is taken."""
+        if value == "" or NOT_EVALUATED in value:
+            return True
+        kind, _, rest = self.values.partition(":")
+        if kind in ("int", "count"):
+            return _in_range(value, rest)
+        if kind in ("words", "list"):
+            listed = [w.strip() for w in value.removeprefix("^").split(",")] if kind == "list" else [value]
+            return all(w.casefold() in ("", *rest.casefold().split(",")) for w in listed)
+        line = rest if kind == "re" else table("causes/variables")["form"].get(kind, {}).get("line", "(?s).*")
+        return bool(re.fullmatch(line, value))
+
+    @property
+    def values_in_words(self) -> str:
+        kind, _, rest = self.values.partition(":")
+        low, _, high = rest.partition("..")
+        if kind == "int" and rest:
+            return f"a whole number from {low} to {high}" if high else f"a whole number of at least {low}"
+        if kind in ("words", "list"):
+            return ("one of " if kind == "words" else "some of ") + ", ".join(rest.split(","))
+        return table("causes/variables")["form"].get(kind, {}).get("words", "another form")
+
+
+def _in_range(value: str, bounds: str) -> bool:
+    if not re.fullmatch(r"\s*[+-]?(0[xX][0-9a-fA-F]+|\d+)\s*", value):
+        return False
+    number = int(value, 0) if re.search("[xX]", value) else int(value)
+    low, _, high = bounds.partition("..")
+    return (not low or number >= int(low)) and (not high or number <= int(high))
+
+
+@functools.cache
+def readers() -> dict[str, Reader]:
+    return {key: Reader(key, **row) for key, row in table("causes/variables")["reader"].items()}
+
+
+@functools.cache
+def variables() -> dict[str, Variable]:
+    """Every variable by name."""
+    return {
+        name: Variable(name, reader, **row)
+        for key, reader in readers().items()
+        for name, row in table("causes/variables")[key].items()
+    }
+
+
+@functools.cache
+def unread() -> dict[str, tuple[str, str]]:
+    """Names that circulate and that nobody reads: what is so, and what to use instead."""
+    return {name: (row["says"], row["instead"]) for name, row in table("causes/variables")["unread"].items()}
+
+
+def family(name: str) -> Reader | None:
+    """Whose family a name looks like, by its longest prefix."""
+    return max(
+        ((len(p), r) for r in readers().values() for p in r.families if name.startswith(p)),
+        key=lambda fitting: fitting[0],
+        default=(0, None),
+    )[1]
+
+
+@functools.cache
+def nearest(name: str) -> str:
+    """The known name that looks most like it, "" where none is near. Only a name of the same length, give
+    or take two, counts as a slip; a slip leaves its beginning, its middle or its end as it was."""
+    near = [
+        n
+        for n in variables()
+        if abs(len(n) - len(name)) <= 2 and (n[:6] == name[:6] or name[6:11] in n or n[-3:] == name[-3:])
+    ]
+    return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=0.85)), "")
+
+
+@functools.cache
+def prefixes() -> tuple[str, ...]:
+    """Prefixes of every family: with the names of the table they are what may be kept of an environment."""
+    return tuple(sorted({*_MISSPELT, *(p for r in readers().values() for p in r.families)}))
+
+
+def is_kept(name: str) -> bool:
+    """Whether a variable of that name may be kept: one of the table, or of a family that it knows
+    unless the name sounds secret."""
+    return (
+        name in variables()
+        or name.startswith(prefixes())
+        and not name.startswith("NCCL_RUNBOOK_")
+        and not sounds_secret(name)
+    )
+
+
+def may_be_shown(name: str, value: str) -> bool:
+    """Whether a page may hold it: of a variable that the table knows, or a plain number or yes and no."""
+    return is_kept(name) or bool(_PLAIN.fullmatch(value))

@@ -1,0 +1,55 @@
+"""What somebody types into the form: files, folders, text."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from nccl_runbook.case.answer import gather
+from nccl_runbook.case.gathered import Gathered
+from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.core.records import write_text
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.look import live
+
+GAP_S = 10.0  # between two looks at a process, as the command line has it
+
+
+def items(given: str, root: Path, pasted: Path) -> list[str]:
+    """Each path, absolute; a line that is none, as it is; several such lines, which are a log, as one file.
+
+    ``root``: the folder that relative paths start from; ``pasted``: where the lines of a log are written.
+    """
+    paths: list[str] = []
+    rest: list[str] = []
+    for line in filter(str.strip, given.splitlines()):
+        named = _paths(line.strip(), root)
+        paths += named
+        rest += [] if named else [line]
+    if len(rest) < 2 or not any(" " in line.strip() for line in rest):
+        return [*paths, *map(str.strip, rest)]
+    write_text(pasted, Redactor(os.environ).text("\n".join([*rest, ""])))
+    return [*paths, str(pasted)]
+
+
+def _paths(line: str, root: Path) -> list[str]:
+    """The paths that a line names, blanks between them as in a shell; none if the line is a text."""
+    try:
+        words = [line] if os.path.lexists(root / os.path.expanduser(line)) else shlex.split(line)
+        paths = [root / os.path.expanduser(word) for word in words]
+        there = [os.path.lexists(path) for path in paths]
+    except (ValueError, OSError):  # a quote that does not close, a zero byte
+        return []
+    named = any(there) and all(here or "/" in word for here, word in zip(there, words, strict=True))
+    return [str(path) for path in paths] if named else []
+
+
+def read(words: Sequence[str]) -> tuple[Brought, Gathered]:
+    """Sorted, and judged. Raises ValueError for a path that leads nowhere, and for what cannot be read."""
+    if not words:
+        return Brought(), Gathered([])
+    brought = sort(words)
+    for path in brought.logs:
+        if not os.path.lexists(os.path.expanduser(path)):
+            raise ValueError(f"there is no file {path}")
+    return brought, gather(brought, None, 0, lambda pids: live.look(live.checked_pids(pids), GAP_S, str))

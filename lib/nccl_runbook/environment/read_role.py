@@ -1,0 +1,135 @@
+"""One role of a job, from the raw answer of its process."""
+
+import email
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nccl_runbook.causes.variables import is_kept
+from nccl_runbook.core.facts import Gap, known
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.environment.facts import Role
+
+CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
+
+
+def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
+    """``Role.markers``: the machine that was reported, and the Python in the path
+    of the folder that holds torch."""
+    pythons = {found[1] for path in paths if (found := re.search(r"/python(3\.\d+)/", f"{path}/"))}
+    python = {"python_version": pythons.pop()} if len(pythons) == 1 else {}
+    return {**python, **({"platform_machine": said["machine"]} if "machine" in said else {})}
+
+
+def with_gaps(said: Any) -> Any:
+    """The raw answer, with a Gap in place of each reason and detail, and of what was not asked."""
+    if isinstance(said, dict):
+        return (
+            Gap(said["reason"], said["detail"])
+            if {*said} == {"reason", "detail"}
+            else {n: with_gaps(v) for n, v in said.items()}
+        )
+    return Gap("not-run", "not asked here") if said is None else said
+
+
+def role_of(name: str, raw: Mapping[str, Any]) -> Role:
+    """One process out of the raw answer."""
+    said, redactor = with_gaps(raw), Redactor({})
+    kept = {n: redactor.text(v) for n, v in said["variables"].items() if is_kept(n)}
+    files = said["files"]
+    conf = {
+        path: {n: redactor.text(v) for n, v in conf_lines(text).items() if is_kept(n)}
+        for path, text in files.items()
+        if path.endswith("nccl.conf") or path == kept.get("NCCL_CONF_FILE")
+        if isinstance(text, str)
+    }
+    release = next((t for t in said["torch"].values() if isinstance(t, str)), "")
+    shm, devices = said["shm"], _of(files, "/net/dev")
+    # of the process's own network namespace; without /proc of whoever asked
+    interfaces = (
+        said["interfaces"]
+        if isinstance(devices, Gap)
+        else [d.partition(":")[0].strip() for d in devices.splitlines() if ":" in d]
+    )
+    return Role(
+        name,
+        kept,
+        {},
+        said["names"] - len(kept),
+        conf,
+        _python_string(release, "__version__"),
+        _python_string(release, "cuda"),
+        said["mapped"],
+        version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
+        *limits_of(_of(files, "/limits")),
+        requires_of(said.get("packages", [])),
+        said.get("preloaded", []),
+        shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
+        [path for path in CONTAINER if isinstance(files[path], str)],
+        _of(files, "/ns/ipc"),
+        interfaces,
+        _routes(_of(files, "/net/route")),
+        _markers(said["torch"], said),
+    )
+
+
+def _of(files: Mapping[str, Any], end: str) -> Any:
+    """What /proc/PID holds there."""
+    return next(text for path, text in files.items() if path.startswith("/proc/") and path.endswith(end))
+
+
+def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
+    """Name and version of each distribution -> its requirements, out of the lines of its METADATA."""
+    heads = [email.message_from_string(text) for text in texts if isinstance(text, str)]
+    return {
+        f"{head['Name'].lower().replace('_', '-')} {head['Version']}": [
+            line[:200] for line in head.get_all("Requires-Dist", [])
+        ][:400]
+        for head in heads
+        if head["Name"] and head["Version"]
+    }
+
+
+def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
+    """The version in the text of the mapped libnccl, if the process itself cannot be asked."""
+    libraries = (said["libraries"].get(p, {}) for p in known(said["mapped"]) if "/libnccl.so" in p)
+    versions = (raw["says"][0] for raw in libraries if not isinstance(raw, Gap) and raw.get("says"))
+    return next(versions, Gap("not-run", "no libnccl is mapped, or it has no version"))
+
+
+def conf_lines(text: str) -> dict[str, str]:
+    """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with
+    # is no setting, the first one wins."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if "=" in line and not line.startswith("#"):
+            found.setdefault(*line.split("=", 1))
+    return found
+
+
+def _python_string(text: str, name: str) -> str | Gap:
+    found = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
+    return found[1] if found else Gap("absent", "no torch is mapped, or it has no version")
+
+
+def version_of_code(code: int) -> str:
+    """22809 as "2.28.9" (nccl.h, NCCL_VERSION: the code grew with 2.9)."""
+    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def limits_of(text: str | Gap) -> list[str | Gap]:
+    """Soft limits of open files and of locked memory, out of /proc/PID/limits."""
+    if isinstance(text, Gap):
+        return [text] * 2
+    found = [re.search(rf"^{name}\s+(\S+)", text, re.M) for name in ("Max open files", "Max locked memory")]
+    return [row[1] if row else Gap("absent", "not in /proc/PID/limits") for row in found]
+
+
+def _routes(text: Any) -> list[str] | Gap:
+    rows = [line.split() for line in text.splitlines()[1:]] if isinstance(text, str) else []
+    return (
+        text
+        if isinstance(text, Gap)
+        else sorted({row[0] for row in rows if len(row) > 1 and row[1] == "00000000"})
+    )

@@ -1,0 +1,79 @@
+"""Settings as they take effect: environment first, then nccl.conf."""
+
+import dataclasses
+
+from nccl_runbook.causes.tables import version
+from nccl_runbook.causes.variables import Variable, variables
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.environment.facts import Environment, Role
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One value of one variable, and who has it. ``source``: its fact path; ``where``: a line
+    or a file, "" for a process's own."""
+
+    name: str
+    value: str
+    role: Role
+    who: tuple[str, ...]
+    source: str
+    where: str
+
+    @property
+    def known(self) -> Variable | None:
+        return variables().get(self.name)
+
+    @property
+    def seen(self) -> Evidence:
+        return Evidence(
+            f"{self.name}={self.value} ({', '.join(filter(None, (self.where, *self.who)))})", self.source
+        )
+
+    @property
+    def in_use(self) -> tuple[int, ...]:
+        """The version that counts for this variable, () where it is not known."""
+        counts = self.known.reader.version_of if self.known else ""
+        running = {"torch": self.role.torch, "nccl": self.role.reported}.get(counts)
+        return version(running) if isinstance(running, str) else ()
+
+    def finding(
+        self, rule: str, severity: Severity, text: str, advice: str, *lines: str, **more: str
+    ) -> Finding:
+        """A finding about this setting; ``lines`` are what to set instead."""
+        return Finding(
+            rule,
+            severity,
+            f"{self.name}: {text}",
+            (self.seen,),
+            (Remedy("your launcher", advice, tuple(filter(None, lines))),),
+            **more,
+        )
+
+
+def settings(env: Environment) -> list[Setting]:
+    """Every value that acts: the environment's, then what nccl.conf adds; roles with one value, one version
+    of its reader and, where it names interfaces, the same ones of these together."""
+    own = [
+        Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
+        for index, role in enumerate(env.roles)
+        for name, (value, where, path) in effective(role).items()
+    ]
+    alike = grouped(
+        ((s.name, s.value, s.in_use, str(s.role.interfaces) * s.name.endswith("_IFNAME")), s) for s in own
+    )
+    return [dataclasses.replace(same[0], who=tuple(s.role.name for s in same)) for same in alike.values()]
+
+
+def effective(role: Role) -> dict[str, tuple[str, str, str]]:
+    """name -> value, place where it was set, fact path. The environment wins over nccl.conf, the user's over
+    /etc (NCCL 2.30.7, " "param.cc)."""
+    acts = {n: (v, role.where.get(n, ""), f"variables.{n}") for n, v in role.variables.items()}
+    for path, name, value in conf_lines(role):
+        acts.setdefault(name, (value, path, f"conf.{path}.{name}"))
+    return acts
+
+
+def conf_lines(role: Role) -> list[tuple[str, str, str]]:
+    return [(path, name, value) for path, lines in role.conf.items() for name, value in lines.items()]

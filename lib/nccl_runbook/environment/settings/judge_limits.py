@@ -1,0 +1,96 @@
+"""Limits of the host: GPUs, locked memory, shared memory."""
+
+from collections.abc import Iterator, Sequence
+
+from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.environment.facts import Host, Role
+from nccl_runbook.environment.settings.judge_network import of_several_hosts
+
+LEAST_SHM = (
+    256 << 20
+)  # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
+
+
+LEAST_FILES = 4096  # sockets and shared memory of a rank grow with the world; 1024 has been too few
+
+
+LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
+
+
+def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
+    """A script whose launcher starts more ranks on a node than there are GPUs; likely, as ranks
+    may share one or use none."""
+    for index, role, (ranks, gpus) in (
+        (index, role, role.crowded) for index, role in enumerate(roles) if role.crowded
+    ):
+        yield Finding(
+            "more-ranks-than-gpus",
+            Severity.BROKEN,
+            f"{role.name} starts {ranks} ranks on a node, where {counted(gpus, 'GPU')} "
+            f"{'is' if gpus == 1 else 'are'} available",
+            (Evidence(f"{ranks} ranks, {counted(gpus, 'GPU')}", f"environment.roles[{index}].crowded"),),
+            (
+                Remedy(
+                    "your launcher",
+                    f"Start {gpus} on a node (--nproc-per-node of torchrun, "
+                    "--num_processes of accelerate, --num_gpus of "
+                    f"deepspeed), or make {ranks} GPUs available.",
+                ),
+            ),
+            "more-ranks-than-gpus",
+            "likely",
+        )
+
+
+def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
+    """Open files, and locked memory where adapters pin it: a warning in a job of several hosts only,
+    as others use no adapter."""
+    for index, role in enumerate(roles):
+        for key, least, words, line, severity in (
+            ("nofile", LEAST_FILES, "open files", "ulimit -n 1048576", Severity.NOTE),
+            (
+                "memlock",
+                LEAST_MEMLOCK,
+                "bytes of locked memory",
+                "ulimit -l unlimited",
+                Severity.WARN if of_several_hosts(role) else Severity.NOTE,
+            ),
+        )[: 1 if isinstance(host.hcas, Gap) or not host.hcas else 2]:
+            limit = getattr(role, key)
+            if isinstance(limit, str) and limit.isdecimal() and int(limit) < least:
+                yield Finding(
+                    "limit-too-low",
+                    severity,
+                    f"{role.name}: only {limit} {words} are allowed",
+                    (Evidence(f"{key} {limit}", f"environment.roles[{index}].{key}"),),
+                    (Remedy("your launcher", "Raise the limit before the job starts:", (line,)),),
+                    "ulimit-too-low",
+                    "possible",
+                )
+
+
+def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
+    """Once for each mount, as several processes may share one."""
+    mounts = {
+        role.shm[2]: (index, role)
+        for index, role in reversed([*enumerate(roles)])
+        if isinstance(role.shm, list)
+    }
+    for index, role in (m for m in mounts.values() if m[1].shm[1] < LEAST_SHM):
+        size, free = (n >> 20 for n in role.shm[:2])
+        yield Finding(
+            "shm-too-small",
+            Severity.WARN,
+            f"{role.name}: /dev/shm: {free} MiB free of {size} MiB",
+            (Evidence(f"{free} MiB of {size} MiB are free", f"environment.roles[{index}].shm"),),
+            (
+                Remedy(
+                    "your launcher",
+                    "Give the container more shared memory:",
+                    ("docker run --shm-size=16g IMAGE", "docker run --ipc=host IMAGE"),
+                ),
+            ),
+            "shm-too-small",
+            "likely",
+        )

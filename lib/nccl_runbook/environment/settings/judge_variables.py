@@ -1,0 +1,189 @@
+"""Variables that nobody reads, or that are wrong, renamed, obsolete or too new for the installed version."""
+
+import re
+from collections.abc import Iterator
+
+from nccl_runbook.causes.tables import table, version
+from nccl_runbook.causes.variables import Variable, nearest, unread, variables
+from nccl_runbook.core.findings import Finding, Severity
+from nccl_runbook.environment import judge_settings
+from nccl_runbook.environment.settings.judge_effective import Setting
+
+MOST_EVENTS = (
+    1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
+)
+
+
+RUN_STILL = (2, 5)  # NCCL and PyTorch from here on may still be met in jobs
+
+
+_MEANT = {
+    **dict.fromkeys(("true", "yes", "on", "enable", "enabled"), 1),
+    **dict.fromkeys(("false", "no", "off", "disable", "disabled"), 0),
+}
+
+
+_OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
+
+
+def unread_variable(s: Setting, _: None) -> Iterator[Finding]:
+    """Nobody reads this name: one that circulates, or a slip of the pen."""
+    if s.name in unread():
+        says, instead = unread()[s.name]
+        yield s.finding(
+            "unread-variable", Severity.WARN, says, "It has no effect. Remove it, and use instead:", instead
+        )
+    elif near := nearest(s.name):
+        yield s.finding(
+            "unread-variable",
+            Severity.WARN,
+            f"no known library reads it; the nearest name is {near}",
+            f"It has no effect. Remove it, or, if you want what {near} does, use that name:",
+            *([f"unset {s.name}"] if variables()[near].debugging else [f"{near}={s.value}"]),
+        )
+
+
+def wrong_value(s: Setting, v: Variable) -> Iterator[Finding]:
+    """The value is none that the reader takes."""
+    if not v.accepts(s.value):
+        unset = "" if v.name in table("environment/environment")["needed"] else ", or remove it"
+        yield s.finding(
+            "wrong-value",
+            Severity.WARN,
+            f"{s.value!r} is not a valid value: it takes {v.values_in_words}{_what_happens(v, s.value)}",
+            f"Set a valid value{unset}:",
+            _right(v, s.value),
+        )
+
+
+def _what_happens(v: Variable, value: str) -> str:
+    kind = v.values.partition(":")[0]
+    if v.name in (known := table("environment/environment")["otherwise"]):
+        return f"; {known[v.name]}"
+    if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
+        led = re.match(
+            r"\s*([+-]?\d+)", value
+        )  # strtoll: what follows the digits is not looked at (NCCL's misc/param.cc at 081eafa, read)
+        return (
+            f"; NCCL reads only the leading digits: {led[1]}"
+            if led
+            else "; NCCL reads anything but a number as 0"
+        )
+    return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
+
+
+def _right(v: Variable, value: str) -> str:
+    if v.values.startswith("re:") and v.accepts(value.upper()):
+        return f"{v.name}={value.upper()}"
+    if v.values in ("bool", "flag") and value.casefold() in _MEANT:
+        return f"{v.name}={_MEANT[value.casefold()]}"
+    return table("environment/environment")["needed"].get(v.name) or (
+        f"{v.name}={v.default}" if v.default else f"unset {v.name}"
+    )
+
+
+def _past(s: Setting, v: Variable) -> bool:
+    """Whether the version in use, or any that may be, is newer than the last one that reads it."""
+    return bool(v.until) and (not s.in_use or s.in_use[: len(version(v.until))] > version(v.until))
+
+
+def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
+    """An old name: still read (a note) or no longer (a warning) by the version in use."""
+    if (
+        v.renamed_to
+        and s.role.variables.get(v.renamed_to, s.value) == s.value
+        and not (s.in_use and s.in_use < version(v.renamed_in))
+    ):
+        since = f" since {v.reader.name} {v.renamed_in}" if v.renamed_in else ""
+        # NCCL 2.30.7 (graph/connect.cc) prints no warning
+        read = "still read, with a warning" if v.reader.version_of == "torch" else "still read"
+        severity, says = (Severity.WARN, "no longer read") if _past(s, v) else (Severity.NOTE, read)
+        value = (
+            "2000"
+            if v.values.startswith("count") and judge_settings.number(s.value) > MOST_EVENTS
+            else s.value
+        )
+        yield s.finding(
+            "renamed-variable",
+            severity,
+            f"the old name; {v.renamed_to}{since} ({says})",
+            "Use the new name:",
+            f"{v.renamed_to}={value}" if v.values != "bool" else v.renamed_to,
+        )
+
+
+def dead_variable(s: Setting, v: Variable) -> Iterator[Finding]:
+    """Read up to a version that is past, without a successor."""
+    if not v.renamed_to and _past(s, v):
+        may_run = not s.in_use and version(v.until) >= RUN_STILL
+        yield s.finding(
+            "dead-variable",
+            Severity.NOTE if may_run else Severity.WARN,
+            f"last read by {v.reader.name} {v.until}{'; the version here is not known' if may_run else ''}",
+            "Newer versions do not read it. Then remove it:" if may_run else "It has no effect. Remove it:",
+            f"unset {s.name}",
+        )
+
+
+def not_yet_read(s: Setting, v: Variable) -> Iterator[Finding]:
+    """The version in use is older than the first that reads it."""
+    if v.since and s.in_use and s.in_use < version(v.since):
+        old = next((o.name for o in variables().values() if o.renamed_to == s.name), "")
+        yield s.finding(
+            "not-yet-read",
+            Severity.WARN,
+            f"read from {v.reader.name} {v.since} on; {'.'.join(map(str, s.in_use))} runs here",
+            "Use the name of this version:"
+            if old
+            else "It has no effect here. Remove it, or use a newer version:",
+            f"{old}={s.value}" if old else f"unset {s.name}",
+        )
+
+
+def bytes_for_events(s: Setting, v: Variable) -> Iterator[Finding]:
+    """A buffer of the flight recorder given in bytes: it counts events."""
+    if v.values == "count" and judge_settings.number(s.value) > MOST_EVENTS:
+        name = "TORCH_NCCL_TRACE_BUFFER_SIZE" if s.in_use and s.in_use < (2, 9) else "TORCH_FR_BUFFER_SIZE"
+        yield s.finding(
+            "bytes-for-events",
+            Severity.WARN,
+            f"{int(s.value):,} events are requested: this is a count, not bytes",
+            "A few thousand are enough:",
+            f"{name}=2000",
+        )
+
+
+def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
+    """A switch for experiments that stayed: a warning where it costs much, else a note."""
+    known = table("environment/environment")
+    is_set = s.value not in ("", v.default) and v.accepts(s.value)
+    if is_set and s.name in known["costs"] and s.value != "0":
+        yield s.finding(
+            "debugging-left-on",
+            Severity.WARN,
+            f"is still set; {known['costs'][s.name]}",
+            "An experiment, not a fix. Remove it, and find the broken transport with 04-transports:",
+            f"unset {s.name}",
+        )
+    elif is_set and (
+        s.value.casefold() in known["chatty"].get(s.name, ()) or v.debugging and s.name not in _OWN_RULE
+    ):
+        logs = s.name == "NCCL_DEBUG"
+        yield s.finding(
+            "debugging-left-on",
+            Severity.NOTE,
+            "its log fills the disk; it costs no bandwidth that could be measured "
+            "(45.3 ms a sync with and without)"
+            if logs
+            else "for experiments only; do not keep it in scripts",
+            "When the fault is found:",
+            "NCCL_DEBUG=WARN" if logs else f"unset {s.name}",
+        )
+
+
+def in_two_minds(s: Setting, _: Variable) -> Iterator[Finding]:
+    """Read, and right as it stands, but with a catch (environment/environment.toml:
+    cumem-must-agree, ranks-share-a-gpu)."""
+    row = table("environment/environment")["catch"].get(s.name)
+    if row and s.value not in row["quiet"] and not (s.in_use and s.in_use < version(row["since"])):
+        yield s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])

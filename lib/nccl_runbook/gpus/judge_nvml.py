@@ -1,0 +1,199 @@
+"""No GPU, or NVML that refuses all of them or one."""
+
+import re
+from collections.abc import Iterator
+
+from nccl_runbook.causes.causes import usual
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.machine.facts import DeviceFile, Machine, NvmlGpu
+
+KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | head -50", "nvidia-smi -q > nvidia-smi-q.txt")
+
+
+def nvml_gpus(machine: Machine) -> list[NvmlGpu | Gap]:
+    return [] if isinstance(machine.nvml, Gap) else list(machine.nvml.gpus)
+
+
+def gpu_files(machine: Machine) -> list[DeviceFile]:
+    return (
+        []
+        if isinstance(machine.surroundings, Gap)
+        else [f for f in machine.surroundings.files if re.fullmatch(r"/dev/(nvidia\d+|dxg)", f.path)]
+    )
+
+
+def cuda_count(machine: Machine) -> int:
+    return 0 if isinstance(machine.cuda, Gap) else len(machine.cuda.gpus)
+
+
+def _in_container(machine: Machine) -> bool:
+    return not isinstance(machine.surroundings, Gap) and bool(machine.surroundings.container)
+
+
+def no_gpu_anywhere(machine: Machine) -> Finding | None:
+    """No view names a GPU. Never health; a container on a host with GPUs was not given them."""
+    nvml = machine.nvml
+    absent = (
+        nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in nvml.detail
+        if isinstance(nvml, Gap)
+        else not nvml.gpus
+    )
+    if not absent or gpu_files(machine) or cuda_count(machine):
+        return None
+    error = "" if isinstance(machine.cuda, Gap) else "; ".join(machine.cuda.error.splitlines())
+    on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
+    said = tuple(
+        Evidence(text, source)
+        for text, source in (
+            (str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml"),
+            (error, "gpus.cuda.error"),
+            (
+                ", ".join(f"{bus} ({driver or 'no driver'})" for bus, driver in on_bus.items()),
+                "gpus.surroundings.pci_gpus",
+            ),
+        )
+        if text
+    )
+    if not on_bus:
+        return Finding(
+            "no-gpu-anywhere",
+            Severity.UNKNOWN,
+            "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one",
+            said,
+            (
+                Remedy(
+                    "you",
+                    "Run this in the container or allocation of the job. Containers get their GPUs when "
+                    "they start:",
+                    usual("container-gpu-access")[0].lines,
+                ),
+                Remedy(
+                    "you",
+                    "If the job ran elsewhere, read what it left. This needs no GPU:",
+                    ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",),
+                ),
+            ),
+        )
+    if _in_container(machine):
+        return Finding(
+            "no-gpu-anywhere",
+            Severity.WARN,
+            f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container got none",
+            said,
+            usual("container-gpu-access"),
+            "container-gpu-access",
+            "likely",
+        )
+    return Finding(
+        "no-gpu-anywhere",
+        Severity.UNKNOWN,
+        f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver",
+        said,
+        (
+            Remedy(
+                "the administrator",
+                "Load the NVIDIA driver, or install it.",
+                ("sudo modprobe nvidia", "sudo dmesg -T | grep -i nvrm"),
+            ),
+        ),
+    )
+
+
+def nvml_refuses(machine: Machine) -> Iterator[Finding]:
+    """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with
+    it (src/misc/nvmlwrap.cc, ncclNvmlEnsureInitialized)."""
+    gap = machine.nvml
+    if not isinstance(gap, Gap) or gap.reason == "not-run":
+        return
+    admin = Remedy(
+        "the administrator",
+        "NVML does not work on this host, and NCCL needs it. Read the kernel log:",
+        KERNEL_LOG,
+    )
+    restart = Remedy(
+        "your launcher",
+        "Restart the container: device access is often lost when the host reloads systemd "
+        "(nvidia-container-toolkit's troubleshooting guide). Naming the device files prevents that.",
+        (
+            "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device "
+            "/dev/nvidia0 IMAGE",
+        ),
+    )
+    # the first row that fits: what to do, the cause, and how sure
+    why = next(
+        row
+        for fits, *row in (
+            (
+                "mismatch" in gap.detail,
+                usual("driver-library-mismatch"),
+                "driver-library-mismatch",
+                "established",
+            ),
+            (gap.reason == "timed-out", (admin,), "gpu-or-link-fault", "likely"),
+            (
+                gap.reason in ("absent", "no-permission"),
+                usual("container-gpu-access"),
+                "container-gpu-access",
+                "established" if _in_container(machine) else "likely",
+            ),
+            (_in_container(machine), (restart, admin), "container-gpu-access", "likely"),
+            (True, (admin,), "nvml-call-failed", "established"),
+        )
+        if fits
+    )
+    yield Finding(
+        "nvml-refuses",
+        Severity.BROKEN,
+        f"NVML cannot be used: {gap.detail}",
+        (Evidence(gap.detail, "gpus.nvml"),),
+        *why,
+    )
+
+
+def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
+    """NVML lists a GPU and then refuses its handle. NCCL asks for every handle of the host at init,
+    so hiding the GPU does not help."""
+    gpus = nvml_gpus(machine)
+    refused = {i: g for i, g in enumerate(gpus) if isinstance(g, Gap)}
+    names = ", ".join(map(str, refused))
+    said = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused.items())
+    forbidden = all(g.reason == "no-permission" for g in refused.values())
+    if refused and forbidden and 0 < len(gpus) - len(refused) <= cuda_count(machine):
+        yield Finding(
+            "nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not available to this process", said
+        )
+    elif refused:
+        first = next(iter(refused.values()))
+        is_lost = "lost" in first.detail or "requires restart" in first.detail or first.reason == "timed-out"
+        yield Finding(
+            "nvml-refuses-a-gpu",
+            Severity.BROKEN,
+            f"NVML returns an error for GPU {names} of {len(gpus)}: {first.detail}",
+            said,
+            (
+                Remedy(
+                    "the administrator",
+                    "This GPU does not answer. Drain the host, look for an Xid, "
+                    "reset the GPU or power-cycle the host.",
+                    KERNEL_LOG,
+                ),
+                Remedy(
+                    "your launcher",
+                    "Workaround until it is fixed: start the job in a container with only the other GPUs. "
+                    "CUDA_VISIBLE_DEVICES does not help: NCCL queries NVML for every GPU of the host "
+                    "(src/misc/nvmlwrap.cc).",
+                    (f"docker run --gpus '\"device={others(machine)}\"' IMAGE",),
+                ),
+            ),
+            "gpu-or-link-fault"
+            if is_lost
+            else "container-gpu-access"
+            if first.reason == "no-permission"
+            else "nvml-call-failed",
+            "likely" if first.reason == "timed-out" else "established",
+        )
+
+
+def others(machine: Machine) -> str:
+    return ",".join(str(i) for i, g in enumerate(nvml_gpus(machine)) if not isinstance(g, Gap))

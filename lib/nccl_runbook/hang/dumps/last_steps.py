@@ -1,0 +1,128 @@
+"""What the last operations of a rank show: which follows which, when each ended, which are open."""
+
+import collections
+import operator
+import re
+import zlib
+
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.hang.dumps.operations import _number, _text, short
+from nccl_runbook.hang.facts import needs_all
+
+HISTORY = 2000  # entries in which a rank's habits are looked for
+
+
+TAIL = 64  # the last ones, which may break them
+
+
+ISSUED = "issued "  # before the name of an operation of which only that is known
+
+
+RECENT, LEAST = 200, 16  # operations over which the time in them is taken
+
+
+P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
+
+
+def _waiting(entries: list) -> tuple[float, float] | None:
+    """The share of time that this rank's last operations were under way, as torch saw them end, and ms from
+    one to the next; None for too few, or where nothing tells."""
+    rows = sorted(
+        (e["time_created_ns"], e["time_discovered_completed_ns"])
+        for e in entries[-RECENT:]
+        if e["time_discovered_completed_ns"]
+    )
+    busy = until = 0
+    for created, done in rows:
+        busy, until = busy + max(0, done - max(created, until)), max(until, done)
+    if len(rows) < LEAST or until <= rows[0][0]:
+        return None
+    return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
+
+
+def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, int]]:
+    """By the name that all members have for an operation. One name may stand for several groups, so that
+    its members belong to it."""
+    last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
+    done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
+    names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
+    rows, what = (done, "") if done else (_followed(last), ISSUED)
+    return {
+        f"{what}{names.get(name, name)}:{e['collective_seq_id']}": (
+            _number(e["time_created_ns"]),
+            _number(at),
+        )
+        for e, at in rows
+        if needs_all(e["profiling_name"].rpartition(":")[2].strip("_"))
+        for name in [short(e["process_group"][0])]
+    }
+
+
+def _followed(entries: list) -> list[tuple[dict, int]]:
+    """Each with the time of what its thread issued next: with Gloo, which blocks, it had ended by then."""
+    return [
+        (entry, after["time_created_ns"])
+        for rows in grouped((_text(entry, "thread_id"), entry) for entry in entries).values()
+        for entry, after in zip(rows, rows[1:])
+    ]
+
+
+def _steps(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[str, ...]]]:
+    """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor,
+    the operation). 0: taken before the last ones, or twice; 1: once, among the last ones; 2: the same, and
+    the predecessor had been followed by others twice or more; then in place of the operation those others."""
+    until = (opened[0] if opened else len(entries) - 1) + 1
+    marks = list(
+        map(operator.itemgetter("process_group", "profiling_name"), entries[max(0, until - HISTORY) : until])
+    )
+    name = {mark: _step_name(*mark) for mark in dict.fromkeys(marks)}
+    steps = [name[mark] for mark in marks]
+    cut = max(0, len(steps) - TAIL)
+    levels = dict.fromkeys(zip(steps[:cut], steps[1:cut]), 0)
+    followed = collections.Counter(steps[: max(0, cut - 1)])
+    last = steps[max(0, cut - 1) :]
+    again = collections.Counter(zip(last, last[1:]))
+    for before, after in zip(last, last[1:]):
+        levels.setdefault(
+            (before, after), 0 if again[before, after] > 1 else 2 if followed[before] >= 2 else 1
+        )
+        followed[before] += 1
+    usual = grouped(pair for pair, level in levels.items() if level == 0)
+    return {
+        _hash(f"{before}>{after}"): (
+            level,
+            _hash(before),
+            tuple(usual.get(before, ())) if level == 2 else (after,),
+        )
+        for (before, after), level in levels.items()
+    }
+
+
+def _order(entries: list, opened: list[int]) -> list[str]:
+    """Operations that are not complete, as issued."""
+    return list(
+        dict.fromkeys(
+            f"{short(e['process_group'][0])}:{'p2p' if _is_p2p(e) else e['collective_seq_id']}"
+            for e in (entries[at] for at in opened)
+        )
+    )
+
+
+def _step_name(group: tuple, name: str) -> str:
+    """What a step is called for every rank: groups of one purpose (such as "tp") count as one, and
+    so do peers equally far away."""
+    desc, peer = short(group[1]), P2P.search(name)
+    name = (
+        f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}"
+        if peer
+        else name.rpartition(":")[2].strip("_")
+    )
+    return f"{desc if desc not in ('', 'undefined') else short(group[0])} {name.partition(' ')[0][:80]}"
+
+
+def _hash(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "replace"))
+
+
+def _is_p2p(entry: dict) -> bool:
+    return bool(entry["is_p2p"] or P2P.search(entry["profiling_name"]))

@@ -1,0 +1,108 @@
+"""Operations of a dump: their numbers, names and frames, and the columns of one group."""
+
+import array
+import dataclasses
+import json
+import math
+import os
+import re
+from typing import Any
+
+from nccl_runbook.core.redact import clipped
+from nccl_runbook.hang.facts import Op
+
+MAX_RANKS = 1 << 17
+
+
+MOST_DIMENSIONS = 64
+
+
+STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
+
+
+class Refused(Exception):
+    """A file that is no usable dump; one sentence."""
+
+
+@dataclasses.dataclass
+class Column:
+    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on;
+    ``opened`` and ``last`` by this rank's clock. ``done``: the last complete one that the dump's own
+    table of groups tells, 0 where it tells none: a dump of active operations alone (`onlyActive`, torch
+    2.5) holds no complete entry."""
+
+    desc: str
+    first: int
+    calls: array.array
+    states: bytes
+    opened: Op | None
+    last: Op
+    done: int = 0
+
+    def reached(self) -> tuple[int, int]:
+        """The last number issued, and the last before anything that is open."""
+        return self.last.seq, self.opened.seq - 1 if self.opened else self.last.seq
+
+
+def short(value: Any) -> str:
+    """A name, for a page or a terminal; "" for what is none: a value that holds itself many
+    times over is endless as text."""
+    return (
+        "".join(c if c.isprintable() else "?" for c in clipped(str(value), 200))
+        if isinstance(value, (str, int, float))
+        else ""
+    )
+
+
+def _number(value: Any) -> int:
+    """Raises OverflowError where no clock and no counter of a recorder can be."""
+    return int.from_bytes(int(value or 0).to_bytes(8, "big", signed=True), "big", signed=True)
+
+
+def ranks_of(value: Any) -> tuple[int, ...]:
+    """The members of a group, "[0, 1]" or a list; numbers and nothing else, never evaluated."""
+    ranks = json.loads(value) if isinstance(value, str) and len(value) < 16 * MAX_RANKS else value
+    if (
+        not isinstance(ranks, list)
+        or len(ranks) > MAX_RANKS
+        or not all(type(r) is int and 0 <= r < 1 << 24 for r in ranks)
+    ):
+        raise Refused("its table of groups contains ranks that are not numbers; the table was not used")
+    return tuple(sorted(set(ranks)))
+
+
+def numel(sizes: list) -> int:
+    if len(sizes) > MOST_DIMENSIONS:
+        raise ValueError(f"a tensor of {len(sizes)} dimensions")
+    return math.prod(map(int, sizes))
+
+
+def _op(entry: dict, seq: int, call: str, letter: str) -> Op:
+    """An entry as a fact, with the frame of the user's own code; its age is not known here."""
+    return Op(
+        seq,
+        call,
+        STATES[letter],
+        _number(entry["timeout_ms"]),
+        own_frame(entry["frames"]),
+        created_ns=_number(entry["time_created_ns"]),
+    )
+
+
+def own_frame(frames: Any) -> str:
+    """ "step, train.py:40": the innermost frame that is neither torch's nor installed; "" for none."""
+    rows = [f for f in frames if isinstance(f, dict)][:64] if isinstance(frames, list) else []
+    own = [
+        f
+        for f in rows
+        if not re.search(r"/(?:site|dist)-packages/|/lib/python3|^<|/torch/", _text(f, "filename"))
+    ] or rows
+    if not own:
+        return ""
+    name, file, line = (_text(own[0], key) for key in ("name", "filename", "line"))
+    return short(f"{clipped(name, 80)}, {clipped(os.path.basename(file), 80)}:{line[:8]}")
+
+
+def _text(frame: dict, key: str) -> str:
+    value = frame.get(key)
+    return str(value) if isinstance(value, (str, int)) else ""

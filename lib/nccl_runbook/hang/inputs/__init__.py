@@ -1,0 +1,1 @@
+"""What a hung job left, before it is judged: files by rank, operations by group."""

@@ -1,0 +1,171 @@
+"""Ranks that differ from the others: stuck, not started, astray, against their habit, or late."""
+
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.hang.facts import Count, Difference, Hang
+from nccl_runbook.hang.judge_graph import (
+    APART,
+    COSTS_MS,
+    IS_CALL,
+    LATE_MS,
+    WAITS_LEAST,
+    WAITS_MOST,
+    Graph,
+    Wait,
+    credible,
+    first_difference,
+)
+
+
+def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
+    """Ranks with an operation open that every peer with entries of that group has completed,
+    or that do not see its end."""
+    accused = dict(found.unended)
+    on_the_host = {
+        d.rank for d in hang.dumps if d.backend == "gloo"
+    }  # where what timed out counts as complete
+    for group in hang.groups:
+        sure, differ = (
+            {r: t for r, t in credible(group).items() if t.last is not None},
+            first_difference(group),
+        )
+        for rank, track in sure.items():
+            wait = next(
+                (
+                    w
+                    for w in found.waits.get(rank, ())
+                    if w.group == group.name and not w.p2p and w.op == track.opened
+                ),
+                None,
+            )
+            others = [t for r, t in sure.items() if r != rank]
+            if (
+                wait
+                and not wait.on
+                and others
+                and wait.op.seq < differ
+                and wait.first
+                and rank not in on_the_host
+                and all(t.completed >= wait.op.seq >= t.joined for t in others)
+            ):
+                accused[rank] = wait
+    return accused
+
+
+def not_started(hang: Hang, found: Graph) -> dict[int, Wait]:
+    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most
+    members, or of the only other, are in. Who never records a start was not timed."""
+    timed = {d.rank for d in hang.dumps if d.timed}
+    places = grouped(
+        ((w.group, w.op.seq), w) for w in found.all() if w.first and not w.p2p and not w.on and not w.perhaps
+    )
+    begun = {place: sum(w.op.state == "started" for w in waits) for place, waits in places.items()}
+    return {
+        w.rank: w
+        for place, waits in places.items()
+        for w in waits
+        if w.op.state == "scheduled" and w.rank in timed and 2 * begun[place] > len(waits) - (len(waits) == 2)
+    }
+
+
+def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
+    """Ranks that wait themselves, and that others wait for in just what their own habit had where they lately
+    took a step of their own."""
+    left_out = {d.rank: d.left_out for d in hang.dumps if d.left_out}
+    purpose = {g.name: g.name if g.desc in ("", "undefined") else g.desc for g in hang.groups}
+    return {
+        rank: waits
+        for rank, every in found.waited_for().items()
+        if rank in left_out
+        and found.waits.get(rank)
+        and (
+            waits := [
+                w
+                for w in every
+                if w.first and f"{purpose[w.group]} {w.op.call.partition(' ')[0]}" in left_out[rank]
+            ]
+        )
+    }
+
+
+def odd_ones(difference: Difference) -> tuple[str, set[int]]:
+    """Of what members called at one number: the expected call, and who called another; nobody where
+    it is even and nothing was usual."""
+    for weight in (lambda call: len(difference.calls[call]), lambda call: difference.before.get(call, 0)):
+        usual, second = sorted(difference.calls, key=weight, reverse=True)[:2]
+        if weight(usual) > weight(second):
+            break
+    else:
+        return "", set()
+    typed = not usual.endswith(
+        "?"
+    )  # the oldest recorders name no types; where the others have one, a call without is damage
+    return usual, {
+        r
+        for call, ranks in difference.calls.items()
+        for r in ranks
+        if call != usual and IS_CALL.fullmatch(call) and not (typed and call.endswith("?"))
+    }
+
+
+def against_habit(hang: Hang, found: Graph) -> list[int]:
+    """Of ranks that wait for each other, those that took a step which they, or everybody, never took
+    before; only if others did not."""
+    on = {rank: {r for w in waits if w.first for r in w.on} for rank, waits in found.waits.items()}
+    ranks = {rank for rank, others in on.items() if any(rank in on.get(other, ()) for other in others)}
+    odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
+    return sorted(odd) if odd < ranks else []
+
+
+def stragglers(hang: Hang) -> dict[int, str]:
+    """Ranks that were far less in operations than all others, which mostly wait, for them; and how much,
+    in words. Else the one for which all others waited each time: torch sees ends up to 100 ms late, and
+    on a crowded host later still, but not when a call was made."""
+    rows = sorted((d.waiting, d.rank) for d in hang.dumps if d.waiting is not None)
+    gaps = [b[0] - a[0] for a, b in zip(rows, rows[1:])]
+    cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
+    if cut is None or len(rows) < len(hang.dumps) or cut + 1 > max(1, len(rows) // 4):
+        return _latecomer(hang)
+    most, least, pace_ms = rows[cut][0], rows[cut + 1][0], min(d.pace_ms or 0 for d in hang.dumps)
+    if (
+        most > WAITS_LEAST
+        or least < WAITS_MOST
+        or least - most < APART
+        or (least - most) * pace_ms < COSTS_MS
+    ):
+        return _latecomer(hang)
+    return {
+        r: f"in collectives for {share * 100:.0f} % of its last while, every other rank for at least "
+        f"{least * 100:.0f} %"
+        for share, r in rows[: cut + 1]
+    }
+
+
+def _latecomer(hang: Hang) -> dict[int, str]:
+    return {
+        rank: f"{says}, who waited for it {share * 100:.0f} % of the last while"
+        for rank, (says, share, sure) in late(hang).items()
+        if sure
+    }
+
+
+def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
+    """The one rank that all others waited for: in words, for which share of time, and whether its
+    clock cannot be the reason."""
+    dumps = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
+    return {
+        d.rank: (
+            f"the last to come, {d.late_ms:.0f} ms after all others",
+            d.late,
+            d.late_ms - d.late_error_ms >= LATE_MS,
+        )
+        for d in dumps
+        if len(dumps) == 1
+    }
+
+
+def uneven(hang: Hang, rank: int) -> list[Count]:
+    """What the rank said about its number of minibatches, and what another one said,
+    if it had fewer than all others."""
+    own = [c for c in hang.counts if c.rank == rank]
+    others = [c for c in hang.counts if c.rank != rank]
+    return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []

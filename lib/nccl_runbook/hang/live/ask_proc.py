@@ -1,0 +1,46 @@
+"""Files of /proc, read without an error when a process ends."""
+
+import contextlib
+import os
+from typing import Any, Callable, Iterator, List
+
+
+def read(path: str, most: int = 1 << 22) -> str:
+    """The text of a file of /proc; raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(most).decode("utf-8", "replace")
+
+
+def unless_gone(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``ask`` gives, or ``otherwise`` if the process ended meanwhile, or is not readable."""
+    try:
+        return ask(*arguments)
+    except OSError:
+        return otherwise
+
+
+def _pids() -> Iterator[int]:
+    """Every process of this pid namespace."""
+    return map(int, filter(str.isdecimal, os.listdir("/proc")))
+
+
+def stat_fields(path: str) -> List[str]:
+    """Fields of a stat file from the state on (field 3); raises OSError."""
+    return read(path).rpartition(")")[2].split()
+
+
+def ancestors(pid: int) -> List[int]:
+    """Parents of a process, nearest first."""
+    parents: List[int] = []
+    with contextlib.suppress(OSError):
+        while pid > 1 and len(parents) < 64:
+            pid = int(stat_fields(f"/proc/{pid}/stat")[1])
+            parents.append(pid)
+    return parents
+
+
+def own_inodes(pid: int) -> set:
+    """Inodes of the sockets that a process has open; none where it may not be looked at."""
+    names = unless_gone([], os.listdir, f"/proc/{pid}/fd")
+    targets = {unless_gone("", os.readlink, f"/proc/{pid}/fd/{name}") for name in names}
+    return {target[8:-1] for target in targets if target.startswith("socket:[")}

@@ -1,0 +1,201 @@
+"""Ranks that never came to the collective, as live looks show them: missing, behind or elsewhere."""
+
+import collections
+import dataclasses
+import re
+from typing import List, Optional, Sequence
+
+from nccl_runbook.core.facts import Evidence, known
+from nccl_runbook.hang.live.faults.judge_paths import Members
+from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, missing_ranks, stale, unseen
+from nccl_runbook.hang.live.ranks.judge_calls import apart, by_ras
+from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, RankView, accuse, is_are, names
+from nccl_runbook.hang.live.ranks.judge_stacks import INIT
+
+# what a rank's log ends with whose peer went first: Gloo 2.13, NCCL 2.28, torch's store
+_PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
+
+
+def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[Picture]:
+    """Ranks that should be on the hosts that were looked at, and are not there or have
+    no torch yet, while others wait."""
+    gone, starting = missing_ranks(members, bare), [v for v in base.ranks if v.does == "starting"]
+    if not any(v.does in (*WAITING, "asleep") for v in base.ranks) or not gone and not starting:
+        return None
+    if not gone:
+        return accuse(
+            base,
+            "host-busy",
+            starting,
+            f"{is_are(starting)} there but without torch so far",
+            "start-skew",
+            "likely",
+        )
+    views = [RankView(rank, host, None, "missing") for rank, host in gone.items()]
+    base = dataclasses.replace(base, ranks=sorted(base.ranks + views, key=lambda v: (v.rank is None, v.rank)))
+    port = next(
+        (
+            one
+            for _, look in members
+            for one in look.listeners
+            if one.job == base.job and one.who in ("other", "unseen")
+        ),
+        None,
+    )
+    if port and 0 in gone:
+        owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
+        seen = Evidence(
+            f"the rendezvous port {port.port} is held by {owner}, which is not a rank of this job",
+            "/proc/net/tcp",
+        )
+        return accuse(
+            base,
+            "dead",
+            views,
+            f"{is_are(views)} not there, and port {port.port} is held by {owner}",
+            "rendezvous-port-in-use",
+            "likely",
+            [seen],
+            f"ss -ltnp 'sport = :{port.port}'",
+        )
+    ended = list(
+        {
+            (look.host, e.pid): e for _, look in members for e in look.ended if look.host in gone.values()
+        }.values()
+    )
+    in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
+    how, seen, cause = (
+        "ended, or never started",
+        [],
+        "rendezvous-misconfigured" if in_init else "peer-crashed",
+    )
+    if len(ended) == len(gone) == 1:  # of several nobody can tell which rank each was
+        how = (
+            f"its process was ended by signal {-ended[0].code}"
+            if ended[0].code < 0
+            else f"its process exited with {ended[0].code}"
+        )
+        seen, cause = (
+            [Evidence(f"pid {ended[0].pid}, of the same launcher: {how}", f"/proc/{ended[0].pid}/stat")],
+            "peer-crashed",
+        )
+    home = (
+        "; they meet at localhost, so all have to be on this host"
+        if in_init and " in net:" in base.job
+        else ""
+    )
+    twice = (
+        f"; rank {n} is there {m} times"
+        for n, m in collections.Counter(r.rank for r, _ in members).items()
+        if m > 1
+    )
+    return accuse(
+        base,
+        "dead",
+        views,
+        f"{is_are(views)} not there: {how}{home}{''.join(twice)}",
+        cause,
+        "likely",
+        seen,
+        "dmesg -T | grep -i -E 'oom|killed process'",
+    )
+
+
+def behind(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that launched another number of collectives than most, by NCCL's RAS, while no count moved."""
+    for c in (c for _, look in members for c in known(look.ras)):
+        before, after = (
+            {(r.rank, r.pid): r.launched for r in ranks if not r.missing} for ranks in (c.ranks, c.later)
+        )
+        differing = [row for row in apart(c.later) if row.usual is not None] if before == after else []
+        odd = {(r.rank, r.pid): row.words(r) for row in differing for r in row.ranks}
+        views = [
+            v
+            for v in base.ranks
+            for r in by_ras(c, c.later, v.pid, v.rank, base.world_size)
+            if (r.rank, r.pid) in odd
+        ]
+        if not views:
+            continue
+        seen = [Evidence(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
+        if all(row.is_behind(r) for row in differing for r in row.ranks):
+            return never_came(base, views, "established", seen)
+        return accuse(
+            base,
+            "skipped",
+            views,
+            f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the others "
+            "did not make",
+            "collective-on-some-ranks-only",
+            "likely",
+            seen,
+        )
+    return None
+
+
+def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that are in their own code while others stand still in a collective; without stacks, while
+    most stand still on a lock."""
+    late, still = (
+        [v for v in base.ranks if v.does in ("busy", "asleep")],
+        [v for v in base.ranks if v.does in WAITING],
+    )
+    moving, sure = [v for v in base.ranks if v.does == "moving"], any(v.does != "lock" for v in still)
+    if all(
+        v.does == "spins" for v in still
+    ):  # each may step on at that line, held up by one that comes late or not at all
+        sure = sure and not any(v.does == "busy" for v in late)
+    elif moving and len(still) + 1 == len(base.ranks) and not unseen(members):
+        late, moving = (
+            moving,
+            [],
+        )  # it moves alone, so it is in no collective: it looks for something again and again
+        sure = sure and any(
+            v.does == "waits" for v in still
+        )  # a host that waits for its GPU may step on between the samples
+    went = [v for v in late if any(map(_PEER_WENT.search, known(v.process.log_tail)[-5:]))]
+    if went and still and not moving and len(went) == len(late):
+        return dataclasses.replace(
+            base,
+            decides=LOOK_THERE,
+            sentence=f"{names(went)} left when the connection to a peer broke, "
+            "according to "
+            "the log. Which rank left first?",
+        )
+    before, late = stale(members), [v for v in late if v not in went]
+    if not late or moving or not sure and len(still) <= len(late):
+        return None
+    fresh = [v for v in late if v.host not in before]  # where the others are now, nobody knows
+    return never_came(base, fresh or late, "likely" if sure and fresh else "possible", [])
+
+
+def never_came(base: Picture, late: List[RankView], status: str, seen: List[Evidence]) -> Picture:
+    """``status``: of who it is. One that waits in another call has left this one out; of one in the job's
+    own code nobody knows yet."""
+    first = late[0]
+    kind, cause, doing = next(
+        row
+        for fits, *row in (
+            (
+                first.does == "busy" and first.has_gil,
+                "gil-held",
+                "rank-busy-on-host",
+                "runs there and holds the GIL",
+            ),
+            ("data loader" in first.helper, "host-busy", "data-stall", f"waits for {first.helper}"),
+            (first.helper, "host-busy", "rank-busy-on-host", f"waits for {first.helper}"),
+            (first.does == "busy", "host-busy", "rank-busy-on-host", "works there"),
+            (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits there"),
+            (True, "skipped", None, "sleeps there: it is late, or skipped a call that the others made"),
+        )
+        if fits
+    )
+    where = (
+        f"{'it' if len(late) == 1 else 'the first'} is in "
+        f"{first.frame or 'its own code (no stack available)'}"
+    )
+    frames = [
+        Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in late[:8]
+    ]
+    picture = accuse(base, kind, late, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
+    return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")

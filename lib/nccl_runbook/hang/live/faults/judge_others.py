@@ -1,0 +1,115 @@
+"""Processes beside the ranks: strangers, left-over jobs, launchers; and stopped or unseen ranks."""
+
+import dataclasses
+from typing import Iterable, Optional, Sequence
+
+from nccl_runbook.core.facts import Evidence, Gap, grouped, known
+from nccl_runbook.hang.live.facts import LEFT_OVER
+from nccl_runbook.hang.live.faults.judge_paths import Members
+from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, unseen
+from nccl_runbook.hang.live.ranks.judge_picture import Picture, accuse, is_are
+from nccl_runbook.hang.live.ranks.judge_stacks import main_stacks
+
+NO_JOB = "other processes"
+
+
+_ELASTIC = "/torch/distributed/elastic/"
+
+
+def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
+    """What was not to be had, each reason once."""
+    ended = Gap("absent", "the process ended")
+    unknown = grouped(
+        (f"{what}: {fact.detail or fact.reason}", str(rank.rank if rank.rank is not None else rank.pid))
+        for rank, look in members
+        for what, fact in (
+            ("stacks", rank.samples[-1].stacks if rank.samples else ended),
+            ("flight recorder", rank.recorder),
+            ("log", rank.log_tail),
+            ("sockets", rank.sockets),
+            ("GPUs", look.gpus),
+            ("NCCL RAS", look.ras),
+        )
+        if isinstance(fact, Gap)
+    )
+    for text, whose in unknown.items():
+        yield text if len(whose) == len(members) else f"{text} (rank {', '.join(whose[:16])})"
+    yield from filter(None, [unseen(members, bare)])
+
+
+def strangers(base: Picture, members: Members) -> Optional[Picture]:
+    """Processes without a rank that have no torch and no NCCL, or that speak to none of each other and wait
+    in no collective: a shell, a notebook, a server."""
+    homes = {s.local: r.pid for r, _ in members for s in known(r.sockets)}
+    together = any(homes.get(s.remote, r.pid) != r.pid for r, _ in members for s in known(r.sockets))
+    bare = not any(r.has_torch or r.nccl for r, _ in members)
+    if (
+        any(r.rank is not None or r.world_size for r, _ in members)
+        or not bare
+        and (together or any(v.where or not v.frame for v in base.ranks))
+    ):
+        return None
+    lacks = (
+        "it has loaded neither torch nor NCCL"
+        if bare
+        else "it has torch, but waits in no collective and is connected to no rank"
+    )
+    return dataclasses.replace(
+        base,
+        job=NO_JOB,
+        sentence=f"{base.ranks[0].name} is not a rank of a GPU job as far as we can see: {lacks}. "
+        "A rank has RANK or SLURM_PROCID in its environment. Name a rank or its launcher (torchrun, srun)",
+        decides="nccl-runbook look --pid PID   # a rank or its launcher",
+    )
+
+
+def left_over(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks at whose address a newer launch runs."""
+    if not base.job.endswith(LEFT_OVER):
+        return None
+    pids = ",".join(str(v.pid) for v in base.ranks)
+    return accuse(
+        base,
+        "left-over",
+        base.ranks,
+        f"{is_are(base.ranks)} left over from an earlier launch at this address, and may still "
+        "hold its port and GPUs",
+        None,
+        "established",
+        [Evidence(f"pids {pids}, begun before the newer ranks", "/proc")],
+        f"ps -o pid,ppid,lstart,stat,args -p {pids}   # end them if they are yours: "
+        "the newer job needs their port and GPUs",
+    )
+
+
+def launchers(base: Picture, members: Members) -> Optional[Picture]:
+    """No rank, but torchrun, which has started none yet."""
+    if any(
+        r.rank is not None or not any(_ELASTIC in f.file for stack in main_stacks(r) for f in stack.frames)
+        for r, _ in members
+    ):
+        return None
+    return dataclasses.replace(
+        base,
+        decides=LOOK_THERE,
+        sentence=f"torchrun has started no rank: it is in {base.ranks[0].frame}. If it "
+        "waits for other hosts, all hosts need the same --rdzv-endpoint, --rdzv-id and --nnodes",
+    )
+
+
+def _stopped(base: Picture, members: Members) -> Optional[Picture]:
+    if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
+        return None
+    return accuse(
+        base,
+        "stopped",
+        stopped,
+        f"{is_are(stopped)} stopped (process state T) by a signal, a debugger or the batch system",
+        "peer-stopped",
+        "established",
+        [
+            Evidence(f"{v.name} is in state T in every sample", f"/proc/{v.pid}/stat on {v.host}")
+            for v in stopped[:8]
+        ],
+        f"kill -CONT {stopped[0].pid}",
+    )

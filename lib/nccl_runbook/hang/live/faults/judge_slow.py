@@ -1,0 +1,205 @@
+"""Ranks that are slow, or whose GPU does not finish; and jobs that move."""
+
+import collections
+import dataclasses
+import statistics
+from typing import Optional
+
+from nccl_runbook.core.facts import Evidence, Gap, counted
+from nccl_runbook.hang.live.faults.judge_paths import Members
+from nccl_runbook.hang.live.judge_hosts import unseen
+from nccl_runbook.hang.live.judge_ranks import ON_A_LOCK
+from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
+from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView, accuse, all_wait, stack_line
+from nccl_runbook.hang.live.ranks.judge_stacks import INIT, polls, share
+
+# shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others
+# at least 93 % (Gloo, 4 ranks)
+WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
+
+
+# percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100,
+# it 0 to 1 (4 H200, NCCL 2.28.9)
+IDLE_MOST, RUNS_LEAST = 30, 75
+
+
+# 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another
+# kernel 122 W, all at 100 %
+ODD_POWER, EVEN_POWER = 0.2, 0.1
+
+
+def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
+    """Every GPU is busy and every rank launched the same, but one GPU draws another power than all
+    others: it runs something else."""
+    drawn = {
+        (look.host, r.pid): gpu.power_w[-1]
+        for r, look in members
+        for gpu in [gpu_of(r, look)]
+        if gpu and not isinstance(gpu.power_w[-1], Gap)
+    }
+    if len(drawn) < len(base.ranks) or any(v.does != "device" for v in base.ranks):
+        return None
+    middle = statistics.median(drawn.values())
+    odd = [v for v in base.ranks if abs(drawn[v.host, v.pid] - middle) > ODD_POWER * middle]
+    others = [watt for watt in drawn.values() if abs(watt - middle) <= ODD_POWER * middle]
+    if len(odd) != 1 or max(others) - min(others) > EVEN_POWER * middle:
+        return None
+    shown = (
+        f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, "
+        "all at 100 %"
+    )
+    still = Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")
+    seen = [Evidence(f"power: {shown}", "NVML"), *[still] * _stands_still(members)]
+    return accuse(
+        base,
+        "gpu-stuck",
+        odd,
+        f"came, but its GPU still runs something else: it draws {shown}",
+        None,
+        "likely" if len(seen) > 1 else "possible",
+        seen,
+    )
+
+
+def _stands_still(members: Members) -> bool:
+    """NCCL's RAS shows that all ranks launched as many collectives, and none between the samples."""
+    return len({launches(r, look) for r, look in members}) == 1 and launches(*members[0]) is not None
+
+
+def _together(base: Picture, members: Members) -> Optional[Picture]:
+    """Everybody waits: in different places the odd one out took another way; in one place nobody
+    is missing. Ranks that all wait for their GPUs, or poll, may be stepping all the while, unless RAS tells
+    that they launch nothing."""
+    may_step = all(v.does in ("device", "spins") for v in base.ranks)
+    if (
+        any(v.does not in ("waits", "device", "spins") for v in base.ranks)
+        or may_step
+        and not _stands_still(members)
+    ):
+        return None
+    spots = collections.Counter(
+        (v.where, v.frame.partition(" (in ")[0] if v.where in INIT else v.frame) for v in base.ranks
+    ).most_common()
+    shown = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
+    if len(spots) > 1:
+        odd = (
+            [v for v in base.ranks if (v.where, v.frame) != spots[0][0]]
+            if spots[0][1] * 2 > len(base.ranks) > 2
+            else []
+        )
+        why = (
+            f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})"
+            if odd
+            else f"the ranks wait in different calls ({shown}): without counts of their calls nothing shows "
+            "which side is wrong"
+        )
+        return accuse(
+            base,
+            "skipped" if odd else "unknown",
+            odd,
+            why,
+            "collective-on-some-ranks-only",
+            "likely" if odd else "possible",
+            [Evidence(shown, "stacks")],
+        )
+    if unseen(members):
+        return accuse(
+            base,
+            "unknown",
+            [],
+            f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({shown}); "
+            f"nothing is known of {unseen(members)}",
+            None,
+            "",
+        )
+    return accuse(
+        base,
+        "symmetric",
+        [],
+        f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing, unless "
+        "several process groups share that line. Check the interconnect and the GPUs",
+        None,
+        "possible",
+    )
+
+
+def _slow(base: Picture, members: Members) -> Optional[Picture]:
+    """One rank waits least while all others mostly wait: they wait for it at every step."""
+    waits = sorted(
+        ((share(v.process, lambda what: bool(ON_A_LOCK.search(what))), v) for v in base.ranks),
+        key=lambda row: row[0],
+    )
+    if (
+        len(waits) < 2
+        or waits[0][0] > WAITS_LEAST
+        or waits[1][0] < WAITS_MOST
+        or waits[1][0] - waits[0][0] < APART
+    ):
+        return None
+    shown = f"it waits {waits[0][0]:.0%} of the time, the others at least {waits[1][0]:.0%}"
+    return _is_slow(base, waits[0][1], "likely", Evidence(shown, "main threads, ten moments a second"))
+
+
+def _is_slow(base: Picture, slowest: RankView, status: str, seen: Evidence) -> Picture:
+    return accuse(
+        base,
+        "slow",
+        [slowest],
+        f"is slow: {seen.text}; last seen in {slowest.frame or 'its own code'}",
+        "straggler",
+        status,
+        [seen],
+        f"py-spy top --pid {slowest.pid}",
+    )
+
+
+def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
+    """Every rank moves, one GPU has little to do, and all others always run: NCCL's kernel, which waits
+    for that rank at every step."""
+    gpus = {(look.host, r.pid): gpu_of(r, look) for r, look in members}  # pids repeat on other hosts
+    used = sorted(
+        (
+            (max(shown), min(shown), v)
+            for v in base.ranks
+            for gpu in [gpus[v.host, v.pid]]
+            if gpu
+            for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]]
+            if len(shown) > 1
+        ),
+        key=lambda row: row[:2],
+    )
+    least = min((low for _, low, _ in used[1:]), default=0)
+    if (
+        any(v.does != "moving" for v in base.ranks)
+        or len(used) < max(2, len(base.ranks))
+        or (used[0][0] > IDLE_MOST or least < RUNS_LEAST)
+    ):
+        return None
+    shown = f"its GPU is busy at most {used[0][0]} % of the time, those of the others at least {least} %"
+    return _is_slow(base, used[0][2], "possible", Evidence(shown, "NVML"))
+
+
+def _moving(base: Picture, members: Members) -> Picture:
+    if all(polls(r) for r, _ in members):
+        return dataclasses.replace(
+            base,
+            decides=stack_line(base.ranks),
+            sentence=(
+                f"{all_wait(base.ranks)} for something that did not arrive within {members[0][1].gap_s:g} s: "
+                f"{base.ranks[0].name} checks for "
+                f"it again and again in {base.ranks[0].frame}"
+            ),
+        )
+    said = f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
+    if busy := [v for v in base.ranks if v.does == "busy"]:
+        said = (
+            f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the "
+            "host, the first in "
+            f"{busy[0].frame or 'its own code'}"
+        )
+    others = unseen(members)
+    return dataclasses.replace(
+        base,
+        kind="unknown" if others else "healthy",
+        sentence=said + f"; nothing is known of {others}" * bool(others),
+    )

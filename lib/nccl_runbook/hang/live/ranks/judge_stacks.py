@@ -1,0 +1,115 @@
+"""What the stacks of one rank show: where it is, whether it waits."""
+
+import re
+from typing import Callable, List, Optional, Tuple
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.hang.live.facts import Frame, LiveRank, Stack
+
+# a thread that used less CPU between two samples only waited: a wake-up every second
+# costs under a tick of 10 ms
+STILL_CPU_S = 0.05
+
+
+BUSY_SHARE = 0.5  # of those moments on a CPU or ready to run; a share, as CPU time shrinks on a crowded host
+
+
+GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at several
+
+
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
+
+
+DISTRIBUTED = re.compile(
+    r"/torch/distributed/(?!checkpoint/)"
+)  # what saves a checkpoint works between its collectives
+
+
+INIT = frozenset(
+    (
+        "init_process_group",
+        "rendezvous",
+        "_create_c10d_store",
+        "_env_rendezvous_handler",
+        "_store_based_barrier",
+        "_new_process_group_helper",
+        "new_group",
+        "_new_group_with_tag",
+    )
+)
+
+
+_DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
+
+
+_LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
+
+
+def polls(rank: LiveRank) -> bool:
+    """It mostly sleeps, is in one place of its own code in every sample, and uses no CPU: for a lock
+    of torch's extensions, a file."""
+    return (
+        share(rank, lambda what: "nanosleep" in what) >= BUSY_SHARE
+        and len(set(places(rank))) == 1
+        and rank.samples[-1].threads[0].cpu_s - rank.samples[0].threads[0].cpu_s <= STILL_CPU_S
+    )
+
+
+def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
+    """The share of moments between the samples at which the main thread was so."""
+    return sum(n for what, n in rank.main_thread.items() if fits(what)) / max(
+        1, sum(rank.main_thread.values())
+    )
+
+
+def main_stacks(rank: LiveRank) -> List[Stack]:
+    return [s.stacks[0] for s in rank.samples if not isinstance(s.stacks, Gap) and s.stacks]
+
+
+def own_frame(stack: Stack) -> Optional[Frame]:
+    """The innermost frame that is neither of the standard library nor installed; else the innermost."""
+    return next(
+        (f for f in stack.frames if not LIBRARY.search(f.file)), stack.frames[0] if stack.frames else None
+    )
+
+
+def places(rank: LiveRank) -> List[Tuple[str, int]]:
+    """Where its own code stood in each sample with stacks: file and line."""
+    return [(f.file, f.line) for f in map(own_frame, main_stacks(rank)) if f]
+
+
+def waits_in(stack: Stack) -> str:
+    """The call of torch.distributed, or that waits for a device outside of one, which the
+    stack is in; "" for none."""
+    device = ""
+    for frame in stack.frames:
+        if DISTRIBUTED.search(frame.file) and frame.function not in ("wrapper", "<module>"):
+            return next((f.function for f in reversed(stack.frames) if f.function in INIT), frame.function)
+        if _DEVICE_WAITS.search(frame.file):
+            device = device or frame.function
+        elif not LIBRARY.search(frame.file):
+            break
+    return device
+
+
+def words_of(stack: Optional[Stack]) -> str:
+    """ "save_pretrained, train.py:812"; the innermost call beside it where that is a library's."""
+    if stack is None or (frame := own_frame(stack)) is None:
+        return ""
+    return (
+        f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}"
+        + f" (in {stack.frames[0].function})" * (stack.frames[0] != frame)
+    )
+
+
+def holds_gil(rank: LiveRank) -> bool:
+    """In every sample with stacks the main thread held the interpreter lock, at the very same innermost
+    line; a comprehension's own frame (up to Python 3.11) is a loop, which gives the lock away, however often
+    it is met at its one line."""
+    stacks = main_stacks(rank)
+    inner = stacks[0].frames[:1] if len(stacks) >= GIL_SAMPLES else []
+    return (
+        bool(inner)
+        and all(s.owns_gil and s.is_active and s.frames[:1] == inner for s in stacks)
+        and not _LOOP.search(inner[0].function)
+    )

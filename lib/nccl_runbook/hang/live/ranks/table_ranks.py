@@ -1,0 +1,79 @@
+"""The table of ranks of a live look."""
+
+from typing import List, Sequence, Tuple
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.hang.live.facts import Live, LiveRank
+from nccl_runbook.hang.live.judge_ranks import COLUMNS, DOES, MOST_ROWS
+from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView
+from nccl_runbook.hang.live.ranks.judge_stacks import main_stacks, words_of
+
+
+def cells(look: Live, rank: LiveRank) -> List[str]:
+    """What was seen of one rank, by COLUMNS without the last."""
+    name = str(rank.rank) if rank.rank is not None else "?"
+    if not rank.samples:
+        return [name, look.host, str(rank.pid), "gone", "", "", "", ""]
+    first, last = rank.samples[0], rank.samples[-1]
+    elapsed = last.at_s - first.at_s
+    cpu = sum(t.cpu_s for t in last.threads) - sum(t.cpu_s for t in first.threads)
+    gpus = (
+        []
+        if isinstance(look.gpus, Gap)
+        else [g for g in look.gpus if not isinstance(g.pids, Gap) and rank.pid in g.pids]
+    )
+    watts = [
+        f"power {g.power_w[-1]}" if isinstance(g.power_w[-1], Gap) else f"{g.power_w[-1]:.0f} W" for g in gpus
+    ]
+    return [
+        name,
+        look.host,
+        str(rank.pid),
+        last.threads[0].state,
+        f"{max(0, cpu) / elapsed:.0%}" if elapsed > 0 else "",
+        last.threads[0].waits,
+        words_of((main_stacks(rank) or [None])[-1]) or "no stack",
+        ", ".join(
+            f"GPU {g.nvml_index}: {g.utilisation_percent[-1]} %, {power}" for g, power in zip(gpus, watts)
+        ),
+    ]
+
+
+def filled(rows: Sequence[Sequence[str]]) -> List[List[str]]:
+    """The rows below their names, without columns that are empty in all."""
+    return [[row[i] for i, column in enumerate(zip(*rows)) if any(column)] for row in (COLUMNS, *rows)]
+
+
+def ordered(picture: Picture) -> List[RankView]:
+    """Who did not come first, then the others by rank."""
+    late = set(picture.culprits)
+    return (picture.culprits + [v for v in picture.ranks if v not in late])[:MOST_ROWS]
+
+
+def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List[str]]]:
+    """Column names and one row a rank of the job; columns that are empty for all are left out."""
+    seen = {
+        (look.host, r.pid): (look, r) for look in sorted(looks, key=lambda one: one.taken) for r in look.ranks
+    }
+    head, *rows = filled(
+        [
+            [*row[:6], v.frame or row[6], row[7], DOES[v.does]]
+            for v in ordered(picture)
+            for it in [seen.get((v.host, v.pid or 0))]
+            for row in [cells(*it) if it else [str(v.rank), v.host, *[""] * 6]]
+        ]
+    )
+    return head, rows
+
+
+def job_name(picture: Picture) -> str:
+    return f"job at {picture.job.partition(' in net:')[0]}" if ":" in picture.job else picture.job
+
+
+def looked_at(looks: Sequence[Live]) -> str:
+    """Which hosts, when, and what that did to them."""
+    taken = ", ".join(
+        f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}"
+        for look in looks
+    )
+    return f"Looked at: {taken}. Nothing was stopped, signalled or changed."

@@ -1,0 +1,1 @@
+"""What the answers of NCCL's RAS show about a hung job."""

@@ -1,0 +1,71 @@
+"""Lists of GPUs as options name them, and the devices of ranks."""
+
+import re
+from typing import Dict, List, Optional, Tuple, Union
+
+from nccl_runbook.core.facts import Gap
+
+REHEARSAL_RANKS = 2  # on the CPU, over Gloo
+
+
+REHEARSAL_MOST = 64  # a larger number would only be felt by whoever else is on this machine
+
+
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+
+
+def parse_gpus(text: str, count: int) -> List[int]:
+    """cuda_index per rank: "" for all, "0,1", "0-3"; an index twice puts two ranks on one GPU.
+
+    Raises ValueError naming the part that is wrong and what exists.
+    """
+    ranges = gpu_ranges(text) or [(0, count - 1)]
+    outside = [max(first, count) for first, last in ranges if last >= count]
+    if outside:
+        raise ValueError(
+            f"gpus: no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else "")
+        )
+    return [g for first, last in ranges for g in range(first, last + 1)]
+
+
+def gpu_ranges(text: str) -> List[Tuple[int, int]]:
+    """First and last index of every part of "0,2-3", nothing for all; whether they exist is not asked.
+    ValueError names the wrong part."""
+    found: List[Tuple[int, int]] = []
+    for part in [] if text.strip() in ("", "all") else text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise ValueError(f"gpus: {part.strip()!r} is not a GPU index; write all, 0,1 or 0-3")
+        found.append((first, last))
+    return found
+
+
+def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List[Optional[int]]:
+    """One device a rank; two ranks on the CPU (None) where CUDA shows no device.
+    ``max_ranks`` 0: no limit."""
+    gpu_ranges(gpus)
+    if isinstance(cuda_count, Gap) or cuda_count == 0:
+        return [None] * min(max_ranks or REHEARSAL_RANKS, REHEARSAL_MOST)
+    return [*parse_gpus(gpus, cuda_count)][: max_ranks or None]
+
+
+def device_arguments(
+    devices: List[Optional[int]], visible: Optional[str]
+) -> Tuple[Dict[str, str], List[str]]:
+    """The narrowed CUDA_VISIBLE_DEVICES and the ``--devices`` argument for these ranks.
+
+    ``visible``: the variable of the surroundings. Every rank sees the same GPUs, as under torchrun, and picks
+    its own by ``--devices``. An index that the variable does not name is left to CUDA to complain about.
+    """
+    chosen = [d for d in devices if d is not None]
+    if not chosen:
+        return {}, []
+    unique = sorted(set(chosen), key=chosen.index)
+    tokens = [t.strip() for t in visible.split(",")] if visible is not None else None
+    if tokens is not None and max(unique) >= len(tokens):
+        return {}, ["--devices", ",".join(map(str, chosen))]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(tokens[d] if tokens is not None else str(d) for d in unique)}, [
+        "--devices",
+        ",".join(str(unique.index(d)) for d in chosen),
+    ]

@@ -1,0 +1,59 @@
+"""What a file is, by its first bytes and its name."""
+
+import re
+
+HEAD_BYTES = 8192
+
+
+_ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
+
+
+_DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
+
+
+READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
+
+
+DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
+
+
+_ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
+
+
+# (what tells it, what it is and who reads it, whether its text is a log all the same); the
+# first that matches names it
+_KINDS = (
+    (_DUMP, DUMP, False),
+    (
+        r'"schema"\s*:\s*"nccl-runbook/record',
+        "a record of this runbook: `nccl-runbook run --record` judges it again",
+        False,
+    ),
+    (r'"schema"\s*:\s*"nccl-runbook/', "an answer of this runbook", False),
+    (
+        r"(?m)^Process \d{1,8}: .{0,400}\n(?:.*\n){0,3}Thread (?:0x[0-9A-F]+|\d+) \(",
+        f"stacks of py-spy: {_ASIDE}",
+        True,
+    ),
+    (r'"communicators_count"\s*:', f"an answer of NCCL's RAS: {_ASIDE}", False),
+    (r"(?m)^Group +Comms +Nodes +Ranks\b|^Job summary\n=+$", f"an answer of NCCL's RAS: {_ASIDE}", True),
+    (
+        r"(?m)^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$",
+        f"stacks of faulthandler: {_ASIDE}",
+        True,
+    ),
+)
+
+
+def kind(head: bytes) -> tuple[str, bool]:
+    """One sentence for the beginning of a text, "" for a log as far as that is visible; and
+    whether to read it as one."""
+    text = head[:HEAD_BYTES].decode("utf-8", "replace")
+    for pattern, words, is_log in _KINDS:
+        if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):
+            return words, is_log
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    sets = sum(bool(_ENV.match(line)) for line in lines)
+    return (
+        "variables: `nccl-runbook env` judges them" if len(lines) > 2 and sets * 5 > len(lines) * 4 else ""
+    ), True

@@ -1,0 +1,64 @@
+"""Which processes hold a GPU, and who owns them."""
+
+import os
+
+OUR_ROOT = os.getppid()
+
+
+def status_of(pid):
+    """{"PPid": ..., "Uid": ...} of a process in this pid namespace, or {}."""
+    try:
+        with open(f"/proc/{pid}/status") as lines:
+            return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    except OSError:
+        return {}
+
+
+def holds_gpu(pid):
+    """Whether a process has the driver's library mapped or a GPU's device file open; None where
+    that may not be looked at."""
+    try:
+        with open(f"/proc/{pid}/maps") as maps:
+            if any("libcuda.so" in line or "/dev/nvidia" in line for line in maps):
+                return True
+        links = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return None
+    return any(
+        os.path.realpath(f"/proc/{pid}/fd/{link}").startswith(("/dev/nvidia", "/dev/dxg")) for link in links
+    )
+
+
+def is_descendant(pid):
+    while pid not in (0, 1, OUR_ROOT):
+        pid = int(status_of(pid).get("PPid", "0"))
+    return pid == OUR_ROOT
+
+
+def user_name(uid):
+    try:
+        import pwd
+
+        return pwd.getpwuid(uid).pw_name
+    except (ImportError, KeyError):
+        return f"uid {uid}"
+
+
+def owner(process, kind):
+    """One listed process. NVML may list a pid of the host that here belongs to another process,
+    which then holds no GPU open."""
+    pid, used = process.pid, process.usedGpuMemory
+    status = {} if holds_gpu(pid) is False else status_of(pid)
+    unknown = {"reason": "absent", "detail": f"pid {pid} is not a GPU process of this pid namespace"}
+    uid = int(status["Uid"].split()[0]) if status else -1
+    return {
+        "pid": pid,
+        "kind": kind,
+        "name": status["Name"].strip() if status else unknown,
+        "user": user_name(uid) if status else unknown,
+        "used_mib": {"reason": "unsupported", "detail": "NVML reports no memory per process here"}
+        if used is None
+        else used >> 20,
+        "is_ours": bool(status) and is_descendant(pid),
+        "is_same_user": uid == os.getuid(),
+    }

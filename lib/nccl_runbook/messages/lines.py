@@ -1,0 +1,99 @@
+"""Lines as they are printed: what they show, how they end, and which belong together."""
+
+import functools
+import re
+
+from nccl_runbook.logs.text import LINE_CHARACTERS, pieces
+from nccl_runbook.messages.clues import catalogue, needs
+from nccl_runbook.messages.matcher import Matcher
+from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS
+
+KEPT_BYTES = 16_000  # of the first line of a kind
+
+
+_STARTS = re.compile(
+    r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|"
+    r"Interrupt)(?:_\w{1,40})?(?::|\s*$))"
+)
+
+
+OWN = {
+    **EXPRESSIONS,
+    "looks-odd": r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|abort(?:ed)?|WARN|exception|timed? ?out|"
+    r"killed|panic|refused)\b",
+    "ends-open": r"Watchdog|WorkNCCL|NCCL WARN|Error|PG ID|[Ll]ast enqueued|Duplicate|"
+    r"Traceback|Last error:\s*$",
+}
+
+
+@functools.cache
+def matcher() -> Matcher:
+    """Asks lines for all that is asked of every line."""
+    return Matcher({**catalogue()["printed"], **OWN, **LAUNCHERS}, needs)
+
+
+def visible(raws: list[bytes]) -> list[bytes]:
+    """The lines without what hides a word when it stands inside."""
+    return ["\r".join(pieces(raw)).encode() if b"\x1b" in raw or b"\x00" in raw else raw for raw in raws]
+
+
+def ends(raw: bytes) -> bytes:
+    """The line, or where it is very long what it begins with and what it ends with."""
+    return raw if len(raw) <= KEPT_BYTES else raw[: KEPT_BYTES // 2] + b"\r" + raw[-KEPT_BYTES // 2 :]
+
+
+# what libraries advise in general in the same line: it tells nothing about this job
+_ADVICE = re.compile(
+    r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|"
+    r"For debugging consider passing .*|"
+    r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
+    r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|"
+    r"If reserved but unallocated memory .*|"
+    r"This (?:may|could) indicate .*"
+)
+
+
+# "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
+_DENIED = re.compile(
+    r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? "
+    r"(?:[`\"][^`\"]{0,60})?$"
+)
+
+
+def shows(message: re.Pattern[str], text: str) -> bool:
+    """Whether the text holds the message and does not say that it was not seen."""
+    bare = plain(text)
+    found = message.search(bare)
+    return bool(found) and not _DENIED.search(bare, 0, found.start())
+
+
+def plain(text: str) -> str:
+    """The text without advice that libraries print along."""
+    may = (
+        "his " in text
+        or "For debugging" in text
+        or "You can" in text
+        or "Due to" in text
+        or "If reserved" in text
+        or "GUARD {" in text
+    )
+    return _ADVICE.sub("", text) if may else text
+
+
+def joined(above: bytes, text: str) -> str:
+    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken,
+    or is longer than a line."""
+    if above.rstrip().endswith(b"Last error:"):
+        return (
+            "NCCL WARN " + text
+        )  # PyTorch and NCCL's tests quote the warning below this line, without its head
+    goes_on = text.startswith((" ", "\t")) and above.rstrip().endswith((b":", b","))
+    looks_broken = len(above) >= 16 and text[:1].strip() and not _STARTS.match(text)
+    head = above.decode("utf-8", "replace").rstrip("\r\n")
+    if (
+        len(above) + len(text) > LINE_CHARACTERS
+        or not (goes_on or looks_broken)
+        or not matcher().pattern("ends-open").search(head)
+    ):
+        return ""
+    return head.rstrip() + " " + text.strip() if text[:1] in " \t" else head + text

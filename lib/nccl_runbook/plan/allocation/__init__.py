@@ -1,0 +1,1 @@
+"""Allocation strings and launch lines, before they are placed."""

@@ -1,0 +1,132 @@
+"""What to change when an allocation does not fit."""
+
+import dataclasses
+
+from nccl_runbook.causes.tables import table
+from nccl_runbook.core.facts import counted
+from nccl_runbook.core.findings import Remedy
+from nccl_runbook.plan.allocation.areal_rules import Rules
+from nccl_runbook.plan.allocation.areal_written import spelt
+from nccl_runbook.plan.areal import Mode
+from nccl_runbook.plan.groups import Placed, Site, place
+
+_OWN_GPU = "There, this allocation gives each rank a GPU of its own."
+
+
+def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> list[Remedy]:
+    """What to do, the first that can work first. Lines are for this tag; where its source
+    was not read, that is said."""
+    by_update = (
+        placed.verdict == "duplicate"
+        and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
+    )
+    found = _disk(rules, mode, site) if by_update else []
+    if smaller := fitting(mode, site, rules):
+        found.append(
+            Remedy(
+                "you",
+                f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to change too):",
+                (smaller,),
+            )
+        )
+    found += [*_more(mode, site), *(_others(rules) if by_update else [])]
+    why = (
+        f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; "
+        "the trainer needs one more."
+        if site.launcher == "ray"
+        else "no number of GPUs is enough for this one."
+    )
+    return found or [Remedy("you", f"Choose another allocation: {why}")]
+
+
+def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
+    switch = rules.switch
+    unread = "" if rules.known else f" ({rules.tag} itself was not read; this is for {rules.tags[-1]}.)"
+    shipped = (
+        [f"# or take {switch['example']} with:", "rollout.backend=sglang:d1 actor.backend=fsdp:d1"]
+        if "example" in switch and site.gpus == 1
+        else []
+    )
+    engine = next(iter(mode.of("engine")), None)
+    share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(
+        engine.backend if engine else ""
+    )
+    room = [f"{share}  # both share one GPU: the engine must leave memory for the trainer"] * bool(
+        share and site.gpus == 1
+    )
+    apart = (
+        [Remedy("you", "Also add this to the command line that starts the job:", tuple(room))]
+        if room and not switch["honours_option"]
+        else []
+    )
+    return [
+        Remedy("you", switch["text"] + unread, (*switch["lines"], *shipped, *([] if apart else room))),
+        *apart,
+    ]
+
+
+def _more(mode: Mode, site: Site) -> list[Remedy]:
+    """More hardware, if that alone makes it clean."""
+    asked = sum(p.world_size for p in mode.parts)
+    least = max(
+        site.nodes + 1, sum(p.world_size for p in mode.of("engine")) // site.gpus
+    )  # the engines' nodes, then one for the trainer
+    nodes = (
+        next(
+            (
+                n
+                for n in range(least, least + 4)
+                if place(mode, dataclasses.replace(site, nodes=n)).verdict == "clean"
+            ),
+            0,
+        )
+        if site.launcher == "ray"
+        else 0
+    )
+    if nodes:
+        return [
+            Remedy("your launcher", f"Give the job {nodes} nodes. {_OWN_GPU}", (f"#SBATCH --nodes={nodes}",))
+        ]
+    if site.own_gpus:
+        nodes = -(-mode.total_gpus // site.gpus)
+        return [Remedy("your launcher", f"Give the job {nodes} nodes.", (f"#SBATCH --nodes={nodes}",))]
+    if place(mode, dataclasses.replace(site, gpus=asked)).verdict != "clean":
+        return []
+    return [
+        Remedy(
+            "your launcher",
+            f"Give the job {counted(asked, 'GPU')} on one node. {_OWN_GPU}",
+            (f"#SBATCH --gpus-per-node={asked}",),
+        )
+    ]
+
+
+def _others(rules: Rules) -> list[Remedy]:
+    fit = {"take-turns": rules.era == "C", "adapter": rules.switch["honours_option"], "opt-in": True}
+    return [Remedy("you", **table("plan/areal")["remedy"][name]) for name, fits in fit.items() if fits]
+
+
+def fitting(mode: Mode, site: Site, rules: Rules) -> str:
+    """A string of the same shape that is clean on these GPUs: fewer replicas, the instances
+    as they are; "" if none fits."""
+    engines, trainers = mode.of("engine"), mode.of("trainer")
+    if len(engines) != 1 or len(trainers) != 1 or trainers[0].experts or trainers[0].size("e") > 1:
+        return ""
+    engine, trainer = engines[0], trainers[0]
+    shape = trainer.world_size // trainer.size("d")
+    sizes = [
+        (d, (site.gpus - d * engine.instance_size) // shape)
+        for d in range(1, min(site.gpus, engine.size("d")) + 1)
+    ]
+    fit = [(d, min(t, trainer.size("d"))) for d, t in sizes if t >= 1 and d <= engine.size("d")]
+    if not fit:
+        return ""
+    d, t = max(fit, key=lambda s: (min(s[0] / engine.size("d"), s[1] / trainer.size("d")), s))
+    parts = [
+        dataclasses.replace(p, dims={**p.dims, "d": n}, anchor=None) for p, n in ((engine, d), (trainer, t))
+    ]
+    if place(Mode(tuple(parts), "DECOUPLED_TRAIN"), site).verdict != "clean":
+        return ""
+    if mode.scheduled:
+        return " ".join(f"{p.name}.backend={spelt(p, '', rules)}" for p in parts)
+    return "+".join(spelt(p, p.name or "", rules) for p in parts)

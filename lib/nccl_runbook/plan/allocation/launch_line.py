@@ -1,0 +1,92 @@
+"""A launch line: its options and environment."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nccl_runbook.causes.tables import table
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.machine.visible_devices import read_selection
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """What was read of one launch: flags by name, the GPUs that trainer and server see (None: all), and
+    whether a server was started."""
+
+    framework: str
+    flags: Mapping[str, Sequence[str]]
+    text: str
+    trainer_sees: tuple[int, ...] | None = None
+    server_sees: tuple[int, ...] | None = None
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """The framework's row of flags.toml, whose head explains it."""
+        return table("plan/flags")[self.framework]
+
+    def told(self, field: str) -> str:
+        named = {n: f["default"] for n, f in self.row["flags"].items() if f["field"] == field}
+        return [
+            *[next(iter(self.flags[name]), "true") for name in named if name in self.flags],
+            *map(str, named.values()),
+            "",
+        ][0]
+
+    def number(self, field: str) -> int:
+        """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
+        return sum(self.numbers(field))
+
+    def numbers(self, field: str) -> list[int]:
+        values = self._checked(field, r"\d{1,5}(?![^\s,])")
+        return [*map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0]))]
+
+    def pool(self, role: str) -> tuple[int, int]:
+        """Nodes, and GPUs of each."""
+        return self.number(f"{role}_nodes"), self.number(f"{role}_per_node")
+
+    def above_zero(self, field: str) -> bool:
+        """Whether a coefficient is. Raises ValueError for what is no number."""
+        return float(self._checked(field, r"[+-]?(\d{1,9}\.?\d{0,99}|\.\d{1,99})([eE][+-]?\d{1,3})?$")) > 0
+
+    def _checked(self, field: str, form: str) -> str:
+        name = next((n for n in self.flags if self.row["flags"].get(n, {}).get("field") == field), "")
+        values = " ".join(self.flags[name]) if name else self.told(field)
+        if not re.match(form, values):
+            raise ValueError(f"{name or field} is {values!r}: not a number that can be resolved here")
+        return values
+
+    def on(self, field: str) -> bool:
+        return self.told(field).lower() in ("true", "1", "yes")
+
+
+def merged(
+    framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int
+) -> Launch:
+    """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each
+    see their own GPUs. Raises ValueError where none of its flags was read: defaults alone are no plan."""
+    flags: dict[str, Sequence[str]] = {}
+    sees: dict[bool, tuple[int, ...] | None] = {}
+    for text, own, env in commands:
+        serves = "vllm-serve" in text or "vllm_serve" in text
+        if own or serves:
+            flags |= own
+            sees[serves] = _visible(
+                " ".join(own.get("gpu_ids", ())) or env.get("CUDA_VISIBLE_DEVICES", ""), gpus
+            )
+    if not set(flags) & set(table("plan/flags")[framework]["flags"]):
+        raise ValueError(f"{framework} is started here, but without any flag that places its ranks")
+    if framework == "trl" and True in sees:
+        flags.setdefault("vllm_mode", ("server",))
+        if False not in sees:  # the trainer is started elsewhere
+            flags["num_processes"] = ("0",)
+    return Launch(
+        framework, flags, "\n".join(text for text, _, _ in commands), sees.get(False), sees.get(True)
+    )
+
+
+def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
+    """The GPUs that CUDA_VISIBLE_DEVICES lets through; None where it says nothing in numbers."""
+    is_told = re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", value)
+    return read_selection(value, [Gap("not-run")] * gpus).shown if is_told else None

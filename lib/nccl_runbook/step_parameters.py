@@ -1,0 +1,42 @@
+"""The parameters of a notebook, and where its outputs go."""
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook.core.parameters import check_names, check_range, coerce
+
+_INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
+
+
+def outputs_root() -> Path:
+    """``outputs/`` of the checkout that this package is installed from, else below the working directory."""
+    checkout = Path(__file__).resolve().parents[2]
+    return (checkout if (checkout / "notebooks").is_dir() else Path.cwd()) / "outputs"
+
+
+def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
+    """The cells that papermill put into this notebook."""
+    return [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
+
+
+def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """The notebook's parameters, typed as its parameters cell annotates them.
+
+    Only names in a cell that papermill injected are checked against the annotated ones, so that a reader
+    in Lab may define what he likes.
+    """
+    known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
+    check_names(
+        (
+            t.id
+            for cell in injected_cells(namespace)[-1:]
+            for n in ast.parse(cell).body
+            if isinstance(n, ast.Assign)
+            for t in n.targets
+            if isinstance(t, ast.Name)
+        ),
+        known,
+    )
+    return {name: check_range(name, coerce(name, namespace[name], wanted)) for name, wanted in known.items()}

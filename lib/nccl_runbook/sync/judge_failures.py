@@ -1,0 +1,233 @@
+"""What went wrong with one method of weight sync: refused, failed, interrupted or wrong bytes."""
+
+from typing import Any
+
+from nccl_runbook.causes.causes import causes, recognise, remedies
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.placement import Placement
+from nccl_runbook.sync.facts import SyncArm, SyncRuns
+
+HANG_S = 60.0  # an arm that finished no sync in that time is stuck, not slow
+
+
+def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
+    """What is wrong with one method, by the first row that fits; None if nothing is."""
+    known, over_nccl = recognise(_messages(arm)), arm.method.startswith("nccl")
+    on_one_gpu = over_nccl and _shared(runs, plan)
+    is_refused = over_nccl and known is not None and known[0].id == "duplicate-gpu"
+    finding = next(
+        finding
+        for fits, finding in (
+            (arm.wrong, wrong_bytes),
+            (arm.complete, shared_gpu_not_refused if on_one_gpu else None),
+            (arm.shortage, not_enough),
+            (arm.stopped, interrupted),
+            (is_refused, expected_refusal if on_one_gpu else refused_though_gpus_differ),
+            (on_one_gpu and known is None, failed_on_one_gpu),
+            (arm.timed_out, did_not_end),
+            (True, failed),
+        )
+        if fits
+    )
+    return finding and finding(arm, runs, plan)
+
+
+def _messages(arm: SyncArm) -> list[str]:
+    """What the failed ranks raised and printed, line by line."""
+    return [line for text in [*arm.errors.values(), *arm.last_lines] for line in text.splitlines()]
+
+
+def _source(arm: SyncArm) -> str:
+    return f"runs.arms.{arm.method}"
+
+
+def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
+    """Bytes differ after a sync that reported success: an engine would serve wrong weights without a word."""
+    w = arm.wrong[0]
+    return Finding(
+        "weight-sync-wrong-bytes",
+        Severity.BROKEN,
+        f"{arm.method} delivered wrong bytes: {w['tensor']} on rank {w['rank']}, sync {w['repeat'] + 1}",
+        (
+            Evidence(
+                f"{w['count']} tensors differ in that sync; {w['words']} 16-bit words of {w['tensor']}",
+                _source(arm),
+            ),
+        ),
+        (
+            Remedy(
+                "you",
+                "Do not use this method until the cause is known. Repeat it to see whether it "
+                "stays with one GPU or "
+                "pair when repeated:",
+                (arm.shell_line,),
+            ),
+        ),
+    )
+
+
+def not_enough(arm: SyncArm, *_: Any) -> Finding:
+    """The method is not at fault for too little memory or space: it was not tested."""
+    s = arm.shortage
+    return Finding(
+        "weight-sync-not-enough",
+        Severity.UNKNOWN,
+        f"{arm.method} was not measured: not enough {s.what}",
+        (Evidence(f"{gb(s.needed_bytes)} needed, {gb(s.free_bytes)} free", _source(arm)),),
+        (
+            Remedy(
+                "you",
+                "Use the parameter directory to name a folder with enough space."
+                if " in " in s.what
+                else "Free memory, or choose a smaller model.",
+            ),
+        ),
+    )
+
+
+def _shared(runs: SyncRuns, plan: Placement) -> bool:
+    """Whether two ranks sit on one GPU, by the plan or by the UUIDs that the ranks saw."""
+    known = [u for u in runs.uuids if u]
+    return bool(plan.shared) or len(set(known)) < len(known)
+
+
+def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
+    """NCCL refuses two ranks on one GPU, and there they sit."""
+    cause = causes()["trainer-and-engine-share-gpu"]
+    return Finding(
+        cause.id,
+        Severity.NOTE,
+        f"{cause.title}, so NCCL refuses to connect them (expected here). "
+        "The other methods need no second GPU",
+        (
+            Evidence(recognise(_messages(arm))[1], _source(arm)),
+            Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan"),
+        ),
+        remedies(cause),
+        cause.id,
+        "established",
+    )
+
+
+def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Finding:
+    """NCCL takes two GPUs for one: where their UUIDs differ, the bus ids must be equal (NCCL
+    up to 2.30.4, gpu_identity.py)."""
+    cause = causes()["bus-id-collision"]
+    status = "likely" if all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids) else "possible"
+    return Finding(
+        "refused-though-gpus-differ",
+        Severity.BROKEN,
+        "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
+        (
+            Evidence(recognise(_messages(arm))[1], _source(arm)),
+            Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
+        ),
+        remedies(cause, status),
+        cause.id,
+        status,
+    )
+
+
+def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
+    """NCCL between two ranks on one GPU is not made to work, so an end without its usual message (a peer's
+    echo, a hang of the experimental mode) tells nothing about this machine either."""
+    cause = causes()["trainer-and-engine-share-gpu"]
+    return Finding(
+        "failed-on-one-gpu",
+        Severity.NOTE,
+        f"{arm.method} did not work between two ranks on one GPU (expected), without NCCL's usual message",
+        (
+            Evidence([*_messages(arm), "no rank printed anything"][0], _source(arm)),
+            Evidence("ranks: " + ", ".join(arm.ended), _source(arm)),
+        ),
+        remedies(cause),
+        cause.id,
+        "likely",
+    )
+
+
+def shared_gpu_not_refused(arm: SyncArm, _: SyncRuns, plan: Placement) -> Finding:
+    return Finding(
+        "shared-gpu-not-refused",
+        Severity.NOTE,
+        "NCCL connected two ranks on one GPU: an experimental mode of 2.30 and later",
+        (Evidence(f"{arm.method} passed on devices {plan.devices}", _source(arm)),),
+    )
+
+
+def interrupted(arm: SyncArm, *_: Any) -> Finding:
+    """Ended from outside: that says nothing of the method."""
+    return Finding(
+        "weight-sync-interrupted",
+        Severity.UNKNOWN,
+        f"{arm.method} was {arm.stopped}",
+        (Evidence(f"{len(arm.syncs)} syncs finished in {arm.wall_s:.0f} s", _source(arm)),),
+    )
+
+
+def did_not_end(arm: SyncArm, *_: Any) -> Finding:
+    """Stuck if not one sync was finished in a minute; otherwise only too slow for the budget."""
+    evidence = (Evidence(f"{len(arm.syncs)} syncs finished in {arm.deadline_s:.0f} s", _source(arm)),)
+    more_time = Remedy("you", "Give the step a larger budget_s.")
+    if arm.passed and arm.variants:
+        return Finding(
+            "weight-sync-cut",
+            Severity.NOTE,
+            f"{arm.method} was measured; {arm.deadline_s:.0f} s were too short to measure it with busy "
+            "engines or other buckets",
+            evidence,
+            (more_time,),
+        )
+    if arm.syncs or arm.deadline_s < HANG_S or "disk" in arm.method:
+        return Finding(
+            "weight-sync-too-slow",
+            Severity.UNKNOWN,
+            f"{arm.method} did not end within {arm.deadline_s:.0f} s",
+            evidence,
+            (more_time,),
+        )
+    return Finding(
+        "weight-sync-hangs",
+        Severity.BROKEN,
+        f"{arm.method} hangs: no sync finished in {arm.deadline_s:.0f} s",
+        evidence,
+        (
+            Remedy(
+                "you",
+                "Run 03-fewer-gpus and 04-transports first: they find the pair and the transport. By hand:",
+                (arm.shell_line,),
+            ),
+        ),
+    )
+
+
+def failed(arm: SyncArm, *_: Any) -> Finding:
+    """Any other end: with its cause where a rank's message is known, without one where it is not."""
+    messages = _messages(arm)
+    known = recognise(messages)
+    cause = known[0] if known and known[0].id != "duplicate-gpu" else None
+    return Finding(
+        "weight-sync-failed",
+        Severity.BROKEN,
+        f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
+        (
+            Evidence(
+                known[1] if known else messages[0] if messages else "no rank printed anything", _source(arm)
+            ),
+            Evidence("ranks: " + ", ".join(arm.ended)),
+        ),
+        (
+            *(remedies(cause) if cause else ()),
+            Remedy(
+                "you",
+                "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
+                (arm.shell_line,),
+            ),
+        ),
+        cause and cause.id,
+        cause and "likely",
+    )
+
+
+def gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.2f} MB"

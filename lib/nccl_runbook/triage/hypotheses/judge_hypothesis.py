@@ -1,0 +1,116 @@
+"""A hypothesis, and the first questions about a log: platform, failing line, slow or not."""
+
+import dataclasses
+import re
+
+from nccl_runbook.causes.causes import Cause
+from nccl_runbook.core.findings import Finding, Remedy
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import SLOW, Clue, says
+from nccl_runbook.messages.facts import CONTEXT, Logs
+from nccl_runbook.triage import judge_against
+
+PLATFORMS = {
+    "platform-rocm": "AMD GPUs (ROCm, RCCL)",
+    "platform-ascend": "Ascend NPUs (HCCL)",
+    "platform-xpu": "Intel GPUs (oneCCL)",
+}
+
+
+_NVIDIA = re.compile(
+    r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decides:
+    """The cheapest evidence that settles a hypothesis: the notebook or command, why, and the line
+    to run where the job ran."""
+
+    probe: str
+    why: str
+    line: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One possible first cause. ``against``: what speaks against it, in words."""
+
+    cause: str
+    status: str
+    title: str
+    says: str
+    evidence: tuple[LogLine, ...]
+    remedy: tuple[Remedy, ...]
+    decides: Decides
+    against: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """``hypotheses``: best first; ``findings``: the same as findings of a step; ``hosts`` and
+    ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds); ``fits``: what
+    fits the symptom, and no line shows."""
+
+    logs: Logs
+    hypotheses: list[Hypothesis]
+    findings: list[Finding]
+    hosts: list[str]
+    there: list[tuple[str, str, str]]
+    compared: judge_against.Comparison | None = None
+    fits: tuple[Cause, ...] = ()
+
+
+def platform(logs: Logs) -> str:
+    """Whose GPUs they are, if a line shows that they are not NVIDIA's; else ""."""
+    return next((words for message, words in PLATFORMS.items() if message in logs.seen), "")
+
+
+def elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
+    return (
+        decides
+        if not _NVIDIA.search(" ".join(decides))
+        else ("by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
+    )
+
+
+def fires(clue: Clue, logs: Logs) -> bool:
+    """Whether its own line was seen, with all that must be there and nothing that must not."""
+    seen = logs.seen.get(clue.message)
+    if (
+        seen is None
+        or seen.resumed
+        and not clue.stays
+        or clue.cause in SLOW
+        and not may_be_slow(logs, seen.resumed)
+    ):
+        return False
+    return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)
+
+
+def may_be_slow(logs: Logs, works: bool = False) -> bool:
+    """Whether somebody complains of slowness, a rate was measured, or it is not known
+    to have failed or to work."""
+    return (
+        says(logs.context, "<slow>")
+        or "nccl-tests-row" in logs.seen
+        or not (works or says(logs.context, "<complaint>") or failed_line(logs))
+    )
+
+
+def failed_line(logs: Logs) -> LogLine | None:
+    """A line that says that the job failed, whatever the cause."""
+    ended = logs.seen.get("job-ended")
+    ended = ended.lines[0] if ended and not ended.resumed else logs.failed
+    return next(
+        (row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts),
+        ended,
+    )
+
+
+def where(line: LogLine) -> str:
+    """In words: "train.log line 812, rank 3"."""
+    printed = "/".join(line.file.split("/")[-2:]) + (f" line {line.line}" if line.line else "")
+    return ("your description" if line.file == CONTEXT else printed) + (
+        f", rank {line.rank}" if line.rank is not None else ""
+    )

@@ -1,0 +1,159 @@
+"""Logs in which no message decides: what is open, and what points to a cause."""
+
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.core.facts import counted, grouped, rank_names
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quoted
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import catalogue, version, works
+from nccl_runbook.messages.facts import CONTEXT, Logs
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform, where
+from nccl_runbook.triage.hypotheses.judge_weights import fits
+from nccl_runbook.triage.symptoms import step_texts
+
+_SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
+
+
+def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
+    """Why no cause is named."""
+    read = [f for f in logs.files if not f.problem and f.lines]
+    if not logs.files:
+        return (
+            "these words alone do not show a cause. Add what the job printed"
+            if logs.context
+            else "no log was named"
+        )
+    if not read:
+        why = [f"{f.name} {f.problem or 'is empty'}" for f in logs.files if f.problem or not f.size_bytes]
+        return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
+    if hypotheses:
+        return "only known harmless messages. A log cannot show that a job is healthy"
+    if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
+        line = logs.seen[coded].lines[0]
+        return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
+    fit = (
+        ". The description fits several causes. The tests below separate them"
+        if fits(logs, hypotheses)
+        else ""
+    )
+    foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message was found"
+    lines = sum(f.lines for f in read)
+    return f"{lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}{fit}"
+
+
+def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
+    """What was printed, or what that says, and what it may mean."""
+    line = hypotheses[0].evidence[0]
+    says = _decoded(hypotheses[0]).partition(". ")[0].rstrip(".") or _waited(line, logs)
+    reported = f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
+    shown = says[:1].lower() + says[1:] if says and not says[1:2].isupper() else says or reported
+    others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
+    return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}{others}"
+
+
+def _waited(line: LogLine, logs: Logs) -> str:
+    """Who waited for how long in which collective, if this line of a watchdog says so; the most first."""
+    late = [(row.rank, work) for row in logs.ranks for work in row.timeouts[:1] if work.seq is not None]
+    this = next((work for _, work in late if work.at == line), None)
+    calls = sorted(
+        grouped((f"{work.op} {work.seq}", rank) for rank, work in late).items(),
+        key=lambda call: -len(call[1]),
+    )
+    waits = " and ".join(f"{rank_names(ranks)} waited in {call}" for call, ranks in calls[:2])
+    return f"{waits} until the timeout of {this.timeout_ms // 1000} s" if this else ""
+
+
+def _decoded(hypothesis: Hypothesis) -> str:
+    """What is true of this log alone, "" for nothing but what the cause says in general."""
+    return hypothesis.says.removeprefix(causes()[hypothesis.cause].says).strip()
+
+
+def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
+    """Whether its line, printed and not only told, says what is wrong, and a job ends with it."""
+    ends, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
+    return bool(
+        ends
+        and not ends.resumed
+        and line in ends.lines
+        and line.file != CONTEXT
+        and _decoded(hypothesis)
+        and not works(logs.context)
+    )
+
+
+def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """The hosts of a log that names others than the one where it is read, and what to run there as no test
+    is run here: lines, the causes that each tells apart, and what it costs."""
+    hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
+    if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
+        return [], []
+    lines = grouped((one.decides.line, one) for one in hypotheses)
+    step = {line: step_texts().get(those[0].decides.probe) for line, those in lines.items()}
+    rows = [
+        (
+            line,
+            "; or ".join(h.title for h in those),
+            f"about {step[line].about_s} s" if step[line] else "reads only",
+        )
+        for line, those in lines.items()
+    ]
+    return hosts, rows or [
+        ("nccl-runbook run", "all steps: causes that a log cannot show", "about 5 minutes")
+    ]
+
+
+def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
+    """What a reader must know to take the causes for what they are."""
+    vendor, again = platform(logs), logs.attempts > 1 and hypotheses and hypotheses[0].cause != "benign"
+    return [
+        Finding(name, Severity.NOTE, says)
+        for name, holds, says in (
+            (
+                "other-vendor",
+                vendor,
+                f"The job ran on {vendor}: advice that holds only for NVIDIA is left out.",
+            ),
+            (
+                "started-again",
+                again,
+                f"The ranks were started {logs.attempts} times. This broke first; "
+                "nccl-runbook hang judges the last "
+                "attempt.",
+            ),
+            (
+                "catalogue-differs",
+                logs.catalogue != version(),
+                "the record was made with another catalogue of messages: "
+                "only its quoted lines were read again",
+            ),
+        )
+        if holds
+    ]
+
+
+def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
+    """A message is a hypothesis until a test decides. ``likely``: how bad a likely cause is,
+    broken in a job that failed."""
+    severity = (
+        Severity.NOTE if hypothesis.cause == "benign" else {**_SEVERITY, "likely": likely}[hypothesis.status]
+    )
+    evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
+    evidence += [Evidence(text, "decoded") for text in [_decoded(hypothesis)] if text]
+    line = hypothesis.decides.line
+    decides = Evidence(
+        f"decides: {hypothesis.decides.why}" + f" ({line})" * bool(line), hypothesis.decides.probe
+    )
+    check = (check_first(hypothesis.decides),) * (hypothesis.status == "possible" or not hypothesis.remedy)
+    return Finding(
+        "log-points-to-cause",
+        severity,
+        hypothesis.title,
+        (*evidence, decides),
+        (*check, *hypothesis.remedy),
+        hypothesis.cause,
+        hypothesis.status,
+        tuple(Evidence(text, "logs") for text in hypothesis.against),
+    )
+
+
+def check_first(decides: Decides) -> Remedy:
+    return Remedy("you", f"Check first: {decides.why}.", (decides.line,) if decides.line else ())

@@ -1,0 +1,158 @@
+"""How strongly a log supports a cause: what fired, what happened before, what survived."""
+
+import collections
+import dataclasses
+
+from nccl_runbook.causes.causes import Advice, Cause, causes
+from nccl_runbook.core.findings import STATUSES
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, works
+from nccl_runbook.messages.facts import CONTEXT, Logs
+from nccl_runbook.messages.lines import plain
+from nccl_runbook.triage import judge_ranks as triage_ranks
+from nccl_runbook.triage.hypotheses.judge_hypothesis import (
+    Hypothesis,
+    elsewhere,
+    failed_line,
+    fires,
+    may_be_slow,
+    platform,
+)
+from nccl_runbook.triage.ranks import (
+    judge_experiments as triage_ranks_judge_experiments,
+    judge_pointer as triage_ranks_judge_pointer,
+)
+
+MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
+
+
+MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
+
+
+NVIDIA_ONLY = frozenset(
+    [
+        "fabric-manager-down",
+        "nvls-fabric-fault",
+        "nvml-call-failed",
+        "driver-library-mismatch",
+        "nccl-older-than-gpu",
+    ]
+)
+
+
+def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
+    """What else fits the symptom, the most usual first.
+    Nothing beside what is likely, or if nobody complains."""
+    if any(h.status != "possible" or h.cause == "benign" for h in hypotheses) or not (
+        logs.context or failed_line(logs)
+    ):
+        return []
+    words = [c.cause for c in clues() if c.words and fires(c, logs)]
+    symptoms = [row for name, row in catalogue()["fits"].items() if name in logs.seen]
+    shared = collections.Counter(cause for row in symptoms for cause in row)
+    usual = sorted(shared, key=lambda c: (-shared[c], min(row.index(c) for row in symptoms if c in row)))
+    left_out = (
+        {h.cause for h in hypotheses}
+        | triage_ranks_judge_experiments.ruled_out(logs.context)
+        | (set() if may_be_slow(logs) else SLOW)
+    )
+    named = [causes()[c] for c in dict.fromkeys([*words, *usual]) if c not in left_out][:MOST]
+    return (
+        [dataclasses.replace(c, decides=elsewhere(c.decides)) for c in named if c.id not in NVIDIA_ONLY]
+        if platform(logs)
+        else named
+    )
+
+
+def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
+    """What messages point at, and what the ranks show."""
+    named = [
+        _pointer(clue, logs)
+        for clue in clues()
+        if fires(clue, logs) and not (clue.words and clue.status == "possible")
+    ]
+    known = {
+        (p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]
+    }  # that cause, not only an exception
+    return [
+        *named,
+        *(
+            p
+            for p in triage_ranks.judge(logs)
+            if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
+        ),
+    ]
+
+
+def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
+    """Messages after which the job went on."""
+    rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
+    lines = tuple(seen.lines[0] for seen in rows if seen.resumed or works(logs.context))[:4]
+    return (
+        [
+            triage_ranks_judge_pointer.Pointer(
+                "benign",
+                "possible",
+                lines,
+                (),
+                900,
+                Advice("The job continued after these lines, or had ended well before them."),
+            )
+        ]
+        if lines
+        else []
+    )
+
+
+def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
+    seen, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
+    place = (
+        100 + 0.3 * clue.order - 100 * bool(clue.also)
+    )  # what must stand beside it makes a message say more
+    pattern = compiled({**catalogue()["printed"], **catalogue()["spoken"]}[clue.message])
+    fields = (
+        found.groupdict() for line in seen.lines for found in [pattern.search(plain(line.text))] if found
+    )
+    advice = clue.advice and clue.advice.filled(next(fields, {}))
+    return triage_ranks_judge_pointer.Pointer(
+        clue.cause, clue.status, (*seen.lines[:4], *beside), (), place, advice
+    )
+
+
+def weighed(pointer: triage_ranks_judge_pointer.Pointer, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
+    """Less sure if only the reporter says it, or if it was printed after what it should explain."""
+    doubts = [
+        why
+        for doubtful, why in (
+            (pointer.evidence[0].file == CONTEXT, "reported by the user, not printed by the job"),
+            (
+                pointer.cause in ENDED and failed_before(pointer.evidence[0], logs),
+                "the job had failed before that: probably a consequence",
+            ),
+            (
+                pointer.cause in MAY_FOLLOW and _after_timeout(pointer, logs),
+                "printed after the timeout, by a rank that had waited: probably a consequence",
+            ),
+        )
+        if doubtful and pointer.status != "possible"
+    ]
+    return (
+        dataclasses.replace(pointer, status="possible", against=(*pointer.against, *doubts))
+        if doubts
+        else pointer
+    )
+
+
+def failed_before(line: LogLine, logs: Logs) -> bool:
+    """Whether the same file holds a failure above this line."""
+    ends = [*(logs.seen["job-ended"].lines if "job-ended" in logs.seen else ()), logs.failed, logs.timeout]
+    return any(end is not None and end.file == line.file and end.line < line.line for end in ends)
+
+
+def _after_timeout(pointer: triage_ranks_judge_pointer.Pointer, logs: Logs) -> bool:
+    """Whether each line of evidence stands below a watchdog line of the same rank."""
+    first = {r.rank: (r.timeouts[0].at.file, r.timeouts[0].at.line) for r in logs.ranks if r.timeouts}
+    printed = [e for e in pointer.evidence if e.file != CONTEXT]
+    return bool(printed) and all(
+        e.rank in first and e.file == first[e.rank][0] and e.line > first[e.rank][1] for e in printed
+    )

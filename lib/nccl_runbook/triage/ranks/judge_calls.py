@@ -1,0 +1,121 @@
+"""Collective calls that differ between ranks: in number, operation or tensors."""
+
+import re
+
+from nccl_runbook.causes.causes import Advice
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.messages.facts import Logs, Timeout
+from nccl_runbook.triage.ranks.judge_pointer import Pointer, _waiting, matches
+
+_COUNT = re.compile(
+    r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I
+)
+
+
+def counts_differ(logs: Logs) -> list[Pointer]:
+    """Ranks stopped at different batch numbers while one waited."""
+    said = [(r, _COUNT.search(r.progress.text)) for r in logs.ranks if r.progress]
+    counts = {r.rank: (int(next(filter(None, m.groups()))), r.progress) for r, m in said if m}
+    if len(counts) < 2 or not _waiting(logs):
+        return []
+    low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
+    if high[0] - low[0] < 2 or [c for c, _ in counts.values()].count(high[0]) < 2:
+        return []
+    return [
+        Pointer("uneven-minibatches", "likely", (high[1], low[1], _waiting(logs)[0].timeouts[0].at), (), 25)
+    ]
+
+
+def calls_differ(logs: Logs) -> list[Pointer]:
+    """Waiting ranks wait in different calls: at different numbers, or at one number with
+    another operation or size."""
+    works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
+    numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
+    told: dict[str, tuple[str, int]] = {}  # cause -> status and place
+    if len({_group(rank, t) for rank, t in works}) > 1 and len(calls) > 1:
+        told = {"communicator-order": ("possible", 39), "collective-on-some-ranks-only": ("possible", 40)}
+    elif len(numbers) > 1 and max(numbers) - min(numbers) < 100:
+        told = {
+            "collective-on-some-ranks-only": ("possible", 40),
+            "rank-dependent-branch": ("possible", 41),
+            "uneven-minibatches": ("possible", 42),
+        }
+    elif len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
+        # another call, or another module's weights: ranks may have taken different branches
+        sure = (
+            "possible"
+            if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls)
+            else "likely"
+        )
+        told = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
+    lines = tuple(
+        same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()
+    )  # one of each call
+    return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in told.items()]
+
+
+def _group(rank: int, work: Timeout) -> str:
+    """The group in which a rank waits: its name, or its rank there if that is another one."""
+    inside = re.search(r"\[Rank (\d+)\]", work.at.text)
+    return work.group or (
+        f"one in which it is rank {inside[1]}" if inside and int(inside[1]) != rank else "the world"
+    )
+
+
+def tensors_differ(logs: Logs) -> list[Pointer]:
+    """Sender and receiver print one tensor with different types or shapes."""
+    by = grouped((found[1], (found[2], found[3], line)) for found, line in matches(logs, "tensor-described"))
+    name, one, other = next(
+        ((n, t[0], u) for n, t in by.items() for u in t if u[:2] != t[0][:2]), ("", None, None)
+    )
+    if not name:
+        return []
+    says = f"{name} is {one[0]} of ({one[1]}) on one side and {other[0]} of ({other[1]}) on the other."
+    fix = (
+        "you",
+        f"Use the same data type and shape of {name} on both sides: convert it before the transfer.",
+        (f"tensor = tensor.to(torch.{other[0]})",),
+    )
+    return [
+        Pointer(
+            "collective-mismatch",
+            "likely" if _waiting(logs) else "possible",
+            (one[2], other[2]),
+            (),
+            17,
+            Advice(says, (fix,)),
+        )
+    ]
+
+
+def all_wait_alike(logs: Logs) -> list[Pointer]:
+    """A timeout, and nothing says who was missing."""
+    if not (waiting := _waiting(logs)):
+        return (
+            [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)]
+            if logs.timeout
+            else []
+        )
+    lines = tuple(r.timeouts[0].at for r in waiting[:2])
+    told = ("collective-on-some-ranks-only", "rank-busy-on-host", "rank-dependent-branch")
+    return [
+        Pointer(cause, "possible", lines, ("the missing rank is not known",), 900 + i)
+        for i, cause in enumerate(told)
+    ]
+
+
+def numbered_calls_differ(logs: Logs) -> list[Pointer]:
+    """NCCL prints what each rank calls: another operation, size or type under one number
+    within groups of one size."""
+    against = ("groups of the same size may be different groups; then these calls do not belong together",)
+    find = (
+        "you",
+        "Compare these two calls, and find out why the ranks differ: another branch, "
+        "another input, or an extra call.",
+        (),
+    )
+    return (
+        [Pointer("collective-mismatch", "possible", tuple(logs.apart), against, 34, Advice("", (find,)))]
+        if logs.apart
+        else []
+    )

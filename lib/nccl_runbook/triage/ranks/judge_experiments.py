@@ -1,0 +1,121 @@
+"""Experiments that the reporter made: what passed with another setting or version."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nccl_runbook.causes.causes import Advice, advice
+from nccl_runbook.causes.tables import table
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import compiled
+from nccl_runbook.messages.facts import CONTEXT
+from nccl_runbook.triage.ranks.judge_pointer import Pointer
+
+# what the words of a trial say: [says] of the table
+_SAYS = {
+    name: re.compile("(?i)" + "|".join(lines).replace("<failure>", table("triage/experiments")["failure"]))
+    for name, lines in table("triage/experiments")["says"].items()
+}
+
+
+def experiments(context: str) -> list[Pointer]:
+    """A trial that makes the job work shows the broken path; if one cause is left
+    for it, that one is likely."""
+    out = ruled_out(context)
+    return [
+        *(p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)),
+        *(
+            p
+            for row in table("triage/experiments")["library"]
+            if row["name"].lower() in context.lower()
+            for p in _versions(row, context)
+        ),
+    ]
+
+
+def ruled_out(context: str) -> set[str]:
+    """Causes whose path was switched off, and the job failed all the same."""
+    return {
+        c
+        for row, works, _ in _trials(context)
+        if works is False
+        for c in row["causes"]
+        if c not in row.get("keeps", ())
+    }
+
+
+def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Pointer]:
+    left = [cause for cause in row["causes"] if cause not in out]
+    status = "likely" if len(left) == 1 else "possible"
+    told = Advice(f"The job works with this path switched off: {row['path']}.", **advice(row))
+    return [
+        Pointer(cause, status, (LogLine(CONTEXT, 1, clause),), (), 10 + at, told)
+        for at, cause in enumerate(left)
+    ]
+
+
+def _trials(context: str) -> Iterator[tuple[Mapping[str, Any], bool | None, str]]:
+    """Each setting that was tried, whether the job worked with it (None: unknown), and the words."""
+    for clause in _SAYS["next"].split(context):
+        for row in table("triage/experiments")["experiment"]:
+            if setting := re.search("(?i)" + row["words"], clause):
+                yield row, _outcome(clause, setting), clause.strip()
+
+
+def _outcome(clause: str, tried: re.Match[str]) -> bool | None:
+    rest = _SAYS["settled"].sub(
+        "works", _SAYS["nothing"].sub("", clause[: tried.start()] + " " + clause[tried.end() :])
+    )
+    works = False if _SAYS["fails"].search(rest) else True if _SAYS["works"].search(rest) else None
+    return not works if works is not None and _SAYS["without"].search(clause[: tried.start()]) else works
+
+
+def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
+    """The same job under another version of one library: it fails with one version and works with another,
+    or somebody names the version from which on it fails."""
+    expression = compiled(
+        r"(?i)(?<![\w.])"
+        + row.get("words", row["name"] + table("triage/experiments")["number"])
+        + r"(?![\w.]*\d)"
+    )
+    told = [
+        (v, clause[: v.start()], clause)
+        for clause in _SAYS["next"].split(context)
+        for v in expression.finditer(clause)
+        if not _SAYS["other"].search(clause[: v.start()])
+    ]
+    works = [
+        (bool(_SAYS["not-with"].search(before)) or _outcome(clause, v), v[1], clause.strip())
+        for v, before, clause in told
+    ]
+    bad = [(version, clause) for ok, version, clause in works if ok is False]
+    good = [(version, clause) for ok, version, clause in works if ok and version not in dict(bad)]
+    begins = [
+        (v[1], clause.strip())
+        for v, before, clause in told
+        if _SAYS["since"].search(before + v[0][: -len(v[1])]) or _SAYS["on"].match(clause, v.end())
+    ]
+    if not (good and (bad or row["alone"]) or begins and not good and not row["alone"]):
+        return []
+    lines = tuple(
+        dict.fromkeys(LogLine(CONTEXT, 1, clause) for _, clause in (*(good or begins)[:1], *bad[:1]))
+    )
+    if not good:
+        change = (
+            "you",
+            f"Go back to the {row['name']} that worked, or update the libraries that use it.",
+            (),
+        )
+        says = f"The report names {row['name']} {begins[0][0]} as the version from which on this happens."
+        return [Pointer(row["cause"], "possible", lines, (), 500, Advice(says, (change,)))]
+    cuda = _SAYS["cuda"].search(context)
+    install = row["install"].format(version=good[0][0], cuda=cuda[1] if cuda else 12)
+    says = f"The job works with {row['name']} {good[0][0]}" + (
+        f" and fails with {bad[0][0]}." if bad else "."
+    )
+    use = (
+        "you",
+        f"Use {row['name']} {good[0][0]}" + (":" if install else "."),
+        (install,) if install else (),
+    )
+    return [Pointer(row["cause"], row["status"], lines, (), 9, Advice(says, (use,)))]

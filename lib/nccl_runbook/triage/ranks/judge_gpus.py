@@ -1,0 +1,128 @@
+"""Ranks that share a GPU, and hosts or versions that differ."""
+
+from nccl_runbook.core.facts import grouped
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.facts import Logs
+from nccl_runbook.triage.ranks.judge_pointer import Pointer, matches
+
+MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
+
+
+def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
+    """Behind `Duplicate GPU`: the devices that the ranks took."""
+    seen = logs.seen.get("nccl-duplicate-gpu-detected")
+    taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
+    named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
+    same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
+    if not seen or seen.resumed or not same or "reporter-uuids-differ" in logs.seen:
+        return []
+    devices = {d.split()[1] for r in same for d in r.devices if d.startswith("cudaDev")}
+    nvml = {d.split()[3] for r in same for d in r.devices if " nvmlDev " in d}
+    if len(nvml) > 1:
+        return [Pointer("bus-id-collision", "likely", tuple(seen.lines[:2]), ("UUIDs were not printed",), 1)]
+    if len(devices) == 1 and nvml == devices:
+        return [
+            Pointer(
+                "device-not-set-per-rank",
+                "likely",
+                tuple(seen.lines[:2]),
+                ("no rank's CUDA_VISIBLE_DEVICES was printed",),
+                1,
+            )
+        ]
+    return [
+        Pointer(
+            "scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank",
+            "possible",
+            tuple(seen.lines[:2]),
+            (),
+            2,
+        )
+    ]
+
+
+def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
+    """Two ranks that NCCL refuses printed the same device as theirs; if both see the same GPUs,
+    the program chose it twice."""
+    own = {found[1] or str(line.rank): (found[2], line) for found, line in matches(logs, "device-of-rank")}
+    visible = {str(line.rank): found[1] for found, line in matches(logs, "visible-devices")}
+    for pair, refused in matches(logs, "ranks-share-gpu"):
+        chosen = [own[rank] for rank in pair.groups() if rank in own]
+        lists = {visible.get(rank, visible.get("None", "")) for rank in pair.groups()}
+        if len(chosen) == 2 and chosen[0][0] == chosen[1][0] and not logs.seen["ranks-share-gpu"].resumed:
+            several = len(lists) == 1 and "," in lists.pop()
+            return [
+                Pointer(
+                    "device-not-set-per-rank",
+                    "likely" if several else "possible",
+                    (refused, *(line for _, line in chosen)),
+                    () if several else ("the visible devices of these ranks were not printed",),
+                    245,
+                )
+            ]
+    return []
+
+
+def first_gpu_is_held(logs: Logs) -> list[Pointer]:
+    """nvidia-smi's list: processes of other GPUs hold memory of the first one, too."""
+    rows = [(found[1], found[2], line) for found, line in matches(logs, "nvidia-smi-process")]
+    first = {pid for gpu, pid, _ in rows if gpu == "0"}
+    both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
+    lines = tuple(line for _, pid, line in rows if pid in both)[:4]
+    return [Pointer("device-not-set-per-rank", "likely", lines, (), 3)] if both and len(first) > 1 else []
+
+
+def versions_differ(logs: Logs) -> list[Pointer]:
+    """Different processes name different NCCL versions."""
+    if len(logs.nccl_versions) < 2:
+        return []
+    speakers = list(logs.nccl_versions.values())
+    known = all(s.startswith("rank ") for who in speakers for s in who)
+    apart = known and not set(speakers[0]) & {s for others in speakers[1:] for s in others}
+    lines = tuple(
+        LogLine(who[0], 0, f"NCCL version {version}") for version, who in logs.nccl_versions.items()
+    )
+    return [Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35)]
+
+
+def nodes_differ(logs: Logs) -> list[Pointer]:
+    """Ranks or hosts took another network, or as members of one communicator another number of channels;
+    hosts may share a name, and two runs one file."""
+    networks = {
+        found[1]: line for found, line in matches(logs, "nccl-network") if line.rank is not None or line.host
+    } | {
+        r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1])
+        for r in logs.ranks
+        if r.network
+    }
+    sure = "likely" if len({(line.rank, line.host) for line in networks.values()}) > 1 else "possible"
+    channels = {
+        found[1]: line
+        for found, line in matches(logs, "nccl-channels")
+        if line.rank is not None and (logs.failed or logs.context)
+    }
+    told = (
+        (networks, sure, (), 36),
+        (channels, "possible", ("communicators of other ranks may have different numbers of channels",), 37),
+    )
+    return [
+        Pointer("nodes-differ", status, tuple(by.values()), why, place)
+        for by, status, why, place in told
+        if len(by) > 1
+    ]
+
+
+def communicators_pile_up(logs: Logs) -> list[Pointer]:
+    """One rank opened many communicators."""
+    most = max(logs.ranks, key=lambda r: r.communicators, default=None)
+    if most is None or most.communicators < MANY_COMMUNICATORS:
+        return []
+    return [
+        Pointer(
+            "communicator-recreated",
+            "possible",
+            (LogLine(most.files[0], 0, f"{most.communicators} communicators opened", most.rank),),
+            (),
+            950,
+        )
+    ]

@@ -1,0 +1,43 @@
+"""A pointer from the table of ranks to a cause, and what every kind of pointer needs."""
+
+import dataclasses
+import re
+import shlex
+
+from nccl_runbook.causes.causes import Advice
+from nccl_runbook.logs.facts import LogLine
+from nccl_runbook.messages.clues import PRINTED, compiled
+from nccl_runbook.messages.facts import CONTEXT, Logs, RankLog
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointer:
+    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads;
+    ``advice``: in place of the cause's."""
+
+    cause: str
+    status: str
+    evidence: tuple[LogLine, ...]
+    against: tuple[str, ...] = ()
+    place: float = 0
+    advice: Advice | None = None
+
+
+def _waiting(logs: Logs) -> list[RankLog]:
+    return [r for r in logs.ranks if r.timeouts]
+
+
+def _traceback(line: LogLine) -> Advice:
+    """An exception says more in the lines above it."""
+    shown = f"sed -n '{max(1, line.line - 40)},{line.line}p' {shlex.quote(line.file)}"
+    return (
+        Advice()
+        if line.file == CONTEXT
+        else Advice(decides=("by hand", "the traceback above that line", shown))
+    )
+
+
+def matches(logs: Logs, message: str) -> list[tuple[re.Match[str], LogLine]]:
+    """The lines of one of PRINTED, each with the match of its expression."""
+    lines = logs.seen[message].lines if message in logs.seen else []
+    return [(found, line) for line in lines if (found := compiled(PRINTED[message]).search(line.text))]

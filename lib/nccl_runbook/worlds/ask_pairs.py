@@ -1,0 +1,44 @@
+"""Pairs of GPUs to run after the arms, when an arm fails every time."""
+
+import functools
+from typing import Union
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.worlds import ask as worlds
+from nccl_runbook.worlds.ask import MIB, STALL_S, budget
+from nccl_runbook.worlds.facts import Arms, Pairs, Trial
+
+OPS = "all_reduce,broadcast,send_recv,all_gather"
+
+
+GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
+
+
+PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
+
+
+def clean_passes(arms: Arms) -> bool:
+    return not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed
+
+
+def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
+    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at
+    once, for then it is no single GPU or link, and each that hangs costs seconds."""
+    if isinstance(arms, Gap) or clean_passes(arms) or not _fails_every_time(arms):
+        return Gap(
+            "not-run",
+            "runs only if the unchanged test always fails on three or more GPUs, "
+            "with and without its variables",
+        )
+    gpus = sorted(arms.control.world.request.devices)
+    make = functools.partial(
+        worlds.request, ops=OPS, deadline_s=PAIR_DEADLINE_S, timed=False, stall_s=STALL_S, sizes=GPU_SIZES
+    )
+    return worlds.every_pair(engine, gpus, budget(budget_s, True, PAIR_DEADLINE_S), make, lone=len(gpus) > 3)
+
+
+def _fails_every_time(arms: Arms) -> bool:
+    again, after, devices = arms.control.again, arms.control_after, arms.control.world.request.devices
+    twice = not arms.control.passed and again is not None and not again.passed
+    return twice and (isinstance(after, Gap) or not after.passed) and len(set(devices)) == len(devices) > 2

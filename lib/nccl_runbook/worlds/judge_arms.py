@@ -1,0 +1,180 @@
+"""What the arms of a failing run decide together: outcomes, cures and suspects."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from nccl_runbook.causes.tables import table
+
+# the words that outcomes and answers are told in
+_TABLE = table("worlds/transports")
+
+
+REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
+
+
+POINTS_TO: dict[str, tuple[str, str | None]] = {
+    arm: (to, cause or None) for arm, (to, cause) in _TABLE["points_to"].items()
+}
+
+
+FAILING = ("hung", "failed", "wrong values")
+
+
+# passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it
+# comes and goes
+UNSURE = {
+    "no proof": "NCCL's log does not show an effect",
+    "passed 1 of 2": "it failed once",
+    "passed 1 of 1": "it was not repeated",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcomes:
+    """Outcomes in words, those of transports.toml: ``control`` (a failure that recurred by its own word),
+    ``after`` (the control at the end, of ``again``), ``arms`` by name, without those that cannot act here,
+    and ``clean``. ``settled``: clean passes and the guilty variables were proven; ``connected``: the control
+    was seen to use something; ``message``: whether the ranks' own words or their end name the cause."""
+
+    control: str
+    after: str = "not run"
+    arms: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    clean: str = "not run"
+    settled: bool = False
+    connected: bool = True
+    message: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """``kind``: one of transports.toml; ``arm``: the narrowest setting that works ("" if none is proven);
+    ``cause`` with ``status``, or None; ``why``."""
+
+    kind: str
+    why: str
+    arm: str = ""
+    cause: str | None = None
+    status: str | None = None
+
+
+def decide(outcomes: Outcomes) -> Decision:
+    """One decision for every input. Only an arm that passes with proof, while everything without it fails
+    again, names a transport."""
+    unsteady = _unsteady(outcomes)
+    return next(
+        decision
+        for fits, decision in (
+            (
+                outcomes.control == "pass" and not unsteady,
+                Decision("healthy", "the unchanged environment passes"),
+            ),
+            (
+                outcomes.control == "lost",
+                Decision("inconclusive", "the runbook's own process was killed while the ranks ran"),
+            ),
+            (
+                outcomes.message and outcomes.control in FAILING,
+                Decision(
+                    "explained",
+                    "the messages of the ranks, or how they ended, show the cause",
+                    "" if unsteady else next(iter(cures(outcomes)), ""),
+                ),
+            ),
+            (unsteady, Decision("inconclusive", unsteady)),
+            (
+                outcomes.clean == "pass",
+                Decision(
+                    "variable",
+                    "it passes without the variables of your environment",
+                    "clean",
+                    "env-conflict",
+                    "established" if outcomes.settled else "likely",
+                ),
+            ),
+            (True, _by_arms(outcomes)),
+        )
+        if fits
+    )
+
+
+def _unsteady(outcomes: Outcomes) -> str:
+    """Why nothing can be concluded from one run beside another: the same thing both passed and failed; "" if
+    it did not."""
+    passes = outcomes.control == "pass"
+    once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
+    # else it may be the way round that they share
+    apart = len(once) > 1 and not frozenset.intersection(*once.values())
+    same = [
+        *(name for name, word in outcomes.arms.items() if word == "no effect"),
+        *["clean, once of twice"] * (outcomes.clean == "once of twice"),
+        *["the control again"] * (outcomes.after == "pass"),
+    ]
+    return next(
+        why
+        for fits, why in (
+            (outcomes.control == "once of twice", "intermittent: the control failed and then passed"),
+            (outcomes.control == "once of once", "the control failed and was not repeated"),
+            (
+                passes and outcomes.after == "fail",
+                "the unchanged test passed before the variants and failed after them: seen 1 of 2",
+            ),
+            (
+                passes and apart,
+                f"the control passed, but {' and '.join(once)}, which share nothing, "
+                "each failed 1 of 2 times",
+            ),
+            (same and not passes, f"intermittent, so no switch decides; these passed: {', '.join(same)}"),
+            (True, ""),
+        )
+        if fits
+    )
+
+
+def cures(outcomes: Outcomes) -> list[str]:
+    """Arms that pass with proof, those first that take away least."""
+    return sorted(
+        (name for name, word in outcomes.arms.items() if word == "pass"), key=lambda name: len(REMOVES[name])
+    )
+
+
+def suspects(outcomes: Outcomes) -> frozenset[str]:
+    """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that
+    takes away more than one that passed and fails nevertheless does so for a reason of its own: it leaves
+    another way, such as sockets."""
+    passed = [REMOVES[name] for name, word in outcomes.arms.items() if word == "pass" or word in UNSURE]
+    failed = (REMOVES[name] for name, word in outcomes.arms.items() if word in FAILING)
+    kept = frozenset().union(*(f for f in failed if not any(p <= f for p in passed)))
+    return frozenset.intersection(*passed) - kept if passed else frozenset()
+
+
+def _by_arms(outcomes: Outcomes) -> Decision:
+    proven, unproven = cures(outcomes), [name for name, word in outcomes.arms.items() if word in UNSURE]
+    arm, passed = next(iter(proven), ""), [*proven, *unproven]
+    if arm and not suspects(outcomes) and any(POINTS_TO[name][0] != "sockets" for name in passed):
+        return Decision("inconclusive", f"the results fit no single fault; these passed: {', '.join(passed)}")
+    if arm:
+        kind, cause = POINTS_TO[arm]
+        narrower = any(REMOVES[name] < REMOVES[arm] for name in unproven)  # it passed: it may be that
+        status = (
+            "likely"
+            if outcomes.connected and not narrower and kind not in ("algorithm", "protocol")
+            else "possible"
+        )
+        why = f"{'no single transport: ' * (kind == 'sockets')}it passes with {arm} and fails without"
+        return Decision(kind, why, arm, cause, cause and status)
+    if unproven:
+        return Decision(
+            "inconclusive",
+            "; ".join(f"{name} passed, and {UNSURE[outcomes.arms[name]]}" for name in unproven),
+        )
+    # what P2P and SHM off leaves in use
+    untried = {"not run", "lost"} & {
+        outcomes.clean,
+        *map(outcomes.arms.get, ("IB off", "P2P, SHM and IB off", "interface pinned")),
+    }
+    if outcomes.arms.get("P2P and SHM off") in FAILING and not untried:
+        return Decision(
+            "not-the-transport",
+            "it also fails over sockets alone and without the variables of your environment",
+        )
+    return Decision("inconclusive", "too few tests were run")

@@ -1,0 +1,234 @@
+"""The outcome of an arm, in words; and what is shown when the control itself fails."""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from nccl_runbook.causes.causes import NOT_SEEN, causes, remedies
+from nccl_runbook.causes.tables import table
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import World
+from nccl_runbook.core.findings import Evidence, Finding, Remedy
+from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Trial
+from nccl_runbook.worlds.judge import SEEN_ON_HARDWARE
+from nccl_runbook.worlds.judge_arms import Decision, Outcomes
+
+# what only the log line of the variable itself proves: the transport goes by the same name with and without
+_DID = {"wrong values": "gave wrong values", "lost": "was lost"}  # how a world ended, as a verb
+
+
+_BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
+
+
+def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
+    """How much the world used of what begins with one of ``prefixes``, as NCCL's log counts; None without a
+    log."""
+    if isinstance(world.transports, Gap):
+        return None
+    return sum(n for name, n in {**world.transports, **world.algorithms}.items() if name.startswith(prefixes))
+
+
+def acted(arm: Arm, control: Trial) -> bool | None:
+    """Whether NCCL's log proves that the arm acted: what it removes was there in the control and is gone.
+
+    None: no proof either way.
+    """
+    if isinstance(arm.trial, Gap):
+        return None
+    settings, acts_on = arm.trial.world.set_by_environment, tuple(arm.acts_on)
+    if not acts_on or any(name in _BY_LOG_LINE for name in arm.env):
+        return None if isinstance(settings, Gap) else all(f"{k}={v}" in settings for k, v in arm.env.items())
+    before, after = used(control.world, acts_on), used(arm.trial.world, acts_on)
+    if before is None or not used(arm.trial.world):
+        return None
+    if "NCCL_P2P_LEVEL" in arm.env:  # narrows: less of it, not none
+        return after < before if used(control.world) else None
+    # of a control that failed before it connected only what the arm left can be seen
+    return not after and (before > 0 or not control.world.transports)
+
+
+def outcome(arm: Arm, control: Trial) -> str:
+    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" where it takes two, else
+    how it failed."""
+    if isinstance(arm.trial, Gap):
+        return "not run"
+    world, again = arm.trial.world, arm.trial.again
+    if not world.passed:
+        return "passed 1 of 2" if again is not None and again.passed else world.ended
+    # beside a failing control a pass is run again, and timed
+    proof, enough = acted(arm, control), control.passed or world.request.timed
+    return ("pass" if enough else "passed 1 of 1") if proof else "no effect" if proof is False else "no proof"
+
+
+def outcomes(arms: Arms | Gap) -> dict[str, str]:
+    """The outcome of every arm by its name."""
+    return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
+
+
+def in_words(arms: Arms, message: bool) -> Outcomes:
+    """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves
+    what is wrong."""
+    control, again, clean = arms.control, arms.control.again, arms.clean
+    failed = "once of once" if again is None else "once of twice" if again.passed else control.world.ended
+    return Outcomes(
+        control="lost" if control.world.ended == "lost" else "pass" if control.passed else failed,
+        after=_word(arms.control_after),
+        arms={
+            a.name: outcome(a, control)
+            for a in arms.arms
+            if not isinstance(a.trial, Gap) or a.trial.reason == "not-run"
+        },
+        clean="fail"
+        if "no variable" in getattr(clean, "detail", "")
+        else _word(clean if isinstance(clean, Gap) else clean.trial),
+        settled=isinstance(arms.guilty, Guilty) and not arms.guilty.why_not,
+        connected=bool(used(control.world)),
+        message=message,
+    )
+
+
+def _word(trial: Trial | Gap) -> str:
+    """How the control at the end, or *clean*, went."""
+    return (
+        "not run"
+        if isinstance(trial, Gap) or trial.world.ended == "lost"
+        else "pass"
+        if trial.passed
+        else "once of twice"
+        if trial.again
+        else "fail"
+    )
+
+
+def _unset(text: str, names: Iterable[str]) -> Remedy:
+    return Remedy("your launcher", text, (f"unset {' '.join(names)}",))
+
+
+def _price(arm: Arm, control: Trial) -> str:
+    before, after = control.world.busbw_gb_per_s("all_reduce"), arm.trial.world.busbw_gb_per_s("all_reduce")
+    slower = f", {before / after:.1f} times slower than the control" if before and after else ""
+    return f"{arm.name}: {after:.1f} GB/s{slower}" if after else f"{arm.name}: passed"
+
+
+def _names(guilty: Guilty) -> str:
+    return ", ".join(f"{k}={v}" for k, v in guilty.variables.items())
+
+
+def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
+    """How the variables were found."""
+    n = len(guilty.variables)
+    how = (
+        f"undecided after {guilty.asked} tests: {guilty.why_not}"
+        if guilty.why_not
+        else (f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
+    )
+    return (
+        Evidence(
+            f"{_names(guilty)}: {n} of {guilty.among} variables, {how}",
+            "halving, each test in fresh processes",
+        ),
+    )
+
+
+def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
+    """The finding for a control that fails, with what the arms add to it."""
+    tried = {
+        a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")
+        for a in arms.arms
+        if isinstance(a.trial, Trial)
+    }
+    decisive = [tried.pop(decision.arm)] if decision.arm in tried else []
+    evidence = (
+        *(_proof(arms.guilty) if isinstance(arms.guilty, Guilty) else ()),
+        *decisive,
+        *fault.evidence,
+        *tried.values(),
+        *[NOT_SEEN] * (decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}),
+    )
+    if decision.kind == "variable":
+        return _variable(arms, decision, fault, evidence)
+    cure = next((a for a in arms.arms if a.name == decision.arm), None)
+    if decision.kind == "explained" or cure is None:
+        return _undecided(arms, decision, fault, evidence, cure)
+    title = (
+        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
+        f"and passed with {cure.name}"
+        f"{'; no single transport' * (decision.kind == 'sockets')}"
+    )
+    remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
+    return Finding(
+        "transport-at-fault", fault.severity, title, evidence, remedy, decision.cause, decision.status
+    )
+
+
+def _undecided(
+    arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None
+) -> Finding:
+    """The ranks reported it themselves, it is not the transport, or nothing can be concluded."""
+    if decision.kind == "explained":
+        settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
+        return dataclasses.replace(
+            fault,
+            title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title,
+            evidence=evidence,
+            remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())),
+        )
+    words = (
+        ""
+        if "intermittent" in decision.why
+        else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
+    )
+    return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
+
+
+def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
+    # lo reaches no other host
+    here = ", on this host only:" if arm.env.get("NCCL_SOCKET_IFNAME") == "lo" else ":"
+    return Remedy(
+        "you",
+        f"Workaround until it is fixed{here} run with {arm.name} ({_price(arm, arms.control)}):",
+        tuple(f"export {k}={v}" for k, v in arm.env.items()),
+    )
+
+
+def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
+    """A variable of the environment is to blame: proven by halving, or at least that the same passes without
+    all of them."""
+    guilty, settled = (
+        arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"),
+        decision.status == "established",
+    )
+    # confounded: others do it too
+    names = arms.clean.env if guilty.why_not in ("confounded", "not tried") else guilty.variables
+    named = [
+        cause
+        for k in names
+        for pattern, cause in table("environment/environment")["causes"].items()
+        if re.fullmatch(pattern, k)
+    ]
+    cause = causes()[named[0] if named and settled else decision.cause]
+    left = (
+        f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}"
+        if "budget" in guilty.why_not
+        else ""
+    )
+    which = (
+        _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
+    )
+    unset = _unset(
+        "Remove it, or set a value that works:"
+        if settled
+        else "Which of these is needed is not proven. Without all of them it passes:",
+        names,
+    )
+    return Finding(
+        "variable-at-fault",
+        fault.severity,
+        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
+        "and passed without "
+        f"{which}",
+        evidence,
+        (unset,),
+        cause.id,
+        decision.status,
+    )
