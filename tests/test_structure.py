@@ -26,8 +26,8 @@ SUBJECTS = ("gpus", "environment", "worlds", "sync", "plan", "hang", "triage")
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 # Import statements and the docstrings of modules do not count: a file that is split needs more of both.
-# 14,617 without them was 16,263 with them, and the goal of 15,500 was stated with them.
-MOST_STATEMENTS = 14_617
+# 14,609 without them was 16,263 with them, and the goal of 15,500 was stated with them.
+MOST_STATEMENTS = 14_609
 # whole files by design: one is sent over standard input, the other is a file to copy; three more are still to be split
 LONG = {"launch/warm.py": 434, "ranks/check.py": 430, "launch/engine.py": 380, "ranks/sync_ways.py": 412, "ranks/weight_sync.py": 371}
 # what a file of each layer never imports; a layer is the beginning of the file's name
@@ -122,7 +122,9 @@ def test_no_file_is_long(path: Path) -> None:
 def test_the_library_stays_small() -> None:
     """Statements of the syntax tree, so that nobody saves on line breaks."""
     trees = [ast.parse(p.read_text(encoding="utf-8")) for p in (ROOT / "lib").rglob("*.py")]
-    assert sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree)) <= MOST_STATEMENTS
+    statements = sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree))
+    not_counted = sum(isinstance(node, (ast.Import, ast.ImportFrom)) for tree in trees for node in ast.walk(tree)) + sum(ast.get_docstring(tree) is not None for tree in trees)
+    assert statements - not_counted <= MOST_STATEMENTS
 
 
 def test_no_generated_data_is_large() -> None:
