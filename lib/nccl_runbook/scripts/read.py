@@ -7,6 +7,7 @@ elsewhere) stays as written.
 
 import ast
 import dataclasses
+import functools
 import itertools
 import operator
 import posixpath
@@ -100,6 +101,7 @@ class Script:
     crowded: tuple[int, ...]
 
 
+@functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
     """Every command of the text, in order, and how large the job is."""
     asked = _size("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
@@ -249,11 +251,12 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
             if heredocs and "\n" in token[0]:
                 at = text.index("\n", token.start())
                 for heredoc in heredocs:
-                    tabs = r"\t*" if heredoc["tabs"] else ""
-                    end = re.compile(rf"\n{tabs}{re.escape(heredoc['name'])}\r?$", re.M).search(text, at)
+                    end = re.compile(
+                        "\\n" + r"\t*" * bool(heredoc["tabs"]) + re.escape(heredoc["name"]) + r"\r?$", re.M
+                    ).search(text, at)
                     begin, at = at, end.end() if end else at
-                    is_shell = levels and (not _NO_SHELL & {*words} or any(">" in word for word in words))
-                    yield from _split(text[begin:at].rpartition("\n")[0], levels - 1) if is_shell else ()
+                    if levels and (not _NO_SHELL & {*words} or any(">" in word for word in words)):
+                        yield from _split(text[begin:at].rpartition("\n")[0], levels - 1)
                 heredocs = []
             words = []
     yield words + ["".join(parts)] * bool(parts)

@@ -1,0 +1,1 @@
+"""Every directed copy between two GPUs, without NCCL, each value compared."""

@@ -1,0 +1,100 @@
+"""Copies between every two GPUs in both directions: ranks/edges.py as one rank that sees all of them."""
+
+import dataclasses
+import time
+from typing import Dict, List, Optional, Union
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult, WorldRequest
+from nccl_runbook.edges.facts import FAILED, HUNG, RIGHT, WRONG, Edge, Edges
+from nccl_runbook.launch.engine import Engine
+
+# a copy that hangs gives no event; the contexts of four GPUs take some seconds
+DEADLINE_S, STALL_S = 30.0, 6.0
+GPU_SIZES, CPU_SIZES = "4,1048576,67108864", "4,1048576"
+MOST_HANGS = 3  # each costs STALL_S: after so many the others are left out
+MOST_AGAIN = 4
+
+
+def collect(
+    engine: Engine, devices: List[Optional[int]], budget_s: float, fault: str = ""
+) -> Union[Edges, Gap]:
+    """Every edge once, and what did not pass once more.
+
+    ``devices``: cuda indices, None for a rehearsal on the CPU; ``budget_s``: seconds; ``fault``: planted by
+    a test. A Gap where there is no edge, no time, or where no copy was begun."""
+    until = time.monotonic() + budget_s
+    gpus = sorted({d for d in devices if d is not None})
+    count = len(gpus or devices)
+    if count < 2:
+        return Gap("not-run", "fewer than two GPUs: nothing to copy between")
+    every = [f"{a}-{b}" for a in range(count) for b in range(count) if a != b]
+    found: Dict[str, Edge] = {}
+    lines: List[str] = []
+    began = time.monotonic()
+
+    def run(only: List[str]) -> Union[Dict[str, Edge], Gap]:
+        request = WorldRequest(
+            "every directed copy",
+            "edges.py",
+            [None],
+            ["--devices", ",".join(map(str, gpus)) or ",".join(["cpu"] * count)]
+            + ["--sizes", GPU_SIZES if gpus else CPU_SIZES]
+            + ["--only", ",".join(only)] * (only != every)
+            + ["--fault", fault] * bool(fault),
+            deadline_s=min(DEADLINE_S, until - time.monotonic()),
+            stall_s=STALL_S,
+        )
+        world = engine.run_all([request])[0]
+        lines.append(world.shell_line)
+        return _edges(world.ranks[0], gpus or [*range(count)])
+
+    while len(found) < len(every) and len(lines) <= MOST_HANGS and time.monotonic() + STALL_S < until:
+        more = run([e for e in every if e not in found])
+        if isinstance(more, Gap) or not more:
+            return (
+                more
+                if isinstance(more, Gap) and not found
+                else Edges(len(every), bool(gpus), [*found.values()], time.monotonic() - began, lines[0])
+            )
+        found.update(more)
+    for name in [n for n, e in found.items() if e.outcome != RIGHT][:MOST_AGAIN]:
+        if time.monotonic() + STALL_S < until:
+            again = run([name])
+            same = not isinstance(again, Gap) and again[name].outcome == found[name].outcome
+            found[name] = dataclasses.replace(found[name], runs=2, seen=1 + same)
+    if not lines:
+        return Gap("not-run", "the budget was spent: raise budget_s")
+    return Edges(len(every), bool(gpus), [*found.values()], time.monotonic() - began, lines[0])
+
+
+def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
+    """What one run says of each edge that it began."""
+    begun = {e["edge"]: e for e in rank.named("begin")}
+    if not begun:
+        return rank.why_silent()
+    found = {}
+    for name, last in begun.items():
+        copies = [e for e in rank.named("copy") if e["edge"] == name]
+        right = [e for e in copies if not e["wrong"]]
+        wrong = next((e for e in copies if e["wrong"]), None)
+        is_open = not copies or copies[-1]["size_bytes"] != last["size_bytes"]
+        source, target = (gpus[int(place)] for place in name.split("-"))
+        outcome, text = RIGHT, ""
+        if wrong:
+            outcome = WRONG
+        elif is_open:
+            outcome = HUNG if rank.outcome in ("timed-out", "late") else FAILED
+            text = "" if outcome == HUNG else " | ".join(rank.last_lines[-2:])
+        found[name] = Edge(
+            source,
+            target,
+            outcome,
+            last["peer"],
+            (wrong or last)["size_bytes"],
+            wrong["wrong"] if wrong else 0,
+            wrong["first"] if wrong else None,
+            right[-1]["size_bytes"] / right[-1]["s"] / 1e9 if right else None,
+            text,
+        )
+    return found

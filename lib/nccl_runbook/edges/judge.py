@@ -1,0 +1,71 @@
+"""What the directed copies show: which GPU, which link, or all of them."""
+
+from nccl_runbook.causes.causes import NOT_SEEN, causes, remedies
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.edges.facts import WRONG, Edge, Edges
+
+
+def judge(edges: Edges | Gap) -> list[Finding]:
+    """One finding for all bad edges, or one that says what was right; none where nothing was copied."""
+    if isinstance(edges, Gap):
+        return []
+    bad = edges.bad
+    if not bad:
+        return [_right(edges)] if edges.on_gpus and len(edges.edges) == edges.wanted else []
+    cause = None
+    if edges.on_gpus:
+        peers = [e for e in edges.edges if e.peer]
+        every_peer = len(peers) > 2 and all(e in bad for e in peers) and all(e.peer for e in bad)
+        cause = "p2p-broken-acs-iommu" if every_peer else "gpu-or-link-fault"
+    status = "established" if all(e.seen == e.runs == 2 for e in bad) else "likely"
+    return [
+        Finding(
+            "edge-fails",
+            Severity.BROKEN if edges.on_gpus else Severity.WARN,
+            f"{'' if edges.on_gpus else 'rehearsal on the CPU: '}{_where(bad)}: {_what(bad[0])}",
+            (*(Evidence(_line(e), f"edges.edges[{edges.edges.index(e)}]") for e in bad), NOT_SEEN),
+            remedies(causes().get(cause or "gpu-or-link-fault"), status),
+            cause,
+            status if cause else None,
+        )
+    ]
+
+
+def _where(bad: list[Edge]) -> str:
+    """The edge, the GPU that all of them share, or how many there are."""
+    if len(bad) == 1:
+        return f"copies from GPU {bad[0].source} to GPU {bad[0].target}"
+    shared = set.intersection(*({e.source, e.target} for e in bad))
+    if len(shared) == 1:
+        return f"{len(bad)} directed copies of GPU {shared.pop()}"
+    if len(shared) == 2:
+        return "copies between GPUs {} and {}, both ways".format(*sorted(shared))
+    return f"{len(bad)} directed copies between GPUs"
+
+
+def _what(edge: Edge) -> str:
+    if edge.outcome == WRONG:
+        return f"{edge.wrong} of {edge.size_bytes // 4} values arrive wrong"
+    return f"a copy of {edge.size_bytes} bytes {'hangs' if edge.outcome == 'hung' else 'fails'}"
+
+
+def _line(edge: Edge) -> str:
+    way = "peer access" if edge.peer else "through host memory"
+    first = f", the first at value {edge.first}" if edge.first is not None else ""
+    text = f": {edge.text}" if edge.text else ""
+    return (
+        f"GPU {edge.source} -> GPU {edge.target} ({way}): {_what(edge)}{first}, "
+        f"seen {edge.seen} of {edge.runs}{text}"
+    )
+
+
+def _right(edges: Edges) -> Finding:
+    slowest = min(edges.edges, key=lambda e: e.gb_per_s or 0.0)
+    return Finding(
+        "edges-right",
+        Severity.OK,
+        f"all {edges.wanted} directed copies between GPUs arrive right, without NCCL; the slowest, "
+        f"GPU {slowest.source} -> GPU {slowest.target}, at {slowest.gb_per_s or 0.0:.0f} GB/s",
+        (Evidence(f"every value of three sizes compared, {edges.wall_s:.1f} s", "edges"),),
+    )
