@@ -14,7 +14,7 @@ from nccl_runbook.report.verdict_document import VerdictDocument
 from processes import children, gone, start_time
 
 RANKS = 3
-BUSY = """from nccl_runbook.core.facts import WorldRequest
+BUSY = """from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.step import open_step
 step = open_step("{name}", globals())

@@ -220,7 +220,7 @@ OWNER = """
 import sys, os
 from pathlib import Path
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.core.facts import WorldRequest
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 engine = Engine([sys.executable], Path(sys.argv[1]), Redactor({}))
 engine.software()

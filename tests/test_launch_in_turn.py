@@ -101,7 +101,7 @@ def test_cancel_ends_those_that_wait_too(own_engine):
 OWNER = """
 import sys
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.core.facts import WorldRequest
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 engine = Engine([sys.executable], None, Redactor({}))
 engine.software()

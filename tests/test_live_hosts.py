@@ -160,7 +160,7 @@ def test_the_kernel_tells_how_often_it_sent_something_again() -> None:
     """A connection whose interface goes away, in a network namespace of its own."""
     code = """
 import fcntl, os, socket, struct, sys, time
-from nccl_runbook.hang.live.ask_processes import sockets, table
+from nccl_runbook.hang.live.ask_sockets import sockets, table
 def lo(flags):
     with socket.socket() as one:
         fcntl.ioctl(one, 0x8914, struct.pack("16sh14x", b"lo", flags))  # SIOCSIFFLAGS

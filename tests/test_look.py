@@ -367,7 +367,7 @@ def test_a_user_without_name_and_home_can_look(pyz: Path) -> None:
 
 OWNER = """
 import shlex, sys
-from nccl_runbook.core.facts import WorldRequest
+from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.core.redact import Redactor

@@ -223,9 +223,9 @@ def test_a_huge_world_is_counted_and_only_its_first_ranks_are_listed():
 @pytest.mark.parametrize("site", [{}, {"nodes": 10 ** 9}, {"launcher": "single-controller"}, {"launcher": "ray", "nodes": 2}])
 def test_sizes_beyond_any_machine_take_no_time(site):
     """The remedies look for what would be clean; they must not try every number up to it."""
-    code = (f"from nccl_runbook.plan import areal as k; from nccl_runbook.plan.areal import parse;"
+    code = (f"from nccl_runbook.plan.allocation.areal_rules import newest; from nccl_runbook.plan.areal import parse;"
             f"from nccl_runbook.plan.groups import Site, place; from nccl_runbook.plan.judge import judge;"
-            f"r, t, s = k.newest(), 'sglang:d99999999999999999999+fsdp:d1', Site(8, **{site!r}); m = parse(t, r);"
+            f"r, t, s = newest(), 'sglang:d99999999999999999999+fsdp:d1', Site(8, **{site!r}); m = parse(t, r);"
             f"print(judge(t, m, place(m, s), r, s).severity.value)")
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=10, check=True)
     assert ended.stdout.strip() == "broken"

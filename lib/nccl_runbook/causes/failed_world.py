@@ -80,8 +80,7 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
     said = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
     if not said:
         return None
-    order = list(causes())
-    rank, (cause, line) = min(said, key=lambda s: order.index(s[1][0].id))
+    rank, (cause, line) = min(said, key=lambda s: list(causes()).index(s[1][0].id))
     if cause.id == "duplicate-gpu":
         cause_id, status, words = _duplicate(world)
         named = [

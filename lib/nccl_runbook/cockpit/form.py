@@ -1,9 +1,7 @@
-"""The form of 00-start: what somebody has, the answer at once, then tests that are
-watched, cancelled and repeated.
+"""The form of 00-start: the answer at once, then tests that are watched, cancelled and repeated.
 
-Everything that changes is a widget: JupyterLab restores widgets from the kernel, and no cell keeps words that
-are no longer true. Buttons may call back in either of the kernel's threads (ipykernel 7) and a run in its
-own, so shared state is under a lock.
+Everything that changes is a widget: JupyterLab restores widgets from the kernel, and no cell keeps old words.
+Buttons call back in either thread of the kernel (ipykernel 7), a run in its own: shared state is locked.
 """
 
 import dataclasses
@@ -50,8 +48,7 @@ class Cockpit:
     def __init__(self, namespace: MutableMapping[str, Any]) -> None:
         self.namespace = namespace
         self.notebooks = notebooks_here()
-        self.brought = Brought()
-        self.found = Gathered([])
+        self.brought, self.found = Brought(), Gathered([])
         self.asked, self.wrong = ("", ""), ""  # the symptom and what was given; why it cannot be read
         wanted = namespace.get("steps", ())
         first, _, rest = namespace["symptom"].partition("\n")
@@ -194,10 +191,7 @@ class Cockpit:
                 wrong = str(error)
         with _lock:
             if asked == self.asked:
-                words = [
-                    self.fields["symptom"].value,
-                    *(word for word in brought.words if word != self._symptom()),
-                ]
+                words = [self.fields["symptom"].value, *(x for x in brought.words if x != self._symptom())]
                 self.namespace.update(log=":".join(brought.logs), symptom="\n".join(filter(None, words)))
                 self.brought, self.found, self.wrong = brought, found, wrong
                 if not wrong:
@@ -207,11 +201,8 @@ class Cockpit:
     def case(self, run: RunProcess | None) -> Case | None:
         """The answer to what was given, and to what a run tested that is over."""
         known = {r.step for r in self.found.records}
-        tested = (
-            [r for r in run.records if r.step in TESTS and r.step not in known]
-            if run and not run.interrupted
-            else []
-        )
+        records = run.records if run and not run.interrupted else []
+        tested = [r for r in records if r.step in TESTS and r.step not in known]
         found = dataclasses.replace(self.found, records=[*self.found.records, *tested])
         return add_up(found, "00-start", "", "unknown") if found.records and not self.wrong else None
 

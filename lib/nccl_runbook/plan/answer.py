@@ -12,7 +12,7 @@ from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.placement import Placement
 from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training_file as training_file
-from nccl_runbook.plan.allocation import areal_rules, launch_line
+from nccl_runbook.plan.allocation import areal_rules, flags as launch_flags
 from nccl_runbook.plan.allocation.areal_written import of_realhf
 from nccl_runbook.plan.areal import Mode, Refused, from_roles, parse
 from nccl_runbook.plan.groups import Placed, Site, place
@@ -273,7 +273,7 @@ def _of_framework(known: str, said: list[Any], script: Script, where: str, asked
         " ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat
     }  # verl's
     gpus = _sized(asked, script.gpus or sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1)).gpus
-    launch = launch_line.merged(known, said, gpus)
+    launch = launch_flags.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
     return Plan(
         where,

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from nccl_runbook.causes.tables import table
-from nccl_runbook.plan.allocation.launch_line import Launch
+from nccl_runbook.plan.allocation.flags import Launch
 from nccl_runbook.plan.areal import Mode, Part
 from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply
 

@@ -11,8 +11,8 @@ from nccl_runbook.machine.facts import NvmlGpu
 from nccl_runbook.machine.visible_devices import read_selection
 from nccl_runbook.plan.allocation.areal_rules import Rules, newest, spans
 from nccl_runbook.plan.allocation.areal_written import valid_at, written_for
+from nccl_runbook.plan.allocation.flags import Launch
 from nccl_runbook.plan.allocation.judge_remedies import remedies
-from nccl_runbook.plan.allocation.launch_line import Launch
 from nccl_runbook.plan.areal import Mode, Refused
 from nccl_runbook.plan.groups import Group, Placed, Site, that_apply
 

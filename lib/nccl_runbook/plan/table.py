@@ -23,15 +23,12 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
     names = (f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}" for gpu in gpus)
     columns = ["group", *names, *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
-    note = (
-        "Ranks are numbered within their group. Two ranks of one group on one GPU: "
-        "NCCL refuses to connect them."
-    )
     return Table(
         "Which rank uses which GPU",
         columns,
         rows or [["none", *["" for _ in columns[1:]]]],
-        note,
+        "Ranks are numbered within their group. Two ranks of one group on one GPU: "
+        "NCCL refuses to connect them.",
         drawn="grid",
     )
 
