@@ -257,6 +257,6 @@ def _live(looks: list[Live]) -> Iterator[Record]:
         jobs = live.judge(together(looks))
         yield of_findings(
             DUMPS,
-            [hang_told(judge(dataclasses.replace(collect([]), looks=looks)))],
+            [hang_told(judge(dataclasses.replace(collect([]), looks=looks)), still=True)],
             [looked_table(j, looks) for j in jobs],
         )

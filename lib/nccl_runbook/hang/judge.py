@@ -241,11 +241,13 @@ def findings(hang: Hang) -> list[Finding]:
     ]
 
 
-def hang_told(told: Told, launcher: str = "") -> Finding:
+def hang_told(told: Told, launcher: str = "", still: bool = False) -> Finding:
     """Who did not come. A picture of the past proves no health: without an open operation it is no more than
-    that. A rank that only possibly did not come is a warning: the job may have been moving."""
+    that. A rank that only possibly did not come is a warning, as the job may have been moving, unless it was
+    seen to stand ``still``."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(
-        told.kind, Severity.WARN if told.status == "possible" and told.culprits else Severity.BROKEN
+        told.kind,
+        Severity.WARN if told.status == "possible" and told.culprits and not still else Severity.BROKEN,
     )
     known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
     remedy = [

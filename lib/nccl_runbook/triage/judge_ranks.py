@@ -143,12 +143,13 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
 def _unheard(logs: Logs) -> list[RankLog]:
     """Ranks without a line in the one file that holds the lines of all others, more of which wait in one
     call."""
-    names = {row.rank for row in logs.ranks}
     files = {file for row in logs.ranks for file in row.files}
     calls = {(work.op, work.seq) for row in logs.ranks for work in row.timeouts[:1]}
-    unheard = sorted({*range(max(names, default=0))} - names)
+    unheard = sorted(
+        {*range(max((row.rank for row in logs.ranks), default=0))} - {row.rank for row in logs.ranks}
+    )
     is_one = len(files) == len(calls) == 1 and len(unheard) < len(_waiting(logs))
-    return [RankLog(rank, [], []) for rank in unheard if is_one]
+    return [RankLog(rank, [], []) for rank in unheard * is_one]
 
 
 def guards_failed(logs: Logs) -> list[Pointer]:

@@ -101,10 +101,9 @@ def may_be_slow(logs: Logs, works: bool = False) -> bool:
 def failed_line(logs: Logs) -> LogLine | None:
     """A line that says that the job failed, whatever the cause."""
     ended = logs.seen.get("job-ended")
-    ended = ended.lines[0] if ended and not ended.resumed else logs.failed
     return next(
         (row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts),
-        ended,
+        ended.lines[0] if ended and not ended.resumed else logs.failed,
     )
 
 

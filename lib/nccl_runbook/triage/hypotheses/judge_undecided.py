@@ -33,16 +33,12 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
         line = logs.seen[coded].lines[0]
         return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
-    fit = (
-        ". The description fits several causes. The tests below separate them"
-        if fits(logs, hypotheses)
-        else ""
-    )
     lines = sum(f.lines for f in read)
     return (
         f"{lines} {'line was' if lines == 1 else 'lines were'} read, and "
         + ("this does not look like the log of a GPU job" if logs.foreign else "no known message was found")
-        + fit
+        + ". The description fits several causes. The tests below separate them"
+        * bool(fits(logs, hypotheses))
     )
 
 
@@ -50,10 +46,12 @@ def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
     """What was printed, or what that says, and what it may mean."""
     line = hypotheses[0].evidence[0]
     says = _decoded(hypotheses[0]).partition(". ")[0].rstrip(".") or _waited(line, logs)
-    reported = f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
-    shown = says[:1].lower() + says[1:] if says and not says[1:2].isupper() else says or reported
-    others = f", or {counted(len(hypotheses) - 1, 'other cause')}" * (len(hypotheses) > 1)
-    return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}{others}"
+    shown = (says[:1].lower() + says[1:] if says and not says[1:2].isupper() else says) or (
+        f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
+    )
+    return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}" + (
+        f", or {counted(len(hypotheses) - 1, 'other cause')}" if len(hypotheses) > 1 else ""
+    )
 
 
 def _waited(line: LogLine, logs: Logs) -> str:
@@ -64,8 +62,8 @@ def _waited(line: LogLine, logs: Logs) -> str:
         grouped((f"{work.op} {work.seq}", rank) for rank, work in late).items(),
         key=lambda call: -len(call[1]),
     )
-    waits = " and ".join(f"{rank_names(ranks)} waited in {call}" for call, ranks in calls[:2])
-    return f"{waits} until the timeout of {this.timeout_ms // 1000} s" if this else ""
+    waits = (f"{rank_names(ranks)} waited in {call}" for call, ranks in calls[:2])
+    return f"{' and '.join(waits)} until the timeout of {this.timeout_ms // 1000} s" if this else ""
 
 
 def _decoded(hypothesis: Hypothesis) -> str:
