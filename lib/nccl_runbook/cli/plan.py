@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from typing import Annotated, Any
 
 import typer
@@ -58,8 +59,14 @@ def plan(
 ) -> None:
     """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Exit code:
     0 clean, 3 otherwise. Reads only."""
-    if launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk"):
-        answer.leave(f"--launcher must be one of {', '.join(LAUNCHERS)}, and --update one of xccl, disk")
+    if (no_option := launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk")) or (
+        re.fullmatch(r"[^\s\d-]+", target) and not os.path.exists(target)
+    ):
+        answer.leave(
+            f"--launcher must be one of {', '.join(LAUNCHERS)}, and --update one of xccl, disk"
+            if no_option
+            else f"{target} is no file, and no allocation such as sglang:d4+fsdp:d4"
+        )
     try:
         rules = knowledge_rules.at(areal) if areal else knowledge_rules.newest()
         seen = _devices() if check_devices else None

@@ -62,7 +62,8 @@ class Cockpit:
                 rows=3,
                 **look,
                 placeholder=(
-                    "Paste a path (log, folder of dumps, launch script), the text of a log, or one error line"
+                    "Paste a path (log, folder of dumps, launch script), "
+                    "the pid of a rank that hangs, or an error text"
                 ),
             ),
             "symptom": w.Dropdown(

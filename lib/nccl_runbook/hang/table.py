@@ -95,9 +95,7 @@ def looked_table(picture: Picture, looks: Sequence[Live]) -> Table:
     shown = [
         [*row[:-1], Cell(row[-1], TONE[view.does])] for row, view in zip(rows, ordered(picture), strict=True)
     ]
-    return Table(
-        f"{job_name(picture)}: ranks, late ranks first", head, shown, looked_at(looks), drawn="strip"
-    )
+    return Table(f"{job_name(picture)}: ranks", head, shown, looked_at(looks), drawn="strip")
 
 
 def ranges(ranks: Sequence[int]) -> str:

@@ -98,8 +98,7 @@ def first_text(look: Live) -> str:
     if not look.ranks:
         return (
             f"{look.host}: no hung job found. No process of this user has torch loaded or a rank "
-            "in its environment. "
-            "To name one, use --pid"
+            "in its environment. Run this as the job's user, or name a rank of it with --pid"
         )
     rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
     return f"{look.host}: first samples, after {look.first_s:.1f} s\n" + "\n".join(grid(filled(rows)))
@@ -152,7 +151,7 @@ def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
         f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
         f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>'
         f"{_strip(picture.ranks)}"
-        + table_html("Ranks, late ranks first", head, shown)
+        + table_html("Ranks", head, shown)
         + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence])
         + _list("Not seen", picture.not_seen)
         + (f'<h3>Run next</h3><pre class="copy">{escape(picture.decides)}</pre>' if picture.decides else "")
