@@ -172,6 +172,30 @@ def test_the_silent_rank_that_last_said_that_it_saves_is_rather_busy(tmp_path):
     assert [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path)]))][:2] == [("rank-busy-on-host", "possible"), ("collective-on-some-ranks-only", "possible")]
 
 
+def waits(rank: int, seq: int = 51) -> str:
+    return re.sub(r"SeqNum=\d+", f"SeqNum={seq}", hung(rank))
+
+
+def test_a_rank_without_a_line_among_those_of_all_others_is_named(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text("step 1 ok\n" + "".join(map(waits, (0, 1, 2, 4, 5))))
+    logs = reader.collect([str(log)])
+    assert triage.judge(logs)[0].status == "possible" and "rank 3" in triage.judge(logs)[0].says
+    log.write_text("step 1 ok\n" + "".join(map(waits, (0, 4))))  # most are not here: nobody is named
+    assert not any("nothing at all" in h.says for h in triage.judge(reader.collect([str(log)])))
+    log.write_text("step 1 ok\n" + "".join(waits(r, 51 + r) for r in (0, 1, 2, 4, 5)))  # in different calls
+    assert not any("nothing at all" in h.says for h in triage.judge(reader.collect([str(log)])))
+
+
+def test_torchruns_summary_and_the_watchdogs_words_show_no_configured_timeout(tmp_path):
+    log = tmp_path / "job.log"
+    torchrun = ("W1129 08:01:02.113000 23110 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each process "
+                "to be 1 in default, to avoid your system being overloaded\n")
+    ended = "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread terminated with exception: "
+    log.write_text(torchrun + "".join(map(waits, range(4))) + ended + waits(0))
+    assert "timeout-on-other-group" not in {h.cause for h in triage.judge(reader.collect([str(log)]))}
+
+
 def test_what_was_only_told_is_possible(tmp_path):
     assert told(tmp_path, "nothing of note\n", "the GPU has fallen off the bus")[0] == ("gpu-or-link-fault", "possible")
 

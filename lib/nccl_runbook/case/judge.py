@@ -120,7 +120,8 @@ def next_test(
         first and first != usual and first.probe == "by hand" and first.line
     ):  # the printed line says where to look
         return Test(first.line, first.why, (open_causes[0],))
-    if test := cheapest(open_causes, done):
+    # words alone, and no log: whoever says that it hangs looks at it first, as it may end
+    if (test := cheapest(open_causes, done)) and (lead or not first or first.probe != "hang"):
         return test
     if first:
         if first.probe == "hang" and DUMPS not in done:

@@ -64,7 +64,7 @@ PRINTED = {
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|"
         r"Exit Code:) [1-9]|"
         r"Application startup failed|OOMKilled|sigkill_handler\] \['|NCCL INFO (?:enqueue|"
-        r"group)\.cc:\d+ -> [1-9]"
+        r"group)\.cc:\d+ -> [1-9]|failed \(exitcode: -?[1-9]|Signal \d+ \(SIG\w+\) received by PID"
     ),
     # collect_env and Ray name other vendors on every machine: what counts is a value,
     # or a line of the library itself

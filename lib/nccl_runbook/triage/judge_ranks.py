@@ -6,7 +6,7 @@ import re
 from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import rank_names
 from nccl_runbook.messages.clues import says
-from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.facts import Logs, RankLog
 from nccl_runbook.messages.judge import raised_first
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
@@ -103,7 +103,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     known = max((r.nranks or 0 for r in logs.ranks), default=0)
     silent = [
         r
-        for r in logs.ranks
+        for r in [*logs.ranks, *_unheard(logs)]
         if waiting
         and not (r.timeouts or r.warned or r.first_error or r.ended)
         and r.rank < (known or 1 << 20)
@@ -116,23 +116,39 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     )
     busy = [line for line in last if _AT_WORK.search(line.text)]
     told = enumerate(
-        ("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy)
+        ("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy or not last)
         + ("peer-crashed", "peer-stopped")
-        + ("rank-busy-on-host",) * (not busy)
+        + ("rank-busy-on-host",) * bool(last and not busy)
     )
     doing = [
         Advice(
             f"{rank_names([r.rank for r in waiting])} waited in "
-            f"{' and '.join(dict.fromkeys(r.timeouts[0].op for r in waiting))}, "
-            f"and rank {line.rank} printed nothing after: {line.text[:120]}"
+            f"{' and '.join(dict.fromkeys(f'{w.timeouts[0].op} {w.timeouts[0].seq}' for w in waiting))}, and "
+            + (
+                f"rank {r.last.rank} printed nothing after: {r.last.text[:120]}"
+                if r.last
+                else f"{rank_names([one.rank for one in silent])} printed nothing at all here"
+            )
         )
-        for line in (busy or last)[:1]
-    ]
+        for r in silent
+        if r.last in (busy or last or [None])
+    ][:1]
     lines = tuple(dict.fromkeys((*(busy or last)[:1], waiting[0].timeouts[0].at, *last[:2])))
     return [
         Pointer(cause, "possible", lines, against, 28 + i, advice)
         for (i, cause), advice in zip(told, [*doing, *[None] * 4])
     ]
+
+
+def _unheard(logs: Logs) -> list[RankLog]:
+    """Ranks without a line in the one file that holds the lines of all others, more of which wait in one
+    call."""
+    names = {row.rank for row in logs.ranks}
+    files = {file for row in logs.ranks for file in row.files}
+    calls = {(work.op, work.seq) for row in logs.ranks for work in row.timeouts[:1]}
+    unheard = sorted({*range(max(names, default=0))} - names)
+    is_one = len(files) == len(calls) == 1 and len(unheard) < len(_waiting(logs))
+    return [RankLog(rank, [], []) for rank in unheard if is_one]
 
 
 def guards_failed(logs: Logs) -> list[Pointer]:

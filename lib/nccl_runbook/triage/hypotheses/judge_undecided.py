@@ -26,7 +26,10 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         why = [f"{f.name} {f.problem or 'is empty'}" for f in logs.files if f.problem or not f.size_bytes]
         return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
     if hypotheses:
-        return "only known harmless messages. A log cannot show that a job is healthy"
+        return (
+            f"no known fault: {quoted(hypotheses[0].evidence[0].text)} is harmless, "
+            "or the job went on after it. A log cannot show that a job is healthy"
+        )
     if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
         line = logs.seen[coded].lines[0]
         return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
@@ -35,9 +38,12 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         if fits(logs, hypotheses)
         else ""
     )
-    foreign = "this does not look like the log of a GPU job" if logs.foreign else "no known message was found"
     lines = sum(f.lines for f in read)
-    return f"{lines} {'line was' if lines == 1 else 'lines were'} read, and {foreign}{fit}"
+    return (
+        f"{lines} {'line was' if lines == 1 else 'lines were'} read, and "
+        + ("this does not look like the log of a GPU job" if logs.foreign else "no known message was found")
+        + fit
+    )
 
 
 def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
