@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.hang import judge as rules, judge_silence as rules_silence, read as reader
-from nccl_runbook.hang.dumps import columns as dump_columns, times as dump_times
+from nccl_runbook.hang.dumps import columns as dump_columns, file as dump_file, times as dump_times
 from nccl_runbook.hang.facts import EARLIER, Hang
 from nccl_runbook.hang.inputs import read_inputs as reader_inputs
 from nccl_runbook.messages import read as log_reader
@@ -562,7 +562,7 @@ class TestPointToPoint:
         """Operations inside a batch stay `scheduled` for ever; only the batch's own entry is completed (torch 2.4 to 2.13)."""
         folder = self.dumps(tmp_path, {1: ["nccl:recv 1<-0"]})
         path = folder / "rank_1"
-        dump = reader.dump_file.decode(path.read_bytes())
+        dump = dump_file.decode(path.read_bytes())
         last = dump["entries"][-1]
         dump["entries"].append({**last, "profiling_name": "nccl:coalesced", "state": "completed", "retired": True, "record_id": 101})
         path.write_bytes(pickle.dumps(dump, protocol=2))
