@@ -326,10 +326,7 @@ def test_a_folder_run_by_hand_has_no_plan_and_is_never_running(tmp_path):
 
 @pytest.mark.parametrize("name, model", [("record", records.Record), ("verdict", VerdictDocument)])
 def test_committed_schemas_match_the_code(name, model):
-    """Descriptions come from docstrings, whose lines may break anywhere."""
-    texts = [(SCHEMAS / f"{name}.json").read_text(), json.dumps(TypeAdapter(model).json_schema())]
-    committed, made = (json.loads(re.sub(r"(?: |\\n)+", " ", text)) for text in texts)
-    assert committed == made
+    assert json.loads((SCHEMAS / f"{name}.json").read_text()) == TypeAdapter(model).json_schema()
 
 
 @pytest.mark.parametrize("sample", samples.SAMPLES)
