@@ -22,9 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 LIB = ROOT / "lib" / "nccl_runbook"
 PACKAGE = "nccl_runbook"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SUBJECTS = ("gpus", "environment", "worlds", "sync", "plan", "hang", "triage")
+SUBJECTS = ("gpus", "environment", "worlds", "sync", "plan", "hang", "triage", "hosts")
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_STATEMENTS = 7, 12, 16_263  # 16,917 before rooms by subject; 15,500 is the goal
+# files and rooms that later issues added -> their own bounds, in statements; the bound above holds for all the rest
+ADDED = {"hosts": 1_000, "cli/hosts.py": 150}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -115,8 +117,10 @@ def test_no_file_is_long(path: Path) -> None:
 
 def test_the_library_stays_small() -> None:
     """Statements of the syntax tree, so that nobody saves on line breaks."""
-    trees = [ast.parse(p.read_text(encoding="utf-8")) for p in (ROOT / "lib").rglob("*.py")]
-    assert sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree)) <= MOST_STATEMENTS
+    size = {p: sum(isinstance(n, ast.stmt) for n in ast.walk(ast.parse(p.read_text(encoding="utf-8")))) for p in (ROOT / "lib").rglob("*.py")}
+    added = {name: {p for p in size if LIB / name in (p, *p.parents)} for name in ADDED}
+    assert sum(n for p, n in size.items() if p not in set().union(*added.values())) <= MOST_STATEMENTS
+    assert [name for name, files in added.items() if sum(size[p] for p in files) > ADDED[name]] == []
 
 
 def test_no_generated_data_is_large() -> None:

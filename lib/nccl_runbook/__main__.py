@@ -12,7 +12,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.redact import Terminal
 
 # each is a file of cli/
-COMMANDS = ("diagnose", "run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang")
+COMMANDS = ("diagnose", "run", "env", "hosts", "ab", "plan", "look", "reduce", "sync", "triage", "hang")
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 

@@ -27,9 +27,11 @@ from nccl_runbook.book import (
     make_plan,
 )
 from nccl_runbook.cli import answer
+from nccl_runbook.cli.hosts import hosts as compare_hosts
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.core.share import learn
+from nccl_runbook.hosts.read import several_hosts
 from nccl_runbook.logs import file as log_file
 from nccl_runbook.logs.sources import LEARNT_BYTES, sources
 from nccl_runbook.report.verdict import START_STEP
@@ -95,6 +97,8 @@ def run(
 ) -> None:
     """Run the notebooks, and write one page that says what is broken and how to fix it."""
     began = time.monotonic()
+    if len(record) > 1 and several_hosts(record):
+        compare_hosts(record, json, redact, share, out and out / "index.html", fail_on)
     os.umask(0o077)  # logs of ranks and notebooks are this user's own, whatever folder --out names
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()

@@ -5,6 +5,9 @@ OFF_NODE = ("core/findings.py", "core/parameters.py", "core/records.py", "hang/f
 SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
 MORE = (
     "__init__.py",
+    "hosts/__init__.py",
+    "hosts/agent.py",
+    "hosts/node.py",
     "machine/guard.py",
     "machine/nvml_child.py",
     "placement.py",
