@@ -73,12 +73,13 @@ class HostWorld:
 @dataclasses.dataclass(frozen=True)
 class Hosts:
     """All that was seen. ``hosts``: every host that was asked, a Gap for one that did not answer; ``unread``: files that are no records;
-    ``paths``, ``worlds``: Gaps if they were not tried."""
+    ``lost``: hosts that answered at first; ``marks``: seconds from the start until something was known; ``paths``, ``worlds``: Gaps if they were not tried."""
 
     hosts: dict[str, HostFacts | Gap]
     unread: dict[str, Gap] = dataclasses.field(default_factory=dict)
     paths: list[TcpPath] | Gap = Gap("not-run", "records were compared, no machine was asked")
     worlds: list[HostWorld] | Gap = Gap("not-run", "records were compared, no machine was asked")
+    lost: dict[str, Gap] = dataclasses.field(default_factory=dict)
     marks: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

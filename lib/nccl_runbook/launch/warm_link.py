@@ -13,7 +13,7 @@ from typing import IO, Any, Callable, Deque, Dict, List, Mapping, Optional
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.interpreters import STOPPED, is_stopped, killed_by
 
-_LOADER = 'import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "warm.py", "exec"))'
+LOADER = 'import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "warm.py", "exec"))'
 START_S = 120.0
 LINE_BYTES = 16 << 20  # of a report; a launcher in the prefix may print without end
 LINE_CHARACTERS = 4000
@@ -42,8 +42,9 @@ class WarmLink:
         env: Mapping[str, str],
         on_report: Callable[[Dict[str, Any]], None],
         start_s: float = START_S,
+        source: str = "nccl_runbook/launch/warm.py",
     ) -> None:
-        self.prefix, self.env, self._on_report = prefix, dict(env), on_report
+        self.prefix, self.env, self._on_report, self.source = prefix, dict(env), on_report, source
         self._ready, self.ended = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self.process: Optional[subprocess.Popen] = None
@@ -69,7 +70,7 @@ class WarmLink:
     def _live(self) -> None:
         try:
             self.process = subprocess.Popen(
-                [*self.prefix, "-u", "-c", _LOADER],
+                [*self.prefix, "-u", "-c", LOADER],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -85,7 +86,7 @@ class WarmLink:
             ]
             for reader in readers:
                 reader.start()
-            source = source_of("nccl_runbook/launch/warm.py")
+            source = source_of(self.source)
             self._write(b"%d\n" % len(source) + source)
             self.process.wait()
             for reader in readers:

@@ -1,18 +1,36 @@
 """`nccl-runbook hosts`: the hosts of one job side by side, from records or in a running allocation."""
 
+import dataclasses
+import os
+import shlex
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from nccl_runbook.book import UsageError, duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
-from nccl_runbook.hosts import judge as rules, read
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.environment import read as environment
+from nccl_runbook.hosts import (
+    ask,
+    ask_paths as paths,
+    ask_worlds as worlds,
+    judge as rules,
+    judge_paths,
+    judge_worlds,
+    read,
+)
 from nccl_runbook.hosts.facts import Difference, Hosts
 from nccl_runbook.hosts.table import tables
+from nccl_runbook.launch import stop
 
-EPILOG = "Example: nccl-runbook hosts --record n1.json n2.json --html hosts.html"
+RENDEZVOUS_PORT = 29500  # torchrun's default
+RANKS_S = 12.0  # of one world; a healthy one of two hosts takes a second
+EPILOG = "Example: nccl-runbook hosts --html hosts.html   or   nccl-runbook hosts --job 4711   or   nccl-runbook hosts --record n1.json n2.json"
 STEP = "08-hosts"
 
 
@@ -21,17 +39,87 @@ def hosts(
         list[Path],
         typer.Option(metavar="FILE...", help="Compare these records of several hosts; no machine is asked."),
     ] = [],  # noqa: B006
+    job: Annotated[
+        str,
+        typer.Option(metavar="ID", help="A running Slurm job. Default: the allocation around this shell."),
+    ] = "",
+    python: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Interpreter of your job on each host.", show_default=True)
+    ] = "python3",
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, max=65535, help="Port of the rendezvous. Default: MASTER_PORT, else 29500."
+        ),
+    ] = 0,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit: 90s, 5m.")] = "90s",
+    no_ranks: Annotated[
+        bool, typer.Option("--no-ranks", help="Start no ranks; compare facts and try TCP paths.")
+    ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
+    fault: Annotated[
+        str, typer.Option(hidden=True)
+    ] = "",  # for the runbook's own tests, as in ranks/check.py
 ) -> None:
-    """Compare the hosts of one job: only what differs, the odd hosts first."""
-    if not record:
-        answer.leave("name records with --record FILE...")
-    answer.named([str(path) for path in record], one=True)
-    end(read.read(record), json, html, fail_on)
+    """Compare the hosts of one job, try TCP between them, and run ranks over all: which host is the odd one."""
+    if record:
+        answer.named([str(path) for path in record], one=True)
+        end(read.read(record), json, html, fail_on)
+    stop.end()
+    try:
+        end(_asked(job, shlex.split(python), port, duration_s(budget), no_ranks, fault), json, html, fail_on)
+    except (ask.NoAllocation, UsageError) as error:
+        answer.leave(error)
+
+
+def _asked(job: str, python: list[str], port: int, budget_s: float, no_ranks: bool, fault: str) -> Hosts:
+    """Everything that the hosts of the job show: facts first, then paths, then ranks."""
+    began = time.monotonic()
+    job, named = ask.hosts_of_job(job, os.environ)
+    redactor = Redactor(os.environ)
+    marks: dict[str, float] = {}
+
+    def mark(name: str, line: str) -> None:
+        marks[name] = round(time.monotonic() - began, 2)
+        answer.say(f"{marks[name]:6.1f} s  {line}")
+
+    with ask.Agents(named, ask.srun(job, python), began + budget_s) as agents:
+        mark("agents", f"{len(agents.here)} of {len(named)} hosts answer")
+        gathered = paths.paths(agents, port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT))
+        failed = [f for f in judge_paths.judge(gathered) if f.severity.value == "broken"]
+        mark("paths", failed[0].title if failed else "TCP paths were tried")
+        facts = redactor.json(ask.facts(agents, environment.request(whole=True, torch=True), _environment))
+        seen = Hosts(facts, paths=gathered, marks=marks)
+        mark("facts", f"{len(seen.answered)} hosts gave facts")
+        if not no_ranks:
+            gpus = {h.host: int(str(h.facts.get("network.gpus.count", "0"))) for h in seen.answered}
+            over = worlds.Worlds(agents, gpus, redactor.json)
+            seen = dataclasses.replace(seen, worlds=worlds.ladder(over, RANKS_S, fault))
+            mark("ranks", "ranks were run over the hosts")
+        # a host may go while the others are asked
+        late = {h: Gap("failed", a.why_gone) for h, a in agents.agents.items() if a.why_gone}
+        return dataclasses.replace(seen, lost=late)
+
+
+def _environment(said: dict[str, Any]) -> dict[str, Any]:
+    """The answer of ranks/environment.py as facts of the step 02."""
+    if said.get("event") != "environment":
+        return {"environment": Gap("failed", str(said.get("detail", "no answer")))}
+    return {
+        "environment": to_json(
+            {"roles": [environment.role_of("a rank", said)], "host": environment.host_of(said)}
+        )
+    }
+
+
+def judge_hosts_together(record: list[Path], json: bool, html: Path | None, fail_on: str) -> None:
+    """`run --record` of one step from several hosts: answered here, as `run` judges one machine; else nothing happens."""
+    if len(record) > 1 and read.several_hosts(record):
+        end(read.read(record), json, html, fail_on)
 
 
 def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
@@ -60,12 +148,17 @@ def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
 
 
 def judge(seen: Hosts, found: list[Difference]) -> list[Finding]:
-    return rules.judge(seen, found)
+    """Findings of facts, of paths and of worlds."""
+    return [*rules.judge(seen, found), *judge_paths.judge(seen.paths), *judge_worlds.judge(seen.worlds)]
 
 
 def failing_hosts(seen: Hosts, found: list[Difference]) -> list[str]:
     """Hosts to leave out of the next run."""
-    return rules.odd_hosts(found)
+    return list(
+        dict.fromkeys(
+            [*judge_worlds.failing(seen.worlds), *judge_paths.failing(seen.paths), *rules.odd_hosts(found)]
+        )
+    )
 
 
 def _exclude(failing: list[str]) -> list[str]:
