@@ -141,7 +141,9 @@ class Agent:
             self.send(id=request["id"], ports=self.listen(request["ports"], request["token"]))
         elif do == "hush":
             for listener in self.listeners.values():
+                listener.shutdown(socket.SHUT_RDWR)  # close alone leaves it listening: a thread is in accept
                 listener.close()
+            self.listeners.clear()
             self.send(id=request["id"])
         elif do == "connect":
             threading.Thread(target=self.connect, args=(request,), daemon=True).start()
@@ -183,7 +185,7 @@ class Agent:
                 found[str(port)] = error.strerror
                 continue
             listener.listen(1024)
-            self.listeners[port] = listener
+            self.listeners[listener.fileno()] = listener
             found[str(port)] = listener.getsockname()[1]
             threading.Thread(target=serve, args=(listener, token), daemon=True).start()
         return found
