@@ -118,7 +118,7 @@ def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
         )
         for name, gap in missing.items()
     ]
-    findings += _loopback(answered)
+    findings += [*_loopback(answered), *_interfaces(answered)]
     if len(answered) < 2:
         findings.append(
             Finding(
@@ -184,3 +184,36 @@ def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
                 )
             )
     return found
+
+
+def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
+    """A variable that names no interface of the host, or loopback alone: with it no rank finds one on another host."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for host in hosts:
+        devices = {p.split(".")[2] for p in host.facts if p.startswith("network.interfaces.")}
+        for path, value in host.facts.items():
+            name = path.rpartition(".variables.")[2]
+            if name not in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") or not isinstance(value, str) or not devices:
+                continue
+            if not value.startswith("^") and not _named(value, devices, name.startswith("GLOO")) - {"lo"}:
+                found.setdefault((name, value), []).append(host.host)
+    return [
+        Finding(
+            "hosts-interface-wrong",
+            Severity.BROKEN,
+            f"{name}={value} on {names(where)} names no interface that reaches another host.",
+            (Evidence(f"{name}={value}", where[0]),),
+            tuple(usual("socket-interface-wrong")),
+            "socket-interface-wrong",
+            "established",
+        )
+        for (name, value), where in found.items()
+        if len(hosts) > 1
+    ]
+
+
+def _named(value: str, devices: set[str], whole: bool) -> set[str]:
+    """The interfaces that a value selects: NCCL takes prefixes, unless "=" stands first (NCCL 2.30, user guide); Gloo whole names."""
+    words = [w for w in value.removeprefix("=").split(",") if w]
+    exact = whole or value.startswith("=")
+    return {d for d in devices for w in words if (d == w.partition(":")[0] if exact else d.startswith(w.partition(":")[0]))}
