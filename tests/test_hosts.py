@@ -189,9 +189,71 @@ def test_a_rank_that_fails_or_hangs_on_one_host(fault: str, name: str, cluster: 
 
 
 def running(cluster: SlurmHosts) -> tuple[subprocess.Popen, list[int]]:
-    """The command while a rank on n2 hangs, and the processes that are agents there, first the agent itself."""
+    """The command while a rank on n2 hangs, and our processes there: the agent, its warm process, two ranks."""
     process = subprocess.Popen(command(cluster, "--fault", "skip@3"), env=cluster.env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.DEVNULL, text=True)
-    cluster.until(lambda: len(cluster.pids(2, "sys.stdin.buffer.readline")) >= 6, 60)  # srun's agent, the warm process and two ranks beside
-    time.sleep(1)
-    return process, cluster.pids(2, "sys.stdin.buffer.readline")
+    cluster.until(lambda: len(cluster.pids(2, "sys.stdin.buffer.readline")) == 4, 60)
+    time.sleep(2.5)  # each host alone takes half a second; what hangs is the world over both
+    return process, sorted(cluster.pids(2, "sys.stdin.buffer.readline"))
+
+
+def answered(process: subprocess.Popen) -> dict[str, Any]:
+    return json.loads(process.communicate(timeout=60)[0])
+
+
+def seconds_until_gone(cluster: SlurmHosts, began: float) -> float:
+    cluster.until(lambda: not left(cluster), 40)
+    return time.monotonic() - began
+
+
+@pytest.mark.slow
+def test_a_killed_agent_is_no_dead_rank(cluster: SlurmHosts) -> None:
+    process, pids = running(cluster)
+    began = time.monotonic()
+    os.kill(pids[0], signal.SIGKILL)
+    found, took = answered(process), time.monotonic() - began
+    assert (wrong(found), found["failing"], [*found["worlds"][-1]["lost"]]) == ({"host-agent-lost": "node-failed"}, ["n2"], ["n2"])
+    assert took < 10 and seconds_until_gone(cluster, began) < 30
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off_is_named_and_cleans_up_by_itself(cluster: SlurmHosts) -> None:
+    process, _ = running(cluster)
+    began = time.monotonic()
+    with cluster.cut(2):
+        found, took = answered(process), time.monotonic() - began
+        gone = seconds_until_gone(cluster, began)
+    print(f"verdict {took:.1f} s, nothing left {gone:.1f} s after the cut")
+    assert (wrong(found), found["failing"]) == ({"host-agent-lost": "node-failed"}, ["n2"]) and gone < 30
+
+
+@pytest.mark.slow
+def test_a_killed_runner_leaves_nothing(cluster: SlurmHosts) -> None:
+    process, _ = running(cluster)
+    began = time.monotonic()
+    process.kill()
+    process.communicate(timeout=10)
+    gone = seconds_until_gone(cluster, began)
+    print(f"nothing left {gone:.1f} s after kill -9 of the runner")
+    assert gone < 30
+
+
+@pytest.mark.slow
+def test_a_killed_runner_behind_a_cut_network_leaves_nothing(cluster: SlurmHosts) -> None:
+    process, _ = running(cluster)
+    with cluster.cut(2):
+        began = time.monotonic()
+        process.kill()
+        process.communicate(timeout=10)
+        gone = seconds_until_gone(cluster, began)
+    print(f"nothing left {gone:.1f} s after the cut and kill -9 of the runner")
+    assert gone < 30
+
+
+@pytest.mark.slow
+def test_a_host_without_an_agent_is_named_with_the_words_of_srun(cluster: SlurmHosts) -> None:
+    with cluster.cut(2):
+        found = asked(cluster, "--no-ranks", "--budget", "20s")
+    hosts = {h["host"]: h for h in found["hosts"]}
+    assert (hosts["n1"]["answered"], hosts["n2"]["answered"]) == (True, False) and hosts["n2"]["why"]
+    assert found["verdict"] == "unknown" and "host-not-seen" in {f["id"] for f in found["findings"]}
