@@ -16,6 +16,8 @@ import jsonschema
 import pytest
 import slurm_hosts
 from book_samples import run_cli
+from nccl_runbook.hosts import ask, ask_paths, judge_paths
+from nccl_runbook.hosts.facts import TcpPath
 from nccl_runbook.hosts.judge import differences
 from nccl_runbook.hosts.read import read
 from slurm_hosts import SlurmHosts
@@ -116,6 +118,15 @@ def asked(cluster: SlurmHosts, *arguments: str, python: str = sys.executable, **
     return found
 
 
+def tried(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> tuple[list[TcpPath], dict[str, str], list[str]]:
+    """TCP paths between the hosts: all of them, id -> cause of what is wrong, and the lines of the first remedy."""
+    monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+    with ask.Agents(["n1", "n2"], ask.srun(cluster.job, [sys.executable])) as agents:
+        found = ask_paths.paths(agents, 29500)
+    findings = [f for f in judge_paths.judge(found) if f.severity.value == "broken"]
+    return found, {f.id: f.cause for f in findings}, [line for f in findings for r in f.remedy for line in r.lines]
+
+
 def wrong(found: dict[str, Any]) -> dict[str, str]:
     """id -> cause of every finding that accuses somebody or something."""
     return {f["id"]: f["cause"] for f in found["findings"] if f["severity"] in ("broken", "warn")}
@@ -143,28 +154,34 @@ def test_a_name_that_is_loopback(cluster: SlurmHosts) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target, name", [("DROP", "tcp-dropped"), ("REJECT", "tcp-refused")])
-def test_a_blocked_rendezvous_port(target: str, name: str, cluster: SlurmHosts) -> None:
+def test_a_blocked_rendezvous_port(target: str, name: str, cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster.rule(1, "-p", "tcp", "--dport", "29500", "-j", target):
-        found = asked(cluster, "--no-ranks")
-    assert wrong(found) == {name: "network-path-blocked"}
-    assert {p["purpose"] for p in found["paths"] if p["kind"] != "passes"} == {"rendezvous"}
+        paths, found, _ = tried(cluster, monkeypatch)
+    assert found == {name: "network-path-blocked"} and {p.purpose for p in paths if p.kind != "passes"} == {"rendezvous"}
 
 
 @pytest.mark.slow
-def test_dropped_data_ports(cluster: SlurmHosts) -> None:
+def test_dropped_data_ports(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster.rule(1, "-s", f"{cluster.net}.2", "-p", "tcp", "--dport", "30000:65535", "--syn", "-j", "DROP"):
-        found = asked(cluster, "--no-ranks")
-    assert wrong(found) == {"tcp-dropped": "network-path-blocked"}
-    assert {p["purpose"] for p in found["paths"] if p["kind"] != "passes"} == {"data"}
+        paths, found, _ = tried(cluster, monkeypatch)
+    assert found == {"tcp-dropped": "network-path-blocked"} and {p.purpose for p in paths if p.kind != "passes"} == {"data"}
 
 
 @pytest.mark.slow
-def test_an_mtu_black_hole(cluster: SlurmHosts) -> None:
+def test_an_mtu_black_hole(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster.rule(1, "-s", f"{cluster.net}.2", "-p", "tcp", "-m", "length", "--length", "1200:65535", "-j", "DROP"):
-        found = asked(cluster, "--no-ranks")
-    assert wrong(found) == {"tcp-mtu": "mtu-black-hole"}
-    fix = next(f["fix"] for f in found["findings"] if f["id"] == "tcp-mtu")
-    assert fix[0].startswith("ping -M do -s 1472")
+        _, found, lines = tried(cluster, monkeypatch)
+    assert found == {"tcp-mtu": "mtu-black-hole"} and lines[0].startswith("ping -M do -s 1472")
+
+
+@pytest.mark.slow
+def test_no_route(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.inside(2, "ip", "route", "add", "prohibit", f"{cluster.net}.1/32")
+    try:
+        _, found, _ = tried(cluster, monkeypatch)
+    finally:
+        cluster.inside(2, "ip", "route", "del", "prohibit", f"{cluster.net}.1/32")
+    assert found["tcp-no-route"] == "no-route-between-hosts"
 
 
 @pytest.mark.slow

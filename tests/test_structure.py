@@ -26,7 +26,7 @@ SUBJECTS = ("gpus", "environment", "worlds", "sync", "plan", "hang", "triage", "
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_STATEMENTS = 7, 12, 16_263  # 16,917 before rooms by subject; 15,500 is the goal
 # files and rooms that later issues added -> their own bounds, in statements; the bound above holds for all the rest
-ADDED = {"hosts": 1_000, "cli/hosts.py": 150}
+ADDED = {"hosts": 1_000, "cli/hosts": 150}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}

@@ -1,4 +1,5 @@
-"""Agents on the hosts of a Slurm job: start one on each, ask it, renew its lease, and notice within seconds that it is gone."""
+"""Agents on the hosts of a Slurm job: start one on each, ask it, renew its lease, and notice within
+seconds that it is gone."""
 
 import contextlib
 import itertools
@@ -18,7 +19,7 @@ from nccl_runbook.hosts.facts import HostFacts
 from nccl_runbook.hosts.read import flat
 from nccl_runbook.launch.warm_link import EngineError, WarmLink, source_of
 
-AGENT = "nccl_runbook/hosts/agent.py"
+AGENT = "nccl_runbook/hosts/on_node/agent.py"
 LEASE_EVERY_S = 1.0
 SILENT_S = 4.0  # without an answer to a lease the host counts as cut off
 SLURM_S = 10.0  # scontrol and squeue
@@ -37,7 +38,7 @@ def hosts_of_job(job: str, env: Mapping[str, str]) -> tuple[str, list[str]]:
     job = job or env.get("SLURM_JOB_ID", "")
     if not job:
         raise NoAllocation(
-            "no allocation here: run inside a Slurm job, name one with --job ID, or records with --record FILE..."
+            "no allocation here: run inside a Slurm job, name it (--job ID), or records (--record FILE...)"
         )
     listed = listed or _slurm("squeue", "--noheader", "--jobs", job, "--format=%N").strip()
     hosts = _slurm("scontrol", "show", "hostnames", listed).split() if listed else []
@@ -128,7 +129,8 @@ class Agent:
 
 
 class Agents(contextlib.AbstractContextManager):
-    """The agents of all hosts. ``missing``: hosts without one -> why. ``until``: end of the budget, by time.monotonic()."""
+    """The agents of all hosts. ``missing``: hosts without one -> why. ``until``: end of the budget, by
+    time.monotonic()."""
 
     def __init__(
         self, hosts: Sequence[str], carrier: Callable[[str], list[str]], until: float = math.inf
@@ -186,16 +188,19 @@ class Agents(contextlib.AbstractContextManager):
 def facts(
     agents: Agents, environment: str, of_environment: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, HostFacts | Gap]:
-    """What each host shows, gathered without a rendezvous. ``environment``: the request for ranks/environment.py; ``of_environment``
-    makes facts of its answer. A host without an agent is a Gap with srun's own words."""
+    """What each host shows, gathered without a rendezvous. ``environment``: the request for
+    ranks/environment.py; ``of_environment`` makes facts of its answer. A host without an agent is a Gap
+    with srun's own words."""
     seen: dict[str, dict[str, Any]] = {}
     gaps: dict[str, Gap] = {}
-    order = agents.hosts
+    order, node_file = agents.hosts, source_of("nccl_runbook/hosts/on_node/node.py").decode()
+    following = dict(zip(order, [*order[1:], order[0]], strict=True))
     asked = {
-        a.host: dict(do="run", source=source_of("nccl_runbook/hosts/node.py").decode(), deadline_s=NODE_S,
-                     args=list(dict.fromkeys([a.host, order[0], order[(order.index(a.host) + 1) % len(order)]])))
+        a.host: dict(
+            do="run", source=node_file, args=[a.host, order[0], following[a.host]], deadline_s=NODE_S
+        )
         for a in agents.here
-    }  # fmt: skip
+    }
     rank_file = source_of("nccl_runbook/ranks/environment.py").decode()
     also = {
         a.host: dict(do="run", source=rank_file, args=[environment], deadline_s=agents.left(RANK_FILE_S))

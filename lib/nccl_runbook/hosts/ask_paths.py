@@ -1,4 +1,5 @@
-"""TCP between the hosts, beside any NCCL test: from each host to the first one and to its neighbour, and from the first one back."""
+"""TCP between the hosts, beside any NCCL test: from each host to the first one and to its neighbour, and
+from the first one back."""
 
 import secrets
 from typing import Any
@@ -26,7 +27,8 @@ def pairs(hosts: list[str]) -> list[tuple[str, str]]:
 
 
 def paths(agents: Agents, port: int) -> list[TcpPath] | Gap:
-    """Every path on a port that the kernel chose, and those to the first host also on ``port``, where its store listens."""
+    """Every path on a port that the kernel chose, and those to the first host also on ``port``, where its
+    store listens."""
     hosts = [a.host for a in agents.here]
     if len(hosts) < 2:
         return Gap("not-run", "fewer than two hosts answer")

@@ -1,4 +1,5 @@
-"""Ranks over several hosts: the warm process of launch/ below each agent, one store on the first host, deadlines held on each host."""
+"""Ranks over several hosts: the warm process of launch/ below each agent, one store on the first host,
+deadlines held on each host."""
 
 import dataclasses
 import itertools
@@ -23,7 +24,8 @@ MOST_RANKS = 8  # a host
 
 
 class Worlds:
-    """Runs worlds over the hosts whose agents answer. ``gpus``: host -> how many GPUs CUDA may use there, 0 for ranks on the CPU."""
+    """Runs worlds over the hosts whose agents answer. ``gpus``: host -> how many GPUs CUDA may use there,
+    0 for ranks on the CPU."""
 
     def __init__(
         self, agents: Agents, gpus: dict[str, int], redact: Callable[[Any], Any] = lambda value: value
@@ -54,7 +56,8 @@ class Worlds:
     def run(
         self, name: str, hosts: Sequence[str], deadline_s: float, fault: str = "", per_host: int = 0
     ) -> HostWorld:
-        """One world: ``per_host`` ranks a host (0: one a GPU, two on the CPU), numbered by host. The store is on the first of them."""
+        """One world: ``per_host`` ranks a host (0: one a GPU, two on the CPU), numbered by host. The store
+        is on the first of them."""
         backend = self.backend(hosts)
         counts = {
             h: per_host or (min(self.gpus[h], MOST_RANKS) if backend == "nccl" else REHEARSAL_RANKS)
@@ -99,7 +102,8 @@ class Worlds:
     ) -> None:
         shared = {
             "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(count), "NCCL_RUNBOOK_STORE_FILE": None,
-            "MASTER_ADDR": meeting[0], "MASTER_PORT": str(meeting[1]), "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None,
+            "MASTER_ADDR": meeting[0], "MASTER_PORT": str(meeting[1]),
+            "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None,
         }  # fmt: skip
         own = [{"env": {"RANK": str(first + n), "LOCAL_RANK": str(n)}, "fresh": False} for n in range(count)]
         args = [
@@ -116,8 +120,9 @@ class Worlds:
             "--leave",
         ]
         self.agents.agents[host].link.send(
-            do="world", world=world, entry="check.py", held=False, env=shared, ranks=own, deadline_s=deadline_s,
-            sources={"check.py": source_of("nccl_runbook/ranks/check.py").decode()}, args=[*args, *["--fault", fault] * bool(fault)],
+            do="world", world=world, entry="check.py", held=False, env=shared, ranks=own,
+            deadline_s=deadline_s, args=[*args, *["--fault", fault] * bool(fault)],
+            sources={"check.py": source_of("nccl_runbook/ranks/check.py").decode()},
         )  # fmt: skip
 
     def _collect(
@@ -129,7 +134,8 @@ class Worlds:
         lost: dict[str, str],
         until: float,
     ) -> None:
-        """Until every host has said that its ranks have ended. One lost host ends the wait for all: the others could only wait for it."""
+        """Until every host has said that its ranks have ended. One lost host ends the wait for all: the
+        others could only wait for it."""
         open_hosts = {h: where.index(h) for h in hosts}
         while open_hosts and time.monotonic() < until:
             for host, first in list(open_hosts.items()):
@@ -188,7 +194,8 @@ def _next(agent: Agent, within_s: float) -> dict[str, Any]:
 
 
 def ladder(worlds: Worlds, deadline_s: float, fault: str = "") -> list[HostWorld] | Gap:
-    """Each host alone, then those that passed together; if that fails, each of them in a pair with its neighbour."""
+    """Each host alone, then those that passed together; if that fails, each of them in a pair with its
+    neighbour."""
     cold = worlds.warm()
     hosts = [a.host for a in worlds.agents.here if a.is_warm]
     if not hosts:

@@ -1,4 +1,5 @@
-"""Facts about the hosts of one job: what each shows, how far a TCP connection between two of them came, and worlds over several."""
+"""Facts about the hosts of one job: what each shows, how far a TCP connection between two of them came,
+and worlds over several."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +9,8 @@ from nccl_runbook.core.facts import Gap, RankResult
 
 @dataclasses.dataclass(frozen=True)
 class HostFacts:
-    """``source``: the file or carrier that they come from; ``facts``: dotted path -> value as text, or a Gap for all below that path."""
+    """``source``: the file or carrier that they come from; ``facts``: dotted path -> value as text, or a
+    Gap for all below that path."""
 
     host: str
     source: str
@@ -17,8 +19,9 @@ class HostFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One fact, or several of one kind that split the hosts alike. ``values``: each value -> its hosts, the most hosts first;
-    ``odd``: the hosts that stand against a majority, or all of them where there is none."""
+    """One fact, or several of one kind that split the hosts alike. ``values``: each value -> its hosts,
+    the most hosts first; ``odd``: the hosts that stand against a majority, or all of them where there is
+    none."""
 
     name: str
     paths: list[str]
@@ -34,9 +37,10 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class TcpPath:
-    """A connection from ``source`` to ``target`` by that name. ``purpose``: rendezvous or data. ``kind``: passes, refused, no-answer,
-    large-lost (1 byte passed, 1 MiB did not), no-route, unresolved, other-host, closed; ``mss``: bytes of a segment, 0 if not connected;
-    ``stage``: what was under way when it stopped."""
+    """A connection from ``source`` to ``target`` by that name. ``purpose``: rendezvous or data. ``kind``:
+    passes, refused, no-answer, large-lost (1 byte passed, 1 MiB did not), no-route, unresolved,
+    other-host, closed; ``mss``: bytes of a segment, 0 if not connected; ``stage``: what was under way when
+    it stopped."""
 
     source: str
     target: str
@@ -52,7 +56,8 @@ class TcpPath:
 
 @dataclasses.dataclass(frozen=True)
 class HostWorld:
-    """Ranks over hosts: ``ranks[i]`` ran on ``hosts[i]``. ``lost``: hosts whose agent ended or fell silent meanwhile -> why."""
+    """Ranks over hosts: ``ranks[i]`` ran on ``hosts[i]``. ``lost``: hosts whose agent ended or fell silent
+    meanwhile -> why."""
 
     name: str
     hosts: list[str]
@@ -72,8 +77,9 @@ class HostWorld:
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """All that was seen. ``hosts``: every host that was asked, a Gap for one that did not answer; ``unread``: files that are no records;
-    ``lost``: hosts that answered at first; ``marks``: seconds from the start until something was known; ``paths``, ``worlds``: Gaps if they were not tried."""
+    """All that was seen. ``hosts``: every host that was asked, a Gap for one that did not answer;
+    ``unread``: files that are no records; ``lost``: hosts that answered at first; ``marks``: seconds from
+    the start until something was known; ``paths``, ``worlds``: Gaps if they were not tried."""
 
     hosts: dict[str, HostFacts | Gap]
     unread: dict[str, Gap] = dataclasses.field(default_factory=dict)

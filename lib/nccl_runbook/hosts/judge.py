@@ -44,8 +44,9 @@ def names(hosts: Sequence[str]) -> str:
 
 
 def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
-    """Facts that are not the same on every host that shows them, in the order in which they are read: what a job can fail by first, then
-    those that split off the fewest hosts. Facts of which each host has a value of its own say nothing from three hosts on."""
+    """Facts that are not the same on every host that shows them, in the order in which they are read: what
+    a job can fail by first, then those that split off the fewest hosts. Facts of which each host has a
+    value of its own say nothing from three hosts on."""
     gapped = [sorted(p for p, v in h.facts.items() if isinstance(v, Gap)) for h in hosts]
     roots = [{_root(p) for p in h.facts} for h in hosts]
     found: dict[tuple[Any, ...], list[str]] = {}
@@ -100,12 +101,13 @@ def odd_hosts(found: Iterable[Difference]) -> list[str]:
 
 
 def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
-    """The comparison as findings; hosts and files that gave nothing are unknown, and hide nothing of the others."""
+    """The comparison as findings; hosts and files that gave nothing are unknown, and hide nothing of the
+    others."""
     answered = seen.answered
     findings = [_differs(d) for d in found if severity(d) == "warn"]
     minor = [d for d in found if severity(d) != "warn"]
     if minor:
-        text = f"{counted(len(minor), 'further fact')} differ between hosts; none of them is known to stop a job."
+        text = f"Further facts that differ: {len(minor)}. None of them is known to stop a job."
         shown = tuple(Evidence(_values(d), d.paths[0]) for d in minor[:6])
         findings.append(Finding("hosts-minor-differences", Severity.NOTE, text, shown))
     missing = {**{h: g for h, g in seen.hosts.items() if isinstance(g, Gap)}, **seen.unread}
@@ -160,7 +162,8 @@ def _differs(difference: Difference) -> Finding:
 
 
 def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
-    """A host whose own name leads to loopback gives the others an address at which each of them finds only itself."""
+    """A host whose own name leads to loopback gives the others an address at which each of them finds only
+    itself."""
     found = []
     for host in hosts:
         own = host.facts.get(f"network.names.{host.host}")
@@ -187,13 +190,18 @@ def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
 
 
 def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
-    """A variable that names no interface of the host, or loopback alone: with it no rank finds one on another host."""
+    """A variable that names no interface of the host, or loopback alone: with it no rank finds one on
+    another host."""
     found: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
         devices = {p.split(".")[2] for p in host.facts if p.startswith("network.interfaces.")}
         for path, value in host.facts.items():
             name = path.rpartition(".variables.")[2]
-            if name not in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") or not isinstance(value, str) or not devices:
+            if (
+                name not in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+                or not isinstance(value, str)
+                or not devices
+            ):
                 continue
             if not value.startswith("^") and not _named(value, devices, name.startswith("GLOO")) - {"lo"}:
                 found.setdefault((name, value), []).append(host.host)
@@ -213,7 +221,13 @@ def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
 
 
 def _named(value: str, devices: set[str], whole: bool) -> set[str]:
-    """The interfaces that a value selects: NCCL takes prefixes, unless "=" stands first (NCCL 2.30, user guide); Gloo whole names."""
+    """The interfaces that a value selects: NCCL takes prefixes, unless "=" stands first (NCCL 2.30, user
+    guide); Gloo whole names."""
     words = [w for w in value.removeprefix("=").split(",") if w]
     exact = whole or value.startswith("=")
-    return {d for d in devices for w in words if (d == w.partition(":")[0] if exact else d.startswith(w.partition(":")[0]))}
+    return {
+        d
+        for d in devices
+        for w in words
+        if (d == w.partition(":")[0] if exact else d.startswith(w.partition(":")[0]))
+    }

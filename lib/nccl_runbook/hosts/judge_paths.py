@@ -44,7 +44,10 @@ KINDS = {
     "closed": ("tcp-closed", "network-path-blocked", "the connection ended early ({detail})."),
     "not-tried": ("tcp-not-tried", None, "not tried: {detail}."),
 }
-_FIREWALL = "Packets between these hosts are blocked. Please allow all TCP ports between the nodes of a job: NCCL and Gloo choose them."
+_FIREWALL = (
+    "Packets between these hosts are blocked. Please allow all TCP ports between the nodes of a job: "
+    "NCCL and Gloo choose them."
+)
 
 
 def kind_of(path: TcpPath) -> str:
@@ -61,7 +64,8 @@ def failed(paths: Sequence[TcpPath] | Gap) -> list[TcpPath]:
 
 
 def failing(paths: Sequence[TcpPath] | Gap) -> list[str]:
-    """The one host that has a part in every path that failed, while others pass: of two hosts neither is named."""
+    """The one host that has a part in every path that failed, while others pass: of two hosts neither is
+    named."""
     wrong = [{p.source, p.target} for p in failed(paths)]
     hosts = set() if isinstance(paths, Gap) else {h for p in paths for h in (p.source, p.target)}
     common = set.intersection(*wrong) if wrong else set()
@@ -85,7 +89,8 @@ def judge(paths: Sequence[TcpPath] | Gap) -> list[Finding]:
 def _finding(kind: str, purpose: str, paths: Sequence[TcpPath]) -> Finding:
     name, cause, text = KINDS[kind]
     first = paths[0]
-    where = f"From {names(list(dict.fromkeys(p.source for p in paths)))} to {names(list(dict.fromkeys(p.target for p in paths)))}"
+    sources, targets = (list(dict.fromkeys(getattr(p, end) for p in paths)) for end in ("source", "target"))
+    where = f"From {names(sources)} to {names(targets)}"
     title = f"{where} ({purpose}): {text.format(**vars(first))}"
     evidence = tuple(
         Evidence(

@@ -12,8 +12,9 @@ EXCLUDE = Remedy("you", "Leave these hosts out of the next run, with this option
 
 
 def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
-    """Host -> what speaks against it: it failed alone, its agent was lost, a rank on it ended by itself, or never came to what all others
-    wait in. A world in which every rank waits, or whose ranks all fail alike, accuses nobody."""
+    """Host -> what speaks against it: it failed alone, its agent was lost, a rank on it ended by itself,
+    or never came to what all others wait in. A world in which every rank waits, or whose ranks all fail
+    alike, accuses nobody."""
     found: dict[str, list[str]] = {}
     for world in [] if isinstance(worlds, Gap) else worlds:
         for host, why in world.lost.items():
@@ -69,7 +70,8 @@ def _end_of(rank: RankResult) -> str:
 
 
 def judge(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
-    """Lost agents, ranks that died or stayed behind, and the path if every host works alone and no rank is to blame."""
+    """Lost agents, ranks that died or stayed behind, and the path if every host works alone and no rank is
+    to blame."""
     if isinstance(worlds, Gap):
         return (
             []
@@ -84,7 +86,8 @@ def judge(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
     if found or not worlds:
         return found
     backends = sorted({w.backend for w in worlds})
-    text = f"Ranks pass on each host alone and over {names(list(dict.fromkeys(worlds[-1].hosts)))} together ({', '.join(backends)})."
+    together = names(list(dict.fromkeys(worlds[-1].hosts)))
+    text = f"Ranks pass on each host alone and over {together} together ({', '.join(backends)})."
     rehearsal = [
         Finding(
             "hosts-rehearsed",
@@ -113,7 +116,8 @@ def _finding(world: HostWorld) -> Finding:
         )
     evidence = tuple(
         Evidence(
-            f"rank {r.rank} on {h}: {r.outcome} {'' if r.code is None else r.code}, last began {world.last_begun(r) or 'nothing'}. {_last(r)}",
+            f"rank {r.rank} on {h}: {r.outcome} {'' if r.code is None else r.code}, "
+            f"last began {world.last_begun(r) or 'nothing'}. {_last(r)}",
             world.name,
         )
         for r, h in zip(world.ranks, world.hosts, strict=True)

@@ -13,7 +13,8 @@ MOST_CHARACTERS = 400  # of one value; a stack or a log is no fact to compare
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, str | Gap]]:
-    """Every scalar below ``value`` with its path. A world counts as whether it passed, a list of scalars as one text."""
+    """Every scalar below ``value`` with its path. A world counts as whether it passed, a list of scalars
+    as one text."""
     if isinstance(value, Gap):
         yield path, value
     elif isinstance(value, dict):
@@ -58,7 +59,8 @@ def host_of(record: Record) -> str:
 
 
 def read(paths: Iterable[Path]) -> Hosts:
-    """The records of several hosts; a file that is no record is a Gap, and of two records of one step and host the later one counts."""
+    """The records of several hosts; a file that is no record is a Gap, and of two records of one step and
+    host the later one counts."""
     facts: dict[str, dict[str, str | Gap]] = {}
     sources: dict[str, str] = {}
     started: dict[tuple[str, str], str] = {}
@@ -85,7 +87,8 @@ def read(paths: Iterable[Path]) -> Hosts:
 
 
 def several_hosts(paths: Iterable[Path]) -> bool:
-    """Whether these files hold records of one step from several hosts: `run` judges one machine. Files that cannot be read do not count."""
+    """Whether these files hold records of one step from several hosts: `run` judges one machine. Files
+    that cannot be read do not count."""
     hosts: dict[str, set[str]] = {}
     for path in paths:
         try:

@@ -23,7 +23,7 @@ def differences_table(seen: Hosts, found: list[Difference]) -> Table:
         "Facts that differ",
         ["odd hosts", "fact", "there", "most hosts"],
         rows or [["none", "", "", ""]],
-        f"{len(seen.answered)} of {len(seen.hosts)} hosts gave facts. Facts that are the same everywhere are left out.",
+        f"{len(seen.answered)} of {len(seen.hosts)} hosts gave facts. What is alike everywhere is left out.",
     )
 
 

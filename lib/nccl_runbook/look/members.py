@@ -6,8 +6,9 @@ SUBJECTS = ("gpus", "hang", "machine", "sync", "worlds")
 MORE = (
     "__init__.py",
     "hosts/__init__.py",
-    "hosts/agent.py",
-    "hosts/node.py",
+    "hosts/on_node/__init__.py",
+    "hosts/on_node/agent.py",
+    "hosts/on_node/node.py",
     "machine/guard.py",
     "machine/nvml_child.py",
     "placement.py",

@@ -30,7 +30,10 @@ from nccl_runbook.launch import stop
 
 RENDEZVOUS_PORT = 29500  # torchrun's default
 RANKS_S = 12.0  # of one world; a healthy one of two hosts takes a second
-EPILOG = "Example: nccl-runbook hosts --html hosts.html   or   nccl-runbook hosts --job 4711   or   nccl-runbook hosts --record n1.json n2.json"
+EPILOG = (
+    "Example: nccl-runbook hosts --html hosts.html   or   nccl-runbook hosts --job 4711   or   "
+    "nccl-runbook hosts --record n1.json n2.json"
+)
 STEP = "08-hosts"
 
 
@@ -65,7 +68,8 @@ def hosts(
         str, typer.Option(hidden=True)
     ] = "",  # for the runbook's own tests, as in ranks/check.py
 ) -> None:
-    """Compare the hosts of one job, try TCP between them, and run ranks over all: which host is the odd one."""
+    """Compare the hosts of one job, try TCP between them, and run ranks over all: which host is the odd
+    one."""
     if record:
         answer.named([str(path) for path in record], one=True)
         end(read.read(record), json, html, fail_on)
@@ -117,7 +121,8 @@ def _environment(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge_hosts_together(record: list[Path], json: bool, html: Path | None, fail_on: str) -> None:
-    """`run --record` of one step from several hosts: answered here, as `run` judges one machine; else nothing happens."""
+    """`run --record` of one step from several hosts: answered here, as `run` judges one machine; else
+    nothing happens."""
     if len(record) > 1 and read.several_hosts(record):
         end(read.read(record), json, html, fail_on)
 

@@ -1,6 +1,8 @@
-"""What one host shows of its network, its GPUs and its clock, without torch and without another host. One JSON object on standard output.
+"""What one host shows of its network, its GPUs and its clock, without torch and without another host. One
+JSON object on standard output.
 
-argv[1:]: host names to resolve. What cannot be read is {"reason", "detail"}. Standard library, Python >= 3.9, imports nothing of ours.
+argv[1:]: host names to resolve. What cannot be read is {"reason", "detail"}. Standard library, Python >=
+3.9, imports nothing of ours.
 """
 
 import fcntl
@@ -98,8 +100,12 @@ def hcas():
             "state": text(port + "/state"),
             "rate": text(port + "/rate"),
             "link": text(port + "/link_layer"),
-            "gids": sorted("%s %s" % (os.path.basename(g), kind) for g in glob.glob(port + "/gid_attrs/types/*")
-                           for kind in [text(g)] if isinstance(kind, str)),
+            # an index without a GID gives EINVAL
+            "gids": sorted(
+                "%s %s" % (os.path.basename(path), text(path))
+                for path in glob.glob(port + "/gid_attrs/types/*")
+                if isinstance(text(path), str)
+            ),
         }
         for port in sorted(glob.glob("/sys/class/infiniband/*/ports/*"))
     }  # fmt: skip

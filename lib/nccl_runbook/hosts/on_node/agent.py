@@ -1,8 +1,10 @@
-"""The agent: one process a host, started by what is there (srun), which does what the runner asks and leaves nothing behind.
+"""The agent: one process a host, started by what is there (srun), which does what the runner asks and leaves
+nothing behind.
 
-Its source comes over standard input, as that of launch/warm.py does; it imports nothing of ours. Python >= 3.9. One JSON document a line
-in each direction; a request with an ``id`` gets one answer with that id. The agent ends with all it started when standard input ends,
-and when no request came for ``LEASE_S``: a cut network closes no pipe.
+Its source comes over standard input, as that of launch/warm.py does; it imports nothing of ours. Python >=
+3.9. One JSON document a line in each direction; a request with an ``id`` gets one answer with that id. The
+agent ends with all it started when standard input ends, and when no request came for ``LEASE_S``: a cut
+network closes no pipe.
 """
 
 import ctypes
@@ -40,7 +42,8 @@ class Path:
         self.seen = {"address": "", "mss": 0}
 
     def tried(self):
-        """How far it came, as a word; ``seen`` says the rest. Whoever listens is known to listen, so *refused* is a firewall's."""
+        """How far it came, as a word; ``seen`` says the rest. Whoever listens is known to listen, so
+        *refused* is a firewall's."""
         began = time.monotonic()
         try:
             kind, detail = self.walked()
@@ -174,7 +177,8 @@ class Agent:
         self.send(id=request["id"], output=output, errors=errors[-4000:], code=child.poll(), late=late)
 
     def listen(self, ports, token):
-        """Each port that was asked for -> the port that listens, or the errno's text (somebody else has it)."""
+        """Each port that was asked for -> the port that listens, or the errno's text (somebody else has
+        it)."""
         found = {}
         for port in ports:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
