@@ -27,14 +27,14 @@ SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "hosts.json").r
 CLI = [sys.executable, "-m", "nccl_runbook", "hosts"]
 
 
-def write_records(folder: Path, count: int, variables: int = 20, **odd: dict[str, Any]) -> list[Path]:
+def write_records(folder: Path, count: int, variables: int = 20, status: str = "ok", **odd: dict[str, Any]) -> list[Path]:
     """Records of alike hosts; ``odd``: host -> what its role has instead."""
     paths = []
     for at in range(count):
         role = {"variables": {f"NCCL_NUMBER_{n}": str(n) for n in range(variables)}, "reported": "2.28.9", "torch": "2.11.0", **odd.get(f"n{at}", {})}
         gpus = [{"uuid": f"GPU-{at}-{n}", "name": "H200"} for n in range(8)]
         facts = {"environment": {"roles": [role], "host": {"name": f"n{at}"}}, "gpus": {"nvml": {"driver": "580.1", "gpus": gpus}}}
-        record = {"schema": "nccl-runbook/record/2", "step": "01-gpu-visibility", "started": "2026-01-01T00:00:00Z", "judged": {"host": f"n{at}"}, "facts": facts}
+        record = {"schema": "nccl-runbook/record/2", "step": "01-gpu-visibility", "status": status, "reason": "the driver is broken", "started": "2026-01-01T00:00:00Z", "judged": {"host": f"n{at}"}, "facts": facts}
         paths.append(folder / f"n{at}.json")
         paths[-1].write_text(json.dumps(record))
     return paths
@@ -59,6 +59,13 @@ def test_records_of_several_nodes_are_compared_and_the_odd_ones_named(command: s
 def test_alike_records_accuse_nobody(tmp_path: Path) -> None:
     found = answer_of("hosts", "--record", *write_records(tmp_path, 3))
     assert (found["verdict"], found["failing"], found["differences"]) == ("healthy", [], [])
+
+
+def test_hosts_that_are_broken_alike_are_broken_and_hosts_that_nobody_judged_are_unknown(tmp_path: Path) -> None:
+    found = answer_of("hosts", "--record", *write_records(tmp_path, 3, status="broken"))
+    assert (found["verdict"], found["failing"]) == ("broken", []) and "host-step-broken" in {f["id"] for f in found["findings"]}
+    found = answer_of("hosts", "--record", *write_records(tmp_path, 3, status="unknown"))
+    assert (found["verdict"], found["failing"]) == ("unknown", [])
 
 
 def test_of_two_hosts_that_differ_neither_is_called_odd(tmp_path: Path) -> None:
@@ -90,7 +97,7 @@ def test_1024_records_of_300_facts_within_ten_seconds_and_300_mb(tmp_path: Path)
 
 
 def test_differences_leave_out_what_is_each_hosts_own(tmp_path: Path) -> None:
-    hosts = read(write_records(tmp_path, 4)).answered
+    hosts = read(write_records(tmp_path, 4), lambda record: (record.status, record.reason)).answered
     assert differences(hosts) == [] and any("uuid" in path for path in hosts[0].facts)
 
 

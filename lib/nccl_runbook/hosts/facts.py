@@ -78,14 +78,16 @@ class HostWorld:
 @dataclasses.dataclass(frozen=True)
 class Hosts:
     """All that was seen. ``hosts``: every host that was asked, a Gap for one that did not answer;
-    ``unread``: files that are no records; ``lost``: hosts that answered at first; ``marks``: seconds from
-    the start until something was known; ``paths``, ``worlds``: Gaps if they were not tried."""
+    ``unread``: files that are no records; ``lost``: hosts that answered at first; ``judged``: host -> step
+    -> its status and reason, as one machine's records say; ``marks``: seconds from the start until
+    something was known; ``paths``, ``worlds``: Gaps if they were not tried."""
 
     hosts: dict[str, HostFacts | Gap]
     unread: dict[str, Gap] = dataclasses.field(default_factory=dict)
     paths: list[TcpPath] | Gap = Gap("not-run", "records were compared, no machine was asked")
     worlds: list[HostWorld] | Gap = Gap("not-run", "records were compared, no machine was asked")
     lost: dict[str, Gap] = dataclasses.field(default_factory=dict)
+    judged: dict[str, dict[str, tuple[str, str]]] = dataclasses.field(default_factory=dict)
     marks: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

@@ -120,7 +120,7 @@ def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
         )
         for name, gap in missing.items()
     ]
-    findings += [*_loopback(answered), *_interfaces(answered)]
+    findings += [*_loopback(answered), *_interfaces(answered), *_steps(seen)]
     if len(answered) < 2:
         findings.append(
             Finding(
@@ -231,3 +231,44 @@ def _named(value: str, devices: set[str], whole: bool) -> set[str]:
         for w in words
         if (d == w.partition(":")[0] if exact else d.startswith(w.partition(":")[0]))
     }
+
+
+_STEP_IS = {
+    "broken": Severity.BROKEN,
+    "warn": Severity.WARN,
+    "unknown": Severity.UNKNOWN,
+    "running": Severity.UNKNOWN,
+}
+
+
+def _steps(seen: Hosts) -> list[Finding]:
+    """What each host's own records say: hosts that are broken alike differ in nothing."""
+    same = grouped(
+        ((step, status, reason), host)
+        for host, steps in seen.judged.items()
+        for step, (status, reason) in steps.items()
+        if status in _STEP_IS
+    )
+    one_host = Remedy(
+        "you",
+        "Judge one of these records alone for the cause and the fix:",
+        ("nccl-runbook run --record FILE",),
+    )
+    return [
+        Finding(
+            f"host-step-{_STEP_IS[status].value}",
+            _STEP_IS[status],
+            f"{step} is {_STEP_IS[status].value} on {names(hosts)}: {reason}",
+            (Evidence(reason, f"{step} of {hosts[0]}"),),
+            (one_host,),
+        )
+        for (step, status, reason), hosts in same.items()
+    ]
+
+
+def broken_hosts(seen: Hosts) -> list[str]:
+    """Hosts with a broken step; none if every host is broken, as that is no matter of a host."""
+    broken = [
+        h for h, steps in seen.judged.items() if any(status == "broken" for status, _ in steps.values())
+    ]
+    return broken if len(broken) < len(seen.hosts) else []

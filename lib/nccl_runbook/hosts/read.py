@@ -1,7 +1,7 @@
 """Records and raw answers of hosts as flat facts: dotted path -> value as text."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +58,14 @@ def host_of(record: Record) -> str:
     return record.judged.host
 
 
-def read(paths: Iterable[Path]) -> Hosts:
+def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> Hosts:
     """The records of several hosts; a file that is no record is a Gap, and of two records of one step and
-    host the later one counts."""
+    host the later one counts. ``judged``: the status and the reason of one record."""
     facts: dict[str, dict[str, str | Gap]] = {}
     sources: dict[str, str] = {}
     started: dict[tuple[str, str], str] = {}
     unread: dict[str, Gap] = {}
+    statuses: dict[str, dict[str, tuple[str, str]]] = {}
     for path in paths:
         try:
             records = load_all(path)
@@ -78,12 +79,13 @@ def read(paths: Iterable[Path]) -> Hosts:
             sources.setdefault(host, str(path))
             if started.get((host, record.step), "") <= record.started:
                 started[host, record.step] = record.started
+                statuses.setdefault(host, {})[record.step] = judged(record)
                 own = facts.setdefault(host, {})
                 for name in [n for n in own if n.startswith(f"{record.step}.")]:
                     del own[name]
                 own.update(flat(record.facts, record.step))
     hosts: dict[str, HostFacts | Gap] = {h: HostFacts(h, sources[h], found) for h, found in facts.items()}
-    return Hosts(hosts, unread)
+    return Hosts(hosts, unread, judged=statuses)
 
 
 def several_hosts(paths: Iterable[Path]) -> bool:

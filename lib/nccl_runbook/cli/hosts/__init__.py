@@ -12,9 +12,11 @@ import typer
 from nccl_runbook.book import UsageError, duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, to_json
-from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.findings import Finding, exit_code, step_status, verdict_of, worst_first
+from nccl_runbook.core.records import Record, RecordError, read as read_as
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment import read as environment
+from nccl_runbook.gpus import judge as gpus_rules
 from nccl_runbook.hosts import (
     ask,
     ask_paths as paths,
@@ -27,6 +29,7 @@ from nccl_runbook.hosts import (
 from nccl_runbook.hosts.facts import Difference, Hosts
 from nccl_runbook.hosts.table import tables
 from nccl_runbook.launch import stop
+from nccl_runbook.machine.facts import Machine
 
 RENDEZVOUS_PORT = 29500  # torchrun's default
 RANKS_S = 12.0  # of one world; a healthy one of two hosts takes a second
@@ -34,7 +37,7 @@ EPILOG = (
     "Example: nccl-runbook hosts --html hosts.html   or   nccl-runbook hosts --job 4711   or   "
     "nccl-runbook hosts --record n1.json n2.json"
 )
-STEP = "08-hosts"
+STEP, GPUS_STEP = "08-hosts", "01-gpu-visibility"
 
 
 def hosts(
@@ -72,7 +75,7 @@ def hosts(
     one."""
     if record:
         answer.named([str(path) for path in record], one=True)
-        end(read.read(record), json, html, fail_on)
+        end(read.read(record, _judged), json, html, fail_on)
     stop.end()
     try:
         end(_asked(job, shlex.split(python), port, duration_s(budget), no_ranks, fault), json, html, fail_on)
@@ -120,11 +123,33 @@ def _environment(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _judged(record: Record) -> tuple[str, str]:
+    """The status of a record and why. One of GPUs that nccl-look.pyz left unjudged is judged here; of its
+    worlds the ends are compared."""
+    if record.ended and record.findings or record.status != "unknown":
+        return record.status, record.reason
+    if record.step != GPUS_STEP:
+        worlds_failed = [
+            path for path, value in read.flat(record.facts) if path.startswith("world.") and value == "failed"
+        ]
+        return (
+            ("broken", f"the test {worlds_failed[0].partition('.')[2]} failed")
+            if worlds_failed
+            else ("ok", "")
+        )
+    try:
+        machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "no gpus in the record")))
+    except RecordError as error:
+        return "unknown", str(error)
+    status, reason = step_status(gpus_rules.judge(machine))
+    return status.value, reason
+
+
 def judge_hosts_together(record: list[Path], json: bool, html: Path | None, fail_on: str) -> None:
     """`run --record` of one step from several hosts: answered here, as `run` judges one machine; else
     nothing happens."""
     if len(record) > 1 and read.several_hosts(record):
-        end(read.read(record), json, html, fail_on)
+        end(read.read(record, _judged), json, html, fail_on)
 
 
 def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
@@ -161,7 +186,12 @@ def failing_hosts(seen: Hosts, found: list[Difference]) -> list[str]:
     """Hosts to leave out of the next run."""
     return list(
         dict.fromkeys(
-            [*judge_worlds.failing(seen.worlds), *judge_paths.failing(seen.paths), *rules.odd_hosts(found)]
+            [
+                *judge_worlds.failing(seen.worlds),
+                *rules.broken_hosts(seen),
+                *judge_paths.failing(seen.paths),
+                *rules.odd_hosts(found),
+            ]
         )
     )
 
