@@ -215,12 +215,9 @@ def facts(
     for host, number in begun.items():
         said = _json(agents.agents[host].answer(number, until - time.monotonic()))
         seen[host].update(of_environment(said) if isinstance(said, dict) else {"environment": said})
-    return {
-        host: agents.missing[host]
-        if host in agents.missing
-        else gaps.get(host) or HostFacts(host, "srun", dict(_flat(seen[host])))
-        for host in order
-    }
+    answers = {h: HostFacts(h, "srun", dict(_flat(seen[h]))) for h in seen}
+    known = {**answers, **gaps, **agents.missing}  # an agent that went meanwhile is among the gaps, with why
+    return {h: known[h] for h in order}
 
 
 def _flat(seen: dict[str, Any]) -> Iterator[tuple[str, str | Gap]]:

@@ -110,6 +110,15 @@ def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
         text = f"Further facts that differ: {len(minor)}. None of them is known to stop a job."
         shown = tuple(Evidence(_values(d), d.paths[0]) for d in minor[:6])
         findings.append(Finding("hosts-minor-differences", Severity.NOTE, text, shown))
+    findings += [
+        Finding(
+            "host-lost",
+            Severity.UNKNOWN,
+            f"{host} answered at first and was lost: {gap.detail}",
+            (Evidence(str(gap), host),),
+        )
+        for host, gap in seen.lost.items()
+    ]
     missing = {**{h: g for h, g in seen.hosts.items() if isinstance(g, Gap)}, **seen.unread}
     findings += [
         Finding(

@@ -11,7 +11,7 @@ import typer
 
 from nccl_runbook.book import UsageError, duration_s
 from nccl_runbook.cli import answer
-from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, known, to_json
 from nccl_runbook.core.findings import Finding, exit_code, step_status, verdict_of, worst_first
 from nccl_runbook.core.records import Record, RecordError, read as read_as
 from nccl_runbook.core.redact import Redactor
@@ -32,7 +32,7 @@ from nccl_runbook.launch import stop
 from nccl_runbook.machine.facts import Machine
 
 RENDEZVOUS_PORT = 29500  # torchrun's default
-RANKS_S = 12.0  # of one world; a healthy one of two hosts takes a second
+RANKS_SHARE, RANKS_LEAST_S = 0.25, 5.0  # of what the budget leaves, for one world; two healthy hosts take 1 s
 EPILOG = (
     "Example: nccl-runbook hosts --html hosts.html   or   nccl-runbook hosts --job 4711   or   "
     "nccl-runbook hosts --record n1.json n2.json"
@@ -105,10 +105,14 @@ def _asked(job: str, python: list[str], port: int, budget_s: float, no_ranks: bo
         if not no_ranks:
             gpus = {h.host: int(str(h.facts.get("network.gpus.count", "0"))) for h in seen.answered}
             over = worlds.Worlds(agents, gpus, redactor.json)
-            seen = dataclasses.replace(seen, worlds=worlds.ladder(over, RANKS_S, fault))
+            deadline_s = max(RANKS_LEAST_S, RANKS_SHARE * (began + budget_s - time.monotonic()))
+            seen = dataclasses.replace(seen, worlds=worlds.ladder(over, deadline_s, fault))
             mark("ranks", "ranks were run over the hosts")
         # a host may go while the others are asked
-        late = {h: Gap("failed", a.why_gone) for h, a in agents.agents.items() if a.why_gone}
+        told = {h for w in known(seen.worlds) for h in w.lost}
+        late = {
+            h: Gap("failed", a.why_gone) for h, a in agents.agents.items() if a.why_gone and h not in told
+        }
         return dataclasses.replace(seen, lost=late)
 
 
