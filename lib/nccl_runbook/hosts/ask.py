@@ -20,11 +20,9 @@ from nccl_runbook.hosts.read import flat
 from nccl_runbook.launch.warm_link import EngineError, WarmLink, source_of
 
 AGENT = "nccl_runbook/hosts/on_node/agent.py"
-LEASE_EVERY_S = 1.0
-SILENT_S = 4.0  # without an answer to a lease the host counts as cut off
+LEASE_EVERY_S, SILENT_S = 1.0, 4.0  # a host that answers no lease for SILENT_S counts as cut off
 SLURM_S = 10.0  # scontrol and squeue
-START_S = 45.0  # an agent imports no torch: srun and Python
-AT_ONCE = 64  # sruns that start at the same time; slurmctld refuses too many
+START_S, AT_ONCE = 45.0, 64  # of an agent, which imports no torch; sruns that start at the same time
 NODE_S, RANK_FILE_S = 20.0, 60.0
 
 
@@ -76,9 +74,7 @@ class Agent:
         self.host, self.why_gone = host, ""
         self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
-        self._numbers = itertools.count(1)
-        self.is_warm = False
-        self.heard = time.monotonic()
+        self._numbers, self.is_warm, self.heard = itertools.count(1), False, time.monotonic()
         self.link = WarmLink(list(prefix), dict(os.environ), self._take, start_s, AGENT)
 
     def _take(self, report: dict[str, Any]) -> None:
@@ -135,10 +131,9 @@ class Agents(contextlib.AbstractContextManager):
     def __init__(
         self, hosts: Sequence[str], carrier: Callable[[str], list[str]], until: float = math.inf
     ) -> None:
-        self.hosts, self.until = list(hosts), until
+        self.hosts, self.until, self._closed = list(hosts), until, threading.Event()
         self.missing: dict[str, Gap] = {}
         self.agents: dict[str, Agent] = {}
-        self._closed = threading.Event()
         threading.Thread(target=self._renew, name="leases", daemon=True).start()
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for host, made in zip(
