@@ -13,7 +13,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.redact import Terminal
 
 # each is a file of cli/
-COMMANDS = ("diagnose", "run", "env", "ab", "plan", "look", "reduce", "sync", "triage", "hang")
+COMMANDS = ("diagnose", "run", "env", "hosts", "ab", "plan", "look", "reduce", "sync", "triage", "hang")
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
@@ -36,10 +36,11 @@ def app(listed: bool = False) -> Any:
 
 def _help(command: str) -> str | None:
     """The docstring of a command, read and not imported."""
-    source = (Path(__file__).parent / "cli" / f"{command}.py").read_text(encoding="utf-8")
     return next(
         ast.get_docstring(n)
-        for n in ast.parse(source).body
+        for name in (f"{command}.py", f"{command}/__init__.py")
+        for path in (Path(__file__).parent / "cli").glob(name)
+        for n in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(n, ast.FunctionDef) and n.name == command
     )
 

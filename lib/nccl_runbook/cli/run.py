@@ -19,6 +19,7 @@ from nccl_runbook.book import Book, Choice, duration_s
 from nccl_runbook.book.folder import Options, from_here, in_order
 from nccl_runbook.book.plan import Planned, UsageError, make_plan
 from nccl_runbook.cli import answer
+from nccl_runbook.cli.hosts import judge_hosts_together
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.core.share import learn
@@ -89,6 +90,7 @@ def run(
 ) -> None:
     """Run the notebooks, and write one page that says what is broken and how to fix it."""
     began = time.monotonic()
+    judge_hosts_together(record, json, out and out / "index.html", fail_on)
     os.umask(0o077)  # logs of ranks and notebooks are this user's own, whatever folder --out names
     if stop_with_stdin:
         threading.Thread(target=_stop_with_stdin, name="stdin", daemon=True).start()
@@ -100,10 +102,9 @@ def run(
                 "--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: "
                 "a record keeps its own"
             )
-        given = [*brought, *map(_pair, parameter)]
+        given, seconds = [*brought, *map(_pair, parameter)], duration_s(budget)
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
         answer.named(read)
-        seconds = duration_s(budget)
         if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _LEAST_FILES:
             answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs so many open files", 1)
         for source in sources(

@@ -13,7 +13,7 @@ from typing import IO, Any, Callable, Deque, Dict, List, Mapping, Optional
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.interpreters import STOPPED, is_stopped, killed_by
 
-_LOADER = (
+LOADER = (
     "import sys; n = int(sys.stdin.buffer.readline()); exec(compile(sys.stdin.buffer.read(n), "
     '"warm.py", "exec"))'
 )
@@ -45,8 +45,9 @@ class WarmLink:
         env: Mapping[str, str],
         on_report: Callable[[Dict[str, Any]], None],
         start_s: float = START_S,
+        source: str = "nccl_runbook/launch/warm.py",
     ) -> None:
-        self.prefix, self.env, self._on_report = prefix, dict(env), on_report
+        self.prefix, self.env, self._on_report, self.source = prefix, dict(env), on_report, source
         self._ready, self.ended = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self.process: Optional[subprocess.Popen] = None
@@ -72,7 +73,7 @@ class WarmLink:
     def _live(self) -> None:
         try:
             self.process = subprocess.Popen(
-                [*self.prefix, "-u", "-c", _LOADER],
+                [*self.prefix, "-u", "-c", LOADER],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -88,7 +89,7 @@ class WarmLink:
             ]
             for reader in readers:
                 reader.start()
-            source = source_of("nccl_runbook/launch/warm.py")
+            source = source_of(self.source)
             self._write(b"%d\n" % len(source) + source)
             self.process.wait()
             for reader in readers:

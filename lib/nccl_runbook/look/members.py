@@ -5,6 +5,10 @@ OFF_NODE = ("core/findings.py", "core/parameters.py", "core/records.py", "hang/f
 SUBJECTS = ("edges", "gpus", "hang", "machine", "sync", "worlds")
 MORE = (
     "__init__.py",
+    "hosts/__init__.py",
+    "hosts/on_node/__init__.py",
+    "hosts/on_node/agent.py",
+    "hosts/on_node/node.py",
     "machine/guard.py",
     "machine/nvml_child.py",
     "placement.py",

@@ -1,0 +1,232 @@
+"""Agents on the hosts of a Slurm job: start one on each, ask it, renew its lease, and notice within
+seconds that it is gone."""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.hosts.facts import HostFacts
+from nccl_runbook.hosts.read import flat
+from nccl_runbook.launch.warm_link import EngineError, WarmLink, source_of
+
+AGENT = "nccl_runbook/hosts/on_node/agent.py"
+LEASE_EVERY_S, SILENT_S = 1.0, 4.0  # a host that answers no lease for SILENT_S counts as cut off
+SLURM_S = 10.0  # scontrol and squeue
+START_S, AT_ONCE = 45.0, 64  # of an agent, which imports no torch; sruns that start at the same time
+NODE_S, RANK_FILE_S = 20.0, 60.0
+
+
+class NoAllocation(ValueError):
+    """There are no hosts to ask; the message says what to name."""
+
+
+def hosts_of_job(job: str, env: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The job's id and its host names; inside an allocation ``job`` may be "". Raises NoAllocation."""
+    listed = env.get("SLURM_JOB_NODELIST", "") if job in ("", env.get("SLURM_JOB_ID")) else ""
+    job = job or env.get("SLURM_JOB_ID", "")
+    if not job:
+        raise NoAllocation(
+            "no allocation here: run inside a Slurm job, name it (--job ID), or records (--record FILE...)"
+        )
+    listed = listed or _slurm("squeue", "--noheader", "--jobs", job, "--format=%N").strip()
+    hosts = _slurm("scontrol", "show", "hostnames", listed).split() if listed else []
+    if not hosts:
+        raise NoAllocation(f"job {job} has no hosts: it has not started, or has ended")
+    return job, hosts
+
+
+def _slurm(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SLURM_S, stdin=subprocess.DEVNULL
+        )
+    except FileNotFoundError:
+        raise NoAllocation(f"there is no {command[0]} on this host: run where Slurm's commands are") from None
+    except subprocess.TimeoutExpired:
+        raise NoAllocation(f"{command[0]} did not answer within {SLURM_S:.0f} s") from None
+    if done.returncode:
+        raise NoAllocation((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
+    return done.stdout
+
+
+def srun(job: str, python: Sequence[str]) -> Callable[[str], list[str]]:
+    """Host -> the argv prefix of a Python there, as a step of the allocation."""
+    return lambda host: [
+        *("srun", "--overlap", f"--jobid={job}", "-N1", "-n1", "-w", host, "--cpu-bind=none"),
+        *python,
+    ]
+
+
+class Agent:
+    """One host's agent. ``reports``: what its warm process says; ``why_gone``: "" while it answers."""
+
+    def __init__(self, host: str, prefix: Sequence[str], start_s: float) -> None:
+        self.host, self.why_gone = host, ""
+        self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
+        self._numbers, self.is_warm, self.heard = itertools.count(1), False, time.monotonic()
+        self.link = WarmLink(list(prefix), dict(os.environ), self._take, start_s, AGENT)
+
+    def _take(self, report: dict[str, Any]) -> None:
+        self.heard = time.monotonic()
+        if "gone" in report:
+            errors = list(getattr(self, "link", None).errors) if hasattr(self, "link") else []
+            self.lose(f"the agent ended: {errors[-1] if errors else 'its connection closed'}")
+        elif "warm" in report:
+            self.reports.put(report["warm"])
+        elif report.get("id") in self._answers:
+            self._answers[report["id"]].put(report)
+
+    def lose(self, why: str) -> None:
+        """Nobody waits any longer for this host."""
+        self.why_gone = self.why_gone or why
+        self.reports.put({"lost": self.why_gone})
+        for waiting in list(self._answers.values()):
+            waiting.put({"lost": self.why_gone})
+
+    def begin(self, do: str, **request: Any) -> int:
+        """Send a request; ``answer`` gives what came of it."""
+        number = next(self._numbers)
+        self._answers[number] = queue.Queue()
+        if self.why_gone:
+            self._answers[number].put({"lost": self.why_gone})
+        else:
+            self.link.send(do=do, id=number, **request)
+        return number
+
+    def answer(self, number: int, within_s: float) -> dict[str, Any] | Gap:
+        """The answer, or a Gap: the agent is gone, or late."""
+        try:
+            said = self._answers[number].get(timeout=max(0.0, within_s))
+        except queue.Empty:
+            said = None
+        self._answers.pop(number, None)
+        if said is None:
+            return Gap("timed-out", f"{self.host} did not answer within {within_s:.0f} s")
+        return Gap("failed", said["lost"]) if "lost" in said else said
+
+    def renew(self) -> None:
+        if self.why_gone:
+            return
+        if time.monotonic() - self.heard > SILENT_S:
+            self.lose(f"no answer for {SILENT_S:.0f} s: the host is cut off, or its agent is stopped")
+        else:
+            self.link.send(do="lease", id=0)
+
+
+class Agents(contextlib.AbstractContextManager):
+    """The agents of all hosts. ``missing``: hosts without one -> why. ``until``: end of the budget, by
+    time.monotonic()."""
+
+    def __init__(
+        self, hosts: Sequence[str], carrier: Callable[[str], list[str]], until: float = math.inf
+    ) -> None:
+        self.hosts, self.until, self._closed = list(hosts), until, threading.Event()
+        self.missing: dict[str, Gap] = {}
+        self.agents: dict[str, Agent] = {}
+        threading.Thread(target=self._renew, name="leases", daemon=True).start()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for host, made in zip(
+                hosts, pool.map(lambda host: self._started(host, carrier), hosts), strict=True
+            ):
+                if isinstance(made, Gap):
+                    self.missing[host] = made
+
+    def _started(self, host: str, carrier: Callable[[str], list[str]]) -> Agent | Gap:
+        try:
+            agent = Agent(host, carrier(host), min(START_S, self.left(START_S)))
+        except EngineError as error:
+            return Gap("failed", str(error).partition(" cannot run ranks: ")[2] or str(error))
+        self.agents[host] = agent
+        return agent
+
+    def left(self, seconds: float) -> float:
+        """So many seconds, or what is left of the budget."""
+        return max(0.0, min(seconds, self.until - time.monotonic()))
+
+    @property
+    def here(self) -> list[Agent]:
+        """Those that answer, in the order of the hosts."""
+        return [self.agents[h] for h in self.hosts if h in self.agents and not self.agents[h].why_gone]
+
+    def ask(
+        self, requests: Mapping[str, Mapping[str, Any]], within_s: float
+    ) -> dict[str, dict[str, Any] | Gap]:
+        """One request a host, all at the same time; ``within_s`` for all of them together."""
+        begun = {h: self.agents[h].begin(**request) for h, request in requests.items()}
+        until = time.monotonic() + self.left(within_s)
+        return {h: self.agents[h].answer(number, until - time.monotonic()) for h, number in begun.items()}
+
+    def _renew(self) -> None:
+        while not self._closed.wait(LEASE_EVERY_S):
+            for agent in list(self.agents.values()):
+                agent.renew()
+
+    def close(self, *_: Any) -> None:
+        self._closed.set()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda agent: agent.link.close(), self.agents.values()))
+
+    __exit__ = close
+
+
+def facts(
+    agents: Agents, environment: str, of_environment: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, HostFacts | Gap]:
+    """What each host shows, gathered without a rendezvous. ``environment``: the request for
+    ranks/environment.py; ``of_environment`` makes facts of its answer. A host without an agent is a Gap
+    with srun's own words."""
+    seen: dict[str, dict[str, Any]] = {}
+    gaps: dict[str, Gap] = {}
+    order, node_file = agents.hosts, source_of("nccl_runbook/hosts/on_node/node.py").decode()
+    following = dict(zip(order, [*order[1:], order[0]], strict=True))
+    asked = {
+        a.host: dict(
+            do="run", source=node_file, args=[a.host, order[0], following[a.host]], deadline_s=NODE_S
+        )
+        for a in agents.here
+    }
+    rank_file = source_of("nccl_runbook/ranks/environment.py").decode()
+    also = {
+        a.host: dict(do="run", source=rank_file, args=[environment], deadline_s=agents.left(RANK_FILE_S))
+        for a in agents.here
+    }
+    begun = {h: agents.agents[h].begin(**request) for h, request in also.items()}
+    for host, said in agents.ask(asked, NODE_S + 2).items():
+        node = _json(said)
+        gaps.update({host: node} if isinstance(node, Gap) else {})
+        seen[host] = {"network": node}
+    until = time.monotonic() + agents.left(RANK_FILE_S)
+    for host, number in begun.items():
+        said = _json(agents.agents[host].answer(number, until - time.monotonic()))
+        seen[host].update(of_environment(said) if isinstance(said, dict) else {"environment": said})
+    answers = {h: HostFacts(h, "srun", dict(_flat(seen[h]))) for h in seen}
+    known = {**answers, **gaps, **agents.missing}  # an agent that went meanwhile is among the gaps, with why
+    return {h: known[h] for h in order}
+
+
+def _flat(seen: dict[str, Any]) -> Iterator[tuple[str, str | Gap]]:
+    for name, fact in seen.items():
+        yield from flat(fact, name)
+
+
+def _json(said: dict[str, Any] | Gap) -> dict[str, Any] | Gap:
+    """The JSON object that a file of ours printed last, or a Gap that says why there is none."""
+    if isinstance(said, Gap):
+        return said
+    if said["late"]:
+        return Gap("timed-out", "the process that reads this host did not end in time")
+    for line in reversed(said["output"].splitlines()):
+        if line.startswith("{"):
+            return json.loads(line)
+    return Gap("failed", (said["errors"].strip().splitlines() or ["no answer"])[-1][:300])

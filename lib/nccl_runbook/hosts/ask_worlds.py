@@ -1,0 +1,212 @@
+"""Ranks over several hosts: the warm process of launch/ below each agent, one store on the first host,
+deadlines held on each host."""
+
+import dataclasses
+import itertools
+import json
+import queue
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult
+from nccl_runbook.hosts.ask import Agent, Agents
+from nccl_runbook.hosts.facts import HostWorld
+from nccl_runbook.launch.warm_link import LOADER, source_of
+
+WARM_S = 60.0  # until torch is imported on every host
+GRACE_S = 10.0  # after the deadline: stacks, SIGTERM, SIGKILL and the report of it
+POLL_S = 0.05
+LAST_LINES = 20
+SIZES = "4,1048576"
+REHEARSAL_RANKS = 2  # a host, on the CPU
+MOST_RANKS = 8  # a host
+
+
+class Worlds:
+    """Runs worlds over the hosts whose agents answer. ``gpus``: host -> how many GPUs CUDA may use there,
+    0 for ranks on the CPU."""
+
+    def __init__(
+        self, agents: Agents, gpus: dict[str, int], redact: Callable[[Any], Any] = lambda value: value
+    ) -> None:
+        self.agents, self.gpus, self.redact = agents, gpus, redact
+        self._numbers = itertools.count()
+
+    def warm(self) -> dict[str, Gap]:
+        """Start a warm process on each host at the same time; hosts on which there is none -> why."""
+        source = source_of("nccl_runbook/launch/warm.py").decode()
+        cold = [a for a in self.agents.here if not a.is_warm]
+        for agent in cold:
+            agent.link.send(do="warm", start=LOADER, source=source)
+        until, failed = time.monotonic() + self.agents.left(WARM_S), {}
+        for agent in cold:
+            said = _next(agent, until - time.monotonic())
+            agent.is_warm = bool(said.get("ready"))
+            if not agent.is_warm:
+                failed[agent.host] = Gap(
+                    "failed", said.get("lost") or said.get("error") or "torch was not imported in time"
+                )
+        return failed
+
+    def backend(self, hosts: Sequence[str]) -> str:
+        """NCCL only if every host has GPUs: ranks on GPUs and on the CPU share no backend."""
+        return "nccl" if all(self.gpus.get(h) for h in hosts) else "gloo"
+
+    def run(
+        self, name: str, hosts: Sequence[str], deadline_s: float, fault: str = "", per_host: int = 0
+    ) -> HostWorld:
+        """One world: ``per_host`` ranks a host (0: one a GPU, two on the CPU), numbered by host. The store
+        is on the first of them."""
+        backend = self.backend(hosts)
+        counts = {
+            h: per_host or (min(self.gpus[h], MOST_RANKS) if backend == "nccl" else REHEARSAL_RANKS)
+            for h in hosts
+        }
+        where = [h for h in hosts for _ in range(counts[h])]
+        world, began = next(self._numbers), time.monotonic()
+        deadline_s = self.agents.left(deadline_s)
+        ranks = {n: RankResult(n, "late") for n in range(len(where))}
+        lost = {h: self.agents.agents[h].why_gone for h in hosts if self.agents.agents[h].why_gone}
+        meeting = self._free_port(hosts[0])
+        if isinstance(meeting, Gap):
+            lost.setdefault(hosts[0], str(meeting))
+        if lost:
+            return self._ended(name, where, ranks, began, backend, lost)
+        first = 0
+        for host in hosts:
+            self._start(
+                world, host, first, counts[host], len(where), (hosts[0], meeting), deadline_s, backend, fault
+            )
+            first += counts[host]
+        self._collect(world, hosts, where, ranks, lost, time.monotonic() + deadline_s + GRACE_S)
+        return self._ended(name, where, ranks, began, backend, lost)
+
+    def _free_port(self, host: str) -> int | Gap:
+        """A port on which nobody listens there: a listener had it a moment ago."""
+        said = self.agents.ask({host: dict(do="listen", ports=[0], token="")}, 5.0)[host]
+        self.agents.ask({host: dict(do="hush")}, 5.0)
+        return said if isinstance(said, Gap) else said["ports"]["0"]
+
+    def _start(
+        self,
+        world: int,
+        host: str,
+        first: int,
+        count: int,
+        size: int,
+        meeting: tuple[str, int],
+        deadline_s: float,
+        backend: str,
+        fault: str,
+    ) -> None:
+        shared = {
+            "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(count), "NCCL_RUNBOOK_STORE_FILE": None,
+            "MASTER_ADDR": meeting[0], "MASTER_PORT": str(meeting[1]),
+            "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None,
+        }  # fmt: skip
+        own = [{"env": {"RANK": str(first + n), "LOCAL_RANK": str(n)}, "fresh": False} for n in range(count)]
+        args = [
+            "--ops",
+            "all_reduce,send_recv",
+            "--sizes",
+            SIZES,
+            "--repeats",
+            "1",
+            "--backend",
+            backend,
+            "--timeout",
+            str(int(deadline_s) + 30),
+            "--leave",
+        ]
+        self.agents.agents[host].link.send(
+            do="world", world=world, entry="check.py", held=False, env=shared, ranks=own,
+            deadline_s=deadline_s, args=[*args, *["--fault", fault] * bool(fault)],
+            sources={"check.py": source_of("nccl_runbook/ranks/check.py").decode()},
+        )  # fmt: skip
+
+    def _collect(
+        self,
+        world: int,
+        hosts: Sequence[str],
+        where: Sequence[str],
+        ranks: dict[int, RankResult],
+        lost: dict[str, str],
+        until: float,
+    ) -> None:
+        """Until every host has said that its ranks have ended. One lost host ends the wait for all: the
+        others could only wait for it."""
+        open_hosts = {h: where.index(h) for h in hosts}
+        while open_hosts and time.monotonic() < until:
+            for host, first in list(open_hosts.items()):
+                said = _next(self.agents.agents[host], POLL_S / len(hosts))
+                if "lost" in said or "gone" in said:
+                    lost[host] = str(said.get("lost", "the process above its ranks was killed"))
+                    self.agents.agents[host].is_warm = False
+                    del open_hosts[host]
+                    for other in open_hosts:
+                        self.agents.agents[other].link.send(do="cancel")
+                    until = min(until, time.monotonic() + 3.0)
+                elif said.get("world") == world and "done" in said:
+                    del open_hosts[host]
+                elif said.get("world") == world and "rank" in said:
+                    number = first + said["rank"]
+                    ranks[number] = self._told(ranks[number], said)
+
+    def _told(self, rank: RankResult, said: dict[str, Any]) -> RankResult:
+        if "said" in said:
+            rank.events.append(self.redact(json.loads(said["said"])))
+        elif "log" in said:
+            rank.last_lines[:] = [*rank.last_lines, *map(self.redact, said["log"].splitlines())][-LAST_LINES:]
+        elif "ended" in said:
+            return dataclasses.replace(
+                rank,
+                outcome=said["ended"],
+                code=said["code"],
+                pid=said["pid"],
+                state=said["state"],
+                stack=self.redact(said["stack"]),
+            )
+        return rank
+
+    @staticmethod
+    def _ended(
+        name: str,
+        where: list[str],
+        ranks: dict[int, RankResult],
+        began: float,
+        backend: str,
+        lost: dict[str, str],
+    ) -> HostWorld:
+        ended = [
+            dataclasses.replace(r, outcome="lost") if where[n] in lost and r.outcome == "late" else r
+            for n, r in ranks.items()
+        ]
+        return HostWorld(name, where, ended, round(time.monotonic() - began, 3), backend, lost)
+
+
+def _next(agent: Agent, within_s: float) -> dict[str, Any]:
+    """The next report of the warm process; {} if none comes in time."""
+    try:
+        return agent.reports.get(timeout=max(0.0, within_s))
+    except queue.Empty:
+        return {}
+
+
+def ladder(worlds: Worlds, deadline_s: float, fault: str = "") -> list[HostWorld] | Gap:
+    """Each host alone, then those that passed together; if that fails, each of them in a pair with its
+    neighbour."""
+    cold = worlds.warm()
+    hosts = [a.host for a in worlds.agents.here if a.is_warm]
+    if not hosts:
+        return next(iter(cold.values()), Gap("not-run", "no host answers"))
+    done = [worlds.run(f"{h} alone", [h], deadline_s, fault) for h in hosts]
+    good = [w.hosts[0] for w in done if w.passed]
+    if len(good) > 1:
+        done.append(worlds.run("all hosts", good, deadline_s, fault))
+        if not done[-1].passed and len(good) > 2:
+            alive = [h for h in good if h not in done[-1].lost]
+            for pair in zip(alive[::2], alive[1::2], strict=False):
+                done.append(worlds.run(f"pair {' '.join(pair)}", pair, deadline_s, fault))
+    return done

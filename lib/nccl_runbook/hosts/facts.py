@@ -1,0 +1,96 @@
+"""Facts about the hosts of one job: what each shows, how far a TCP connection between two of them came,
+and worlds over several."""
+
+import dataclasses
+from typing import Any
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult
+
+
+@dataclasses.dataclass(frozen=True)
+class HostFacts:
+    """``source``: the file or carrier that they come from; ``facts``: dotted path -> value as text, or a
+    Gap for all below that path."""
+
+    host: str
+    source: str
+    facts: dict[str, str | Gap]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One fact, or several of one kind that split the hosts alike. ``values``: each value -> its hosts,
+    the most hosts first; ``odd``: the hosts that stand against a majority, or all of them where there is
+    none."""
+
+    name: str
+    paths: list[str]
+    values: dict[str, list[str]]
+    odd: list[str]
+
+    @property
+    def majority(self) -> str:
+        """The value of most hosts; "" where no value has more than half."""
+        value, hosts = next(iter(self.values.items()))
+        return value if 2 * len(hosts) > sum(map(len, self.values.values())) else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TcpPath:
+    """A connection from ``source`` to ``target`` by that name. ``purpose``: rendezvous or data. ``kind``:
+    passes, refused, no-answer, large-lost (1 byte passed, 1 MiB did not), no-route, unresolved,
+    other-host, closed; ``mss``: bytes of a segment, 0 if not connected; ``stage``: what was under way when
+    it stopped."""
+
+    source: str
+    target: str
+    purpose: str
+    port: int
+    kind: str
+    detail: str = ""
+    address: str = ""
+    mss: int = 0
+    stage: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class HostWorld:
+    """Ranks over hosts: ``ranks[i]`` ran on ``hosts[i]``. ``lost``: hosts whose agent ended or fell silent
+    meanwhile -> why."""
+
+    name: str
+    hosts: list[str]
+    ranks: list[RankResult]
+    wall_s: float
+    backend: str
+    lost: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return not self.lost and all(r.outcome == "exited" and r.code == 0 for r in self.ranks)
+
+    def last_begun(self, rank: RankResult) -> str:
+        """What the rank began last: "init", "all_reduce", or "" if it never reported."""
+        return next((str(e["what"]) for e in reversed(rank.named("begin"))), "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """All that was seen. ``hosts``: every host that was asked, a Gap for one that did not answer;
+    ``unread``: files that are no records; ``lost``: hosts that answered at first; ``judged``: host -> step
+    -> its status and reason, as one machine's records say; ``marks``: seconds from the start until
+    something was known; ``paths``, ``worlds``: Gaps if they were not tried."""
+
+    hosts: dict[str, HostFacts | Gap]
+    unread: dict[str, Gap] = dataclasses.field(default_factory=dict)
+    paths: list[TcpPath] | Gap = Gap("not-run", "records were compared, no machine was asked")
+    worlds: list[HostWorld] | Gap = Gap("not-run", "records were compared, no machine was asked")
+    lost: dict[str, Gap] = dataclasses.field(default_factory=dict)
+    judged: dict[str, dict[str, tuple[str, str]]] = dataclasses.field(default_factory=dict)
+    marks: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def answered(self) -> list[HostFacts]:
+        return [h for h in self.hosts.values() if isinstance(h, HostFacts)]

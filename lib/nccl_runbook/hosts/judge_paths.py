@@ -1,0 +1,123 @@
+"""What TCP connections between hosts say about the path."""
+
+from collections.abc import Sequence
+
+from nccl_runbook.causes.causes import usual
+from nccl_runbook.core.facts import Evidence, Gap, grouped
+from nccl_runbook.core.findings import Finding, Remedy, Severity
+from nccl_runbook.hosts.facts import TcpPath
+from nccl_runbook.hosts.judge import names
+
+# kind -> the finding's id, its cause, and what happened, after "From n2 to n1:"
+KINDS = {
+    "no-answer": (
+        "tcp-dropped",
+        "network-path-blocked",
+        "no answer on port {port}: packets are dropped on the way.",
+    ),
+    "refused": (
+        "tcp-refused",
+        "network-path-blocked",
+        "port {port} is refused although the agent listens there: a firewall rejects it.",
+    ),
+    "large-lost": (
+        "tcp-mtu",
+        "mtu-black-hole",
+        "1 byte passes, 1 MiB does not: full-size packets are lost (segments of {mss} bytes).",
+    ),
+    "no-route": ("tcp-no-route", "no-route-between-hosts", "no route ({detail})."),
+    "unresolved": (
+        "name-unresolved",
+        "rendezvous-name-resolution",
+        "the name {target} does not resolve ({detail}).",
+    ),
+    "loopback": (
+        "name-is-loopback",
+        "rendezvous-name-resolution",
+        "the name {target} resolves to {address}, which never leaves {source}.",
+    ),
+    "other-host": (
+        "tcp-other-host",
+        "rendezvous-name-resolution",
+        "{address} is not {target}: somebody else answers there.",
+    ),
+    "closed": ("tcp-closed", "network-path-blocked", "the connection ended early ({detail})."),
+    "not-tried": ("tcp-not-tried", None, "not tried: {detail}."),
+}
+_FIREWALL = (
+    "Packets between these hosts are blocked. Please allow all TCP ports between the nodes of a job: "
+    "NCCL and Gloo choose them."
+)
+
+
+def kind_of(path: TcpPath) -> str:
+    """A connection to loopback says something about the name, whatever became of it."""
+    return "loopback" if path.address.startswith("127.") and path.source != path.target else path.kind
+
+
+def failed(paths: Sequence[TcpPath] | Gap) -> list[TcpPath]:
+    return (
+        []
+        if isinstance(paths, Gap)
+        else [p for p in paths if p.kind not in ("passes", "not-tried") or kind_of(p) == "loopback"]
+    )
+
+
+def failing(paths: Sequence[TcpPath] | Gap) -> list[str]:
+    """The one host that has a part in every path that failed, while others pass: of two hosts neither is
+    named."""
+    wrong = [{p.source, p.target} for p in failed(paths)]
+    hosts = set() if isinstance(paths, Gap) else {h for p in paths for h in (p.source, p.target)}
+    common = set.intersection(*wrong) if wrong else set()
+    return sorted(common) if len(hosts) > 2 and len(common) == 1 else []
+
+
+def judge(paths: Sequence[TcpPath] | Gap) -> list[Finding]:
+    """One finding a kind and purpose, with every path that showed it."""
+    if isinstance(paths, Gap):
+        return []
+    groups = grouped(
+        ((kind_of(p), p.purpose, p.target if kind_of(p) in ("loopback", "unresolved") else ""), p)
+        for p in paths
+    )
+    wrong = [_finding(kind, purpose, of) for (kind, purpose, _), of in groups.items() if kind != "passes"]
+    fine = [p for p in paths if kind_of(p) == "passes"]
+    text = f"{len(fine)} of {len(paths)} TCP paths between hosts pass 1 byte and 1 MiB in both directions."
+    return [*wrong, *[Finding("tcp-passes", Severity.OK, text)] * bool(fine)]
+
+
+def _finding(kind: str, purpose: str, paths: Sequence[TcpPath]) -> Finding:
+    name, cause, text = KINDS[kind]
+    first = paths[0]
+    sources, targets = (list(dict.fromkeys(getattr(p, end) for p in paths)) for end in ("source", "target"))
+    where = f"From {names(sources)} to {names(targets)}"
+    title = f"{where} ({purpose}): {text.format(**vars(first))}"
+    evidence = tuple(
+        Evidence(
+            f"{p.source} -> {p.target} ({p.address}) port {p.port}: {p.kind} {p.detail} {p.stage}".strip(),
+            "TCP connection",
+        )
+        for p in paths[:6]
+    )
+    if cause is None:
+        return Finding(name, Severity.UNKNOWN, title, evidence)
+    return Finding(
+        name, Severity.BROKEN, title, evidence, _remedies(kind, cause, first), cause, "established"
+    )
+
+
+def _remedies(kind: str, cause: str, path: TcpPath) -> tuple[Remedy, ...]:
+    if kind in ("no-answer", "refused"):
+        lines = (f"nc -vz -w 3 {path.target} {path.port}", "iptables -S; nft list ruleset")
+        return (Remedy("the administrator", _FIREWALL, lines),)
+    if kind == "loopback":
+        text = f"Map the name {path.target} to its own address on every node, in /etc/hosts or DNS."
+        return (Remedy("the administrator", text, (f"getent ahostsv4 {path.target}",)),)
+    lines = {
+        "large-lost": (f"ping -M do -s 1472 -c 3 {path.address}", f"tracepath -n {path.address}"),
+        "no-route": (f"ip route get {path.address}",),
+    }
+    return tuple(
+        Remedy(r.who, r.text, lines.get(kind, r.lines) if r.who == "the administrator" else r.lines)
+        for r in usual(cause)
+    )

@@ -1,0 +1,163 @@
+"""Worlds over hosts: which host fails, or only a path between hosts that work alone."""
+
+from collections.abc import Sequence
+
+from nccl_runbook.causes.causes import usual
+from nccl_runbook.core.facts import Evidence, Gap
+from nccl_runbook.core.facts_world import RankResult
+from nccl_runbook.core.findings import Finding, Remedy, Severity
+from nccl_runbook.hosts.facts import HostWorld
+from nccl_runbook.hosts.judge import names
+
+EXCLUDE = Remedy("you", "Leave these hosts out of the next run, with this option of sbatch or srun:")
+
+
+def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
+    """Host -> what speaks against it: it failed alone, its agent was lost, a rank on it ended by itself,
+    or never came to what all others wait in. A world in which every rank waits, or whose ranks all fail
+    alike, accuses nobody."""
+    found: dict[str, list[str]] = {}
+    for world in [] if isinstance(worlds, Gap) else worlds:
+        for host, why in world.lost.items():
+            found.setdefault(host, []).append(why)
+        if not world.passed and not world.lost:
+            for host, text in culprits(world):
+                found.setdefault(host, []).append(text)
+    return found
+
+
+def culprits(world: HostWorld) -> list[tuple[str, str]]:
+    """(host, what happened) of the ranks that the others of one failed world only followed."""
+    at = list(zip(world.ranks, world.hosts, strict=True))
+    if len(set(world.hosts)) == 1:
+        return [(world.hosts[0], f"ranks fail on {world.hosts[0]} alone")]
+    died = [(r, h) for r, h in at if r.outcome in ("exited", "signalled") and r.code and not _network(r)]
+    if died and len({h for _, h in died}) < len(set(world.hosts)):
+        return [(h, f"rank {r.rank}: {_end_of(r)}") for r, h in died]
+    reached = {
+        r.rank: sum(e.get("event") == "op" for e in r.events) * 100 + len(r.named("begin")) for r, _ in at
+    }
+    most = max(reached.values())
+    behind = [(r, h) for r, h in at if reached[r.rank] < most and not died]
+    if (
+        not behind
+        or len({h for _, h in behind}) == len(set(world.hosts))
+        or not all(r.named("init") for r, _ in at)
+    ):
+        return []
+    return [(h, f"rank {r.rank} never began {_begun(world, most, reached)}") for r, h in behind]
+
+
+def _begun(world: HostWorld, most: int, reached: dict[int, int]) -> str:
+    return next(world.last_begun(r) for r in world.ranks if reached[r.rank] == most)
+
+
+def _network(rank: RankResult) -> bool:
+    """Whether the rank's own error is about a connection: another rank, or the path, ended it."""
+    text = " ".join([*(str(e.get("text")) for e in rank.named("error")), *rank.last_lines]).lower()
+    return any(
+        word in text for word in ("connection", "connect", "timed out", "timeout", "peer", "socket", "store")
+    )
+
+
+def _end_of(rank: RankResult) -> str:
+    """How it ended: its error's first line, else its signal or exit code."""
+    error = rank.first("error")
+    if error:
+        return f"{error.get('type')}: {str(error.get('text')).splitlines()[0] if error.get('text') else ''}"[
+            :160
+        ]
+    return f"signal {rank.code}" if rank.outcome == "signalled" else f"exit code {rank.code}"
+
+
+def judge(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
+    """Lost agents, ranks that died or stayed behind, and the path if every host works alone and no rank is
+    to blame."""
+    if isinstance(worlds, Gap):
+        return (
+            []
+            if worlds.reason == "not-run"
+            else [
+                Finding(
+                    "hosts-world-not-run", Severity.UNKNOWN, f"No ranks ran over the hosts: {worlds.detail}"
+                )
+            ]
+        )
+    found = [_finding(world) for world in worlds if not world.passed]
+    if found or not worlds:
+        return found
+    backends = sorted({w.backend for w in worlds})
+    together = names(list(dict.fromkeys(worlds[-1].hosts)))
+    text = f"Ranks pass on each host alone and over {together} together ({', '.join(backends)})."
+    rehearsal = [
+        Finding(
+            "hosts-rehearsed",
+            Severity.UNKNOWN,
+            "Ranks ran on the CPU over Gloo: nothing was tested on GPUs or NCCL.",
+        )
+    ] * ("gloo" in backends)
+    return [Finding("hosts-world-passes", Severity.OK, text), *rehearsal]
+
+
+def _finding(world: HostWorld) -> Finding:
+    if world.lost:
+        host, why = next(iter(world.lost.items()))
+        title = (
+            f"The agent on {names(list(world.lost))} was lost during the test ({why}); no rank is to blame."
+        )
+        lines = (f"--exclude={','.join(world.lost)}",)
+        return Finding(
+            "host-agent-lost",
+            Severity.BROKEN,
+            title,
+            (Evidence(why, host),),
+            (Remedy(EXCLUDE.who, EXCLUDE.text, lines),),
+            "node-failed",
+            "likely",
+        )
+    evidence = tuple(
+        Evidence(
+            f"rank {r.rank} on {h}: {r.outcome} {'' if r.code is None else r.code}, "
+            f"last began {world.last_begun(r) or 'nothing'}. {_last(r)}",
+            world.name,
+        )
+        for r, h in zip(world.ranks, world.hosts, strict=True)
+    )[:8]
+    guilty = culprits(world)
+    if guilty:
+        hosts = list(dict.fromkeys(h for h, _ in guilty))
+        title = f"{names(hosts)}: {guilty[0][1]} in the test {world.name}."
+        hung = "never began" in guilty[0][1]
+        cause = "rank-busy-on-host" if hung else "peer-crashed"
+        remedy = (Remedy(EXCLUDE.who, EXCLUDE.text, (f"--exclude={','.join(hosts)}",)), *usual(cause))
+        return Finding(
+            "host-rank-stuck" if hung else "host-rank-failed",
+            Severity.BROKEN,
+            title,
+            evidence,
+            remedy,
+            cause,
+            "likely",
+        )
+    hosts = list(dict.fromkeys(world.hosts))
+    title = (
+        f"Ranks pass on each of {names(hosts)} alone, and fail together: suspect the path between the hosts."
+    )
+    return Finding(
+        "hosts-path-fails",
+        Severity.BROKEN,
+        title,
+        evidence,
+        tuple(usual("network-path-blocked")),
+        "network-path-blocked",
+        "possible",
+    )
+
+
+def _last(rank: RankResult) -> str:
+    error = rank.first("error")
+    return (
+        str(error.get("text", "")).splitlines()[0][:300]
+        if error and error.get("text")
+        else " | ".join(rank.last_lines[-1:])[:300]
+    )

@@ -1,0 +1,252 @@
+"""The agent: one process a host, started by what is there (srun), which does what the runner asks and leaves
+nothing behind.
+
+Its source comes over standard input, as that of launch/warm.py does; it imports nothing of ours. Python >=
+3.9. One JSON document a line in each direction; a request with an ``id`` gets one answer with that id. The
+agent ends with all it started when standard input ends, and when no request came for ``LEASE_S``: a cut
+network closes no pipe.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+LEASE_S = (
+    15.0  # the runner renews it every 2 s; with the signals below everything is gone within 20 s of a cut
+)
+POLL_S = 0.5
+LARGE_BYTES = 1 << 20  # far more than one segment, and than a socket's first window
+PR_SET_PDEATHSIG = 1
+UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EINVAL, errno.EPERM)
+
+
+def die_with_parent():
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Path:
+    """One TCP connection that is tried: 1 byte, then LARGE_BYTES, in both directions."""
+
+    def __init__(self, name, port, token, wait_s):
+        self.name, self.port, self.token, self.wait_s = name, port, token, wait_s
+        self.seen = {"address": "", "mss": 0}
+
+    def tried(self):
+        """How far it came, as a word; ``seen`` says the rest. Whoever listens is known to listen, so
+        *refused* is a firewall's."""
+        began = time.monotonic()
+        try:
+            kind, detail = self.walked()
+        except socket.gaierror as error:
+            kind, detail = "unresolved", error.strerror
+        except OSError as error:
+            kind, detail = self.stopped(error), str(error)
+        return {"kind": kind, "detail": detail, "seconds": round(time.monotonic() - began, 3), **self.seen}
+
+    def walked(self):
+        family, _, _, _, address = socket.getaddrinfo(self.name, self.port, 0, socket.SOCK_STREAM)[0]
+        self.seen["address"] = address[0]
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.settimeout(self.wait_s)
+            connection.connect(address)
+            self.seen["mss"] = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            stream = connection.makefile("rb")
+            for size, direction in ((1, "there"), (LARGE_BYTES, "there")):
+                self.seen["stage"] = "%d B %s" % (size, direction)
+                connection.sendall(b"%d\n" % size + b"x" * size)
+                if stream.readline().decode().strip() != self.token:
+                    return "other-host", "whoever listens there is not the agent of that host"
+                self.seen["stage"] = "%d B back" % size
+                if len(stream.read(size)) < size:
+                    return "closed", "the connection ended early"
+                self.seen["reached"] = size
+        return "passes", ""
+
+    def stopped(self, error):
+        if isinstance(error, socket.timeout):
+            return "large-lost" if self.seen.get("reached") else "no-answer"
+        if error.errno == errno.ECONNREFUSED:
+            return "refused"
+        return "no-route" if error.errno in UNROUTED else "closed"
+
+
+def serve(listener, token):
+    """Answer each connection in a thread: the token, then as many bytes as came."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # the listener was closed: this port's test is over
+            return
+        threading.Thread(target=echo, args=(connection, token), daemon=True).start()
+
+
+def echo(connection, token):
+    with connection:
+        connection.settimeout(30.0)
+        stream = connection.makefile("rb")
+        try:
+            for line in iter(stream.readline, b""):
+                size = min(int(line), LARGE_BYTES)
+                stream.read(size)
+                connection.sendall(token.encode() + b"\n" + b"x" * size)
+        except (OSError, ValueError):  # the other side reports how far it came; strangers may send anything
+            return
+
+
+class Agent:
+    def __init__(self):
+        self.out = os.fdopen(os.dup(1), "wb", 0)
+        os.dup2(2, 1)
+        self.answers = (
+            queue.Queue()
+        )  # written by a thread: a cut network fills the pipe, and the lease still has to end
+        self.listeners, self.warm, self.children = {}, None, []
+        threading.Thread(target=self.write, daemon=True).start()
+
+    def send(self, **document):
+        self.answers.put((json.dumps(document) + "\n").encode())
+
+    def write(self):
+        while True:
+            self.out.write(self.answers.get())
+
+    def serve(self):
+        """Until standard input ends, or the lease."""
+        pending, heard = b"", time.monotonic()
+        while time.monotonic() - heard < LEASE_S:
+            if not select.select([0], [], [], POLL_S)[0]:
+                continue
+            data = os.read(0, 1 << 16)
+            if not data:
+                return
+            heard = time.monotonic()
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                self.on_request(json.loads(line))
+
+    def on_request(self, request):
+        do = request.get("do")
+        if do == "lease":
+            self.send(beat=time.time(), id=request["id"])
+        elif do == "run":
+            self.run(request)
+        elif do == "listen":
+            self.send(id=request["id"], ports=self.listen(request["ports"], request["token"]))
+        elif do == "hush":
+            for listener in self.listeners.values():
+                listener.shutdown(socket.SHUT_RDWR)  # close alone leaves it listening: a thread is in accept
+                listener.close()
+            self.listeners.clear()
+            self.send(id=request["id"])
+        elif do == "connect":
+            threading.Thread(target=self.connect, args=(request,), daemon=True).start()
+        else:
+            self.pass_on(request)
+
+    def run(self, request):
+        """A file of ours under this interpreter, with a deadline; its output is the answer."""
+        child = subprocess.Popen(
+            [sys.executable, "-", *request["args"]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=die_with_parent,  # in the main thread, which lives as long as the agent
+            start_new_session=True,
+        )
+        self.children.append(child)
+        threading.Thread(target=self.wait, args=(request, child), daemon=True).start()
+
+    def wait(self, request, child):
+        said, late = (b"", b""), False
+        try:
+            said = child.communicate(request["source"].encode(), request["deadline_s"])
+        except subprocess.TimeoutExpired:
+            late = True
+            child.kill()
+        output, errors = (part.decode("utf-8", "replace") for part in said)
+        self.send(id=request["id"], output=output, errors=errors[-4000:], code=child.poll(), late=late)
+
+    def listen(self, ports, token):
+        """Each port that was asked for -> the port that listens, or the errno's text (somebody else has
+        it)."""
+        found = {}
+        for port in ports:
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("", port))
+            except OSError as error:
+                found[str(port)] = error.strerror
+                continue
+            listener.listen(1024)
+            self.listeners[listener.fileno()] = listener
+            found[str(port)] = listener.getsockname()[1]
+            threading.Thread(target=serve, args=(listener, token), daemon=True).start()
+        return found
+
+    def connect(self, request):
+        path = Path(request["name"], request["port"], request["token"], request["wait_s"])
+        self.send(id=request["id"], **path.tried())
+
+    def pass_on(self, request):
+        """To the warm process below, which the first such request starts; its reports go up as they are."""
+        if "start" in request:
+            self.warm = subprocess.Popen(
+                [sys.executable, "-u", "-c", request["start"]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                preexec_fn=die_with_parent,
+                start_new_session=True,
+                env={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ},
+            )
+            self.children.append(self.warm)
+            source = request["source"].encode()
+            self.warm.stdin.write(b"%d\n" % len(source) + source)
+            self.warm.stdin.flush()
+            threading.Thread(target=self.pass_up, args=(self.warm,), daemon=True).start()
+        elif self.warm is not None:
+            try:
+                self.warm.stdin.write((json.dumps(request) + "\n").encode())
+                self.warm.stdin.flush()
+            except BrokenPipeError:  # its end is reported by the thread that reads it
+                return
+
+    def pass_up(self, warm):
+        for line in warm.stdout:
+            self.answers.put(b'{"warm": ' + line.strip() + b"}\n")
+        self.send(warm={"gone": True})
+
+    def leave(self):
+        """Ranks first: the warm process kills them when its input ends."""
+        if self.warm is not None:
+            self.warm.stdin.close()
+        until = time.monotonic() + 1.5
+        while self.warm is not None and self.warm.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        for child in self.children:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+        os._exit(0)
+
+
+def main():
+    die_with_parent()
+    agent = Agent()
+    agent.send(ready=True, host=os.uname().nodename, pid=os.getpid(), python=sys.version.split()[0])
+    try:
+        agent.serve()
+    finally:
+        agent.leave()
+
+
+main()

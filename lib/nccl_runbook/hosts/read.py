@@ -1,0 +1,101 @@
+"""Records and raw answers of hosts as flat facts: dotted path -> value as text."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.records import Record, RecordError, load_all
+from nccl_runbook.hosts.facts import HostFacts, Hosts
+
+MOST_CHARACTERS = 400  # of one value; a stack or a log is no fact to compare
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, str | Gap]]:
+    """Every scalar below ``value`` with its path. A world counts as whether it passed, a list of scalars
+    as one text."""
+    if isinstance(value, Gap):
+        yield path, value
+    elif isinstance(value, dict):
+        if {*value} == {"reason", "detail"}:
+            yield path, Gap(value["reason"], str(value["detail"]))
+        elif "ranks" in value and "request" in value:
+            name = str(value["request"].get("name", "")) if isinstance(value["request"], dict) else ""
+            yield f"world.{name}", "passed" if _passed(value["ranks"]) else "failed"
+        else:
+            for key, part in value.items():
+                yield from flat(part, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        yield from _listed(value, path)
+    else:
+        yield path, sys.intern(str(value)[:MOST_CHARACTERS])
+
+
+def _listed(value: list[Any], path: str) -> Iterator[tuple[str, str | Gap]]:
+    if all(not isinstance(part, (dict, list)) for part in value):
+        yield path, sys.intern(", ".join(sorted(map(str, value)))[:MOST_CHARACTERS])
+        return
+    yield f"{path}.count", str(len(value))
+    for number, part in enumerate(value):
+        name = part.get("path") if isinstance(part, dict) else None
+        yield from flat(part, f"{path}.{str(name).replace('.', '_')}" if name else f"{path}[{number}]")
+
+
+def _passed(ranks: Any) -> bool:
+    return all(isinstance(r, dict) and r.get("outcome") == "exited" and r.get("code") == 0 for r in ranks)
+
+
+def host_of(record: Record) -> str:
+    """The host that a record is of, "" if it does not say."""
+    for part in ("environment", "live"):
+        fact = record.facts.get(part)
+        if isinstance(fact, dict):
+            inner = fact.get("host")
+            name = inner.get("name") if isinstance(inner, dict) else inner
+            if isinstance(name, str) and name and not record.judged.host:
+                return name
+    return record.judged.host
+
+
+def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> Hosts:
+    """The records of several hosts; a file that is no record is a Gap, and of two records of one step and
+    host the later one counts. ``judged``: the status and the reason of one record."""
+    facts: dict[str, dict[str, str | Gap]] = {}
+    sources: dict[str, str] = {}
+    started: dict[tuple[str, str], str] = {}
+    unread: dict[str, Gap] = {}
+    statuses: dict[str, dict[str, tuple[str, str]]] = {}
+    for path in paths:
+        try:
+            records = load_all(path)
+        except RecordError as error:
+            unread[str(path)] = Gap("failed", str(error))
+            continue
+        if not records:
+            unread[str(path)] = Gap("absent", f"{path} holds no record: the look ended before its first step")
+        for record in records:
+            host = host_of(record) or path.stem
+            sources.setdefault(host, str(path))
+            if started.get((host, record.step), "") <= record.started:
+                started[host, record.step] = record.started
+                statuses.setdefault(host, {})[record.step] = judged(record)
+                own = facts.setdefault(host, {})
+                for name in [n for n in own if n.startswith(f"{record.step}.")]:
+                    del own[name]
+                own.update(flat(record.facts, record.step))
+    hosts: dict[str, HostFacts | Gap] = {h: HostFacts(h, sources[h], found) for h, found in facts.items()}
+    return Hosts(hosts, unread, judged=statuses)
+
+
+def several_hosts(paths: Iterable[Path]) -> bool:
+    """Whether these files hold records of one step from several hosts: `run` judges one machine. Files
+    that cannot be read do not count."""
+    hosts: dict[str, set[str]] = {}
+    for path in paths:
+        try:
+            for record in load_all(path):
+                hosts.setdefault(record.step, set()).add(host_of(record))
+        except RecordError:  # `run` and `hosts` each report it in their own way
+            continue
+    return any(len(names) > 1 for names in hosts.values())

@@ -1,0 +1,82 @@
+"""Tables of hosts: what differs, which TCP paths work, how the worlds ended."""
+
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.hosts.facts import Difference, Hosts
+from nccl_runbook.hosts.judge import names, severity
+from nccl_runbook.report.tables import Cell, Table, titled
+
+MOST_VALUES = 4
+
+
+def differences_table(seen: Hosts, found: list[Difference]) -> Table:
+    """One row a fact that differs: the odd hosts, their values, and that of the majority."""
+    rows = [
+        [
+            Cell(names(d.odd), "warn" if severity(d) == "warn" else ""),
+            d.name,
+            "; ".join(f"{v} ({names(h)})" for v, h in [*d.values.items()][:MOST_VALUES] if v != d.majority),
+            d.majority and f"{d.majority} ({len(d.values[d.majority])})",
+        ]
+        for d in found
+    ]
+    return Table(
+        "Facts that differ",
+        ["odd hosts", "fact", "there", "most hosts"],
+        rows or [["none", "", "", ""]],
+        f"{len(seen.answered)} of {len(seen.hosts)} hosts gave facts. What is alike everywhere is left out.",
+    )
+
+
+def missing_table(seen: Hosts) -> Table:
+    """Hosts and files that gave nothing, with the reason."""
+    missing = {**{h: g for h, g in seen.hosts.items() if isinstance(g, Gap)}, **seen.unread}
+    return Table(
+        "Gave no facts", ["host or file", "why"], [[n, Cell(str(g), "unknown")] for n, g in missing.items()]
+    )
+
+
+@titled("TCP between hosts")
+def paths_table(paths: list) -> Table:
+    """One row a connection, those that failed first."""
+    rows = [
+        [
+            f"{p.source} -> {p.target}",
+            p.purpose,
+            str(p.port),
+            p.address,
+            Cell(p.kind, "ok" if p.kind == "passes" else "broken"),
+            p.detail,
+            p.mss or "",
+        ]
+        for p in sorted(paths, key=lambda p: p.kind == "passes")
+    ]
+    return Table(
+        "", ["path", "purpose", "port", "address", "1 byte and 1 MiB", "detail", "segment bytes"], rows
+    )
+
+
+@titled("Ranks over hosts")
+def worlds_table(worlds: list) -> Table:
+    """One row a world: which hosts, how each of its ranks ended."""
+    rows = [
+        [
+            w.name,
+            names(list(dict.fromkeys(w.hosts))),
+            w.backend,
+            Cell("passed" if w.passed else "failed", "ok" if w.passed else "broken"),
+            f"{w.wall_s:.1f}",
+            "; ".join(
+                f"rank {r.rank} on {h}: {r.outcome} {'' if r.code is None else r.code}".strip()
+                for r, h in zip(w.ranks, w.hosts, strict=True)
+                if r.code or r.outcome != "exited"
+            ),
+        ]
+        for w in worlds
+    ]
+    return Table("", ["test", "hosts", "backend", "result", "seconds", "ranks that did not end well"], rows)
+
+
+def tables(seen: Hosts, found: list[Difference]) -> list[Table]:
+    made = [differences_table(seen, found), paths_table(seen.paths), worlds_table(seen.worlds)]
+    missing = missing_table(seen)
+    return [*made, *[missing] * bool(missing.rows)]

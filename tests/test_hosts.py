@@ -1,0 +1,284 @@
+"""Hosts compared from records, and in a real Slurm allocation over two hosts: what each fault is called, and that nobody else is accused."""
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import slurm_hosts
+from book_samples import run_cli
+from nccl_runbook.hosts import ask, ask_paths, judge_paths
+from nccl_runbook.hosts.facts import TcpPath
+from nccl_runbook.hosts.judge import differences
+from nccl_runbook.hosts.read import read
+from slurm_hosts import SlurmHosts
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "hosts.json").read_text())
+CLI = [sys.executable, "-m", "nccl_runbook", "hosts"]
+
+
+def write_records(folder: Path, count: int, variables: int = 20, status: str = "ok", **odd: dict[str, Any]) -> list[Path]:
+    """Records of alike hosts; ``odd``: host -> what its role has instead."""
+    paths = []
+    for at in range(count):
+        role = {"variables": {f"NCCL_NUMBER_{n}": str(n) for n in range(variables)}, "reported": "2.28.9", "torch": "2.11.0", **odd.get(f"n{at}", {})}
+        gpus = [{"uuid": f"GPU-{at}-{n}", "name": "H200"} for n in range(8)]
+        facts = {"environment": {"roles": [role], "host": {"name": f"n{at}"}}, "gpus": {"nvml": {"driver": "580.1", "gpus": gpus}}}
+        record = {"schema": "nccl-runbook/record/2", "step": "01-gpu-visibility", "status": status, "reason": "the driver is broken", "started": "2026-01-01T00:00:00Z", "judged": {"host": f"n{at}"}, "facts": facts}
+        paths.append(folder / f"n{at}.json")
+        paths[-1].write_text(json.dumps(record))
+    return paths
+
+
+def answer_of(*arguments: object) -> dict[str, Any]:
+    ended = run_cli(*arguments, "--json")
+    document = json.loads(ended.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert ended.returncode == document["exit_code"]
+    return document
+
+
+@pytest.mark.parametrize("command", ["run", "hosts"])
+def test_records_of_several_nodes_are_compared_and_the_odd_ones_named(command: str, tmp_path: Path) -> None:
+    paths = write_records(tmp_path, 5, n3={"reported": "2.27.3"})
+    found = answer_of(command, "--record", *paths)
+    assert (found["verdict"], found["failing"], found["exclude"]) == ("degraded", ["n3"], "--exclude=n3")
+    assert [(d["odd"], d["majority"]) for d in found["differences"]] == [(["n3"], "2.28.9")]
+
+
+def test_alike_records_accuse_nobody(tmp_path: Path) -> None:
+    found = answer_of("hosts", "--record", *write_records(tmp_path, 3))
+    assert (found["verdict"], found["failing"], found["differences"]) == ("healthy", [], [])
+
+
+def test_hosts_that_are_broken_alike_are_broken_and_hosts_that_nobody_judged_are_unknown(tmp_path: Path) -> None:
+    found = answer_of("hosts", "--record", *write_records(tmp_path, 3, status="broken"))
+    assert (found["verdict"], found["failing"]) == ("broken", []) and "host-step-broken" in {f["id"] for f in found["findings"]}
+    found = answer_of("hosts", "--record", *write_records(tmp_path, 3, status="unknown"))
+    assert (found["verdict"], found["failing"]) == ("unknown", [])
+
+
+def test_of_two_hosts_that_differ_neither_is_called_odd(tmp_path: Path) -> None:
+    found = answer_of("hosts", "--record", *write_records(tmp_path, 2, n1={"torch": "2.10.0"}))
+    assert (found["verdict"], found["failing"]) == ("degraded", []) and found["differences"][0]["majority"] is None
+
+
+def test_a_file_that_is_no_record_is_unknown_and_hides_nothing(tmp_path: Path) -> None:
+    paths = write_records(tmp_path, 4, n0={"torch": "2.10.0"})
+    paths[3].write_text("{")
+    found = answer_of("hosts", "--record", *paths)
+    assert [*found["unread"]] == [str(paths[3])] and found["failing"] == ["n0"]
+    assert {"host-not-seen", "hosts-differ"} <= {f["id"] for f in found["findings"]}
+
+
+def test_a_page_is_written_for_records_of_several_nodes(tmp_path: Path) -> None:
+    ended = run_cli("hosts", "--record", *write_records(tmp_path, 3, n1={"torch": "2.10.0"}), "--html", tmp_path / "page.html")
+    assert ended.returncode == 3 and "--exclude=n1" in (tmp_path / "page.html").read_text()
+
+
+def test_1024_records_of_300_facts_within_ten_seconds_and_300_mb(tmp_path: Path) -> None:
+    paths = write_records(tmp_path, 1024, 280, n7={"torch": "2.10.0"})
+    code = "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c.returncode)"
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code, *CLI, "--json", "--record", *map(str, paths)], capture_output=True, text=True, timeout=120)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 3, done.stderr
+    assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < 10 and int(done.stdout) < 300 << 10
+
+
+def test_differences_leave_out_what_is_each_hosts_own(tmp_path: Path) -> None:
+    hosts = read(write_records(tmp_path, 4), lambda record: (record.status, record.reason)).answered
+    assert differences(hosts) == [] and any("uuid" in path for path in hosts[0].facts)
+
+
+# --- a real allocation
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmHosts]:
+    why = slurm_hosts.missing()
+    if why:
+        pytest.skip(why)
+    with slurm_hosts.two_hosts(tmp_path_factory.mktemp("slurm")) as hosts:
+        yield hosts
+
+
+def command(cluster: SlurmHosts, *arguments: str, python: str = sys.executable) -> list[str]:
+    return [*CLI, "--job", cluster.job, "--python", python, "--json", *arguments]
+
+
+def asked(cluster: SlurmHosts, *arguments: str, python: str = sys.executable, **env: str) -> dict[str, Any]:
+    done = subprocess.run(command(cluster, *arguments, python=python), env={**cluster.env, **env}, cwd=ROOT, capture_output=True, text=True, timeout=120,
+                          stdin=subprocess.DEVNULL)
+    found = json.loads(done.stdout or "{}")
+    assert found, done.stderr
+    jsonschema.validate(found, SCHEMA)
+    return found
+
+
+def tried(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> tuple[list[TcpPath], dict[str, str], list[str]]:
+    """TCP paths between the hosts: all of them, id -> cause of what is wrong, and the lines of the first remedy."""
+    monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+    with ask.Agents(["n1", "n2"], ask.srun(cluster.job, [sys.executable])) as agents:
+        found = ask_paths.paths(agents, 29500)
+    findings = [f for f in judge_paths.judge(found) if f.severity.value == "broken"]
+    return found, {f.id: f.cause for f in findings}, [line for f in findings for r in f.remedy for line in r.lines]
+
+
+def wrong(found: dict[str, Any]) -> dict[str, str]:
+    """id -> cause of every finding that accuses somebody or something."""
+    return {f["id"]: f["cause"] for f in found["findings"] if f["severity"] in ("broken", "warn")}
+
+
+def left(cluster: SlurmHosts) -> list[int]:
+    """Agents, warm processes and ranks of ours on both hosts."""
+    return [pid for at in (1, 2) for pid in cluster.pids(at, "sys.stdin.buffer.readline")]
+
+
+@pytest.mark.slow
+def test_two_healthy_hosts_accuse_nobody(cluster: SlurmHosts) -> None:
+    found = asked(cluster)
+    assert (wrong(found), found["failing"], found["exclude"]) == ({}, [], "")
+    assert all(p["kind"] == "passes" for p in found["paths"]) and [w["passed"] for w in found["worlds"]] == [True] * 3
+    assert {r["host"] for r in found["worlds"][-1]["ranks"]} == {"n1", "n2"} and not left(cluster)
+
+
+@pytest.mark.slow
+def test_a_name_that_is_loopback(cluster: SlurmHosts) -> None:
+    with cluster.resolves(1, "n1", "127.0.1.1"), cluster.resolves(2, "n1", "127.0.1.1"):
+        found = asked(cluster, "--no-ranks")
+    assert wrong(found)["host-name-is-loopback"] == wrong(found)["name-is-loopback"] == "rendezvous-name-resolution"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target, name", [("DROP", "tcp-dropped"), ("REJECT", "tcp-refused")])
+def test_a_blocked_rendezvous_port(target: str, name: str, cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster.rule(1, "-p", "tcp", "--dport", "29500", "-j", target):
+        paths, found, _ = tried(cluster, monkeypatch)
+    assert found == {name: "network-path-blocked"} and {p.purpose for p in paths if p.kind != "passes"} == {"rendezvous"}
+
+
+@pytest.mark.slow
+def test_dropped_data_ports(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster.rule(1, "-s", f"{cluster.net}.2", "-p", "tcp", "--dport", "30000:65535", "--syn", "-j", "DROP"):
+        paths, found, _ = tried(cluster, monkeypatch)
+    assert found == {"tcp-dropped": "network-path-blocked"} and {p.purpose for p in paths if p.kind != "passes"} == {"data"}
+
+
+@pytest.mark.slow
+def test_an_mtu_black_hole(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cluster.rule(1, "-s", f"{cluster.net}.2", "-p", "tcp", "-m", "length", "--length", "1200:65535", "-j", "DROP"):
+        _, found, lines = tried(cluster, monkeypatch)
+    assert found == {"tcp-mtu": "mtu-black-hole"} and lines[0].startswith("ping -M do -s 1472")
+
+
+@pytest.mark.slow
+def test_no_route(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.inside(2, "ip", "route", "add", "prohibit", f"{cluster.net}.1/32")
+    try:
+        _, found, _ = tried(cluster, monkeypatch)
+    finally:
+        cluster.inside(2, "ip", "route", "del", "prohibit", f"{cluster.net}.1/32")
+    assert found["tcp-no-route"] == "no-route-between-hosts"
+
+
+@pytest.mark.slow
+def test_a_wrong_interface(cluster: SlurmHosts) -> None:
+    found = asked(cluster, "--no-ranks", GLOO_SOCKET_IFNAME="lo")
+    assert wrong(found) == {"hosts-interface-wrong": "socket-interface-wrong"}
+
+
+@pytest.mark.slow
+def test_another_variable_on_one_node(cluster: SlurmHosts, tmp_path: Path) -> None:
+    script = tmp_path / "python.sh"
+    script.write_text(f'[ "$(hostname)" = n2 ] && export NCCL_IB_DISABLE=1\nexec {sys.executable} "$@"\n')
+    found = asked(cluster, "--no-ranks", python=f"sh {script}")
+    assert [*wrong(found)] == ["hosts-differ"] and [d["name"].split()[-1] for d in found["differences"]] == ["NCCL_IB_DISABLE"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault, name", [("raise@3", "host-rank-failed"), ("skip@3", "host-rank-stuck"), ("stop@2", "host-rank-stuck")])
+def test_a_rank_that_fails_or_hangs_on_one_host(fault: str, name: str, cluster: SlurmHosts) -> None:
+    found = asked(cluster, "--fault", fault, "--budget", "45s")
+    assert ([*wrong(found)], found["failing"], found["exclude"]) == ([name], ["n2"], "--exclude=n2")
+
+
+def running(cluster: SlurmHosts) -> tuple[subprocess.Popen, list[int]]:
+    """The command while a rank on n2 hangs, and our processes there: the agent, its warm process, two ranks."""
+    process = subprocess.Popen(command(cluster, "--fault", "skip@3"), env=cluster.env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)
+    cluster.until(lambda: len(cluster.pids(2, "sys.stdin.buffer.readline")) == 4, 60)
+    time.sleep(2.5)  # each host alone takes half a second; what hangs is the world over both
+    return process, sorted(cluster.pids(2, "sys.stdin.buffer.readline"))
+
+
+def answered(process: subprocess.Popen) -> dict[str, Any]:
+    return json.loads(process.communicate(timeout=60)[0])
+
+
+def seconds_until_gone(cluster: SlurmHosts, began: float) -> float:
+    cluster.until(lambda: not left(cluster), 40)
+    return time.monotonic() - began
+
+
+@pytest.mark.slow
+def test_a_killed_agent_is_no_dead_rank(cluster: SlurmHosts) -> None:
+    process, pids = running(cluster)
+    began = time.monotonic()
+    os.kill(pids[0], signal.SIGKILL)
+    found, took = answered(process), time.monotonic() - began
+    assert (wrong(found), found["failing"], [*found["worlds"][-1]["lost"]]) == ({"host-agent-lost": "node-failed"}, ["n2"], ["n2"])
+    print(f"verdict {took:.1f} s after kill -9 of the agent")
+    assert took < 10 and seconds_until_gone(cluster, began) < 30
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off_is_named_and_cleans_up_by_itself(cluster: SlurmHosts) -> None:
+    process, _ = running(cluster)
+    began = time.monotonic()
+    with cluster.cut(2):
+        found, took = answered(process), time.monotonic() - began
+        gone = seconds_until_gone(cluster, began)
+    print(f"verdict {took:.1f} s, nothing left {gone:.1f} s after the cut")
+    assert (wrong(found), found["failing"]) == ({"host-agent-lost": "node-failed"}, ["n2"]) and gone < 30
+
+
+@pytest.mark.slow
+def test_a_killed_runner_leaves_nothing(cluster: SlurmHosts) -> None:
+    process, _ = running(cluster)
+    began = time.monotonic()
+    process.kill()
+    process.communicate(timeout=10)
+    gone = seconds_until_gone(cluster, began)
+    print(f"nothing left {gone:.1f} s after kill -9 of the runner")
+    assert gone < 30
+
+
+@pytest.mark.slow
+def test_a_killed_runner_behind_a_cut_network_leaves_nothing(cluster: SlurmHosts) -> None:
+    process, _ = running(cluster)
+    with cluster.cut(2):
+        began = time.monotonic()
+        process.kill()
+        process.communicate(timeout=10)
+        gone = seconds_until_gone(cluster, began)
+    print(f"nothing left {gone:.1f} s after the cut and kill -9 of the runner")
+    assert gone < 30
+
+
+@pytest.mark.slow
+def test_a_host_without_an_agent_is_named_with_the_words_of_srun(cluster: SlurmHosts) -> None:
+    with cluster.cut(2):
+        found = asked(cluster, "--no-ranks", "--budget", "20s")
+    hosts = {h["host"]: h for h in found["hosts"]}
+    assert (hosts["n1"]["answered"], hosts["n2"]["answered"]) == (True, False) and hosts["n2"]["why"]
+    assert found["verdict"] == "unknown" and "host-not-seen" in {f["id"] for f in found["findings"]}
