@@ -249,4 +249,5 @@ def main():
         agent.leave()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -150,4 +150,5 @@ def main():
     print(json.dumps(node))
 
 
-main()
+if __name__ == "__main__":
+    main()
