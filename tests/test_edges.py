@@ -1,6 +1,7 @@
 """Every directed copy: right ones, and planted ones that arrive wrong or never."""
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def test_right_copies_of_a_rehearsal(engine: Engine) -> None:
 @pytest.mark.parametrize(("fault", "outcome"), [("corrupt@2-0", "wrong values"), ("stop@1-2", "hung")])
 def test_one_planted_copy_is_named_and_the_others_are_right(engine: Engine, fault: str, outcome: str) -> None:
     began = time.monotonic()
-    seen = ask.collect(engine, [None] * 3, 60, fault)
+    seen = ask.collect(engine, [None] * 3, 120, fault)
     where = tuple(map(int, fault[-3:].split("-")))
     assert [(ends(e), e.outcome, e.seen, e.runs) for e in seen.bad] == [(where, outcome, 2, 2)]
     assert len(seen.edges) == seen.wanted == 6
@@ -49,6 +50,7 @@ def test_one_planted_copy_is_named_and_the_others_are_right(engine: Engine, faul
 
 def test_without_two_gpus_or_time_nothing_is_copied(engine: Engine) -> None:
     assert ask.collect(engine, [0], 60).reason == "not-run"
+    assert ask.collect(engine, [*range(10)], 60).reason == "not-run"
     assert ask.collect(engine, [None, None], 1).reason == "not-run"
 
 
@@ -77,7 +79,19 @@ def test_what_bad_copies_have_in_common(bad: list[tuple[int, int]], cause: str, 
 def test_copies_that_were_seen_bad_only_once_are_likely() -> None:
     once = Edge(0, 1, "hung", True, 4, seen=1, runs=2)
     [finding] = judge.judge(Edges(2, True, [once, edge(1, 0)], 1.0, "line"))
-    assert finding.status == "likely"
+    assert (finding.status, finding.severity) == ("likely", Severity.WARN)
+
+
+def test_a_copy_that_could_not_be_tried_accuses_nobody() -> None:
+    failed = dataclasses.replace(edge(0, 1, "failed"), text="torch.OutOfMemoryError: CUDA out of memory")
+    [finding] = judge.judge(Edges(2, True, [failed, edge(1, 0)], 1.0, "line"))
+    assert (finding.id, finding.severity, finding.cause) == ("edges-not-tried", Severity.UNKNOWN, None)
+
+
+def test_where_others_were_not_tried_no_gpu_is_named() -> None:
+    hung = [edge(0, b, "hung") for b in (1, 2, 3)]
+    [finding] = judge.judge(Edges(56, True, hung, 1.0, "line"))
+    assert finding.cause == "p2p-broken-acs-iommu" and "GPU 0" not in finding.title
 
 
 def test_a_run_that_ended_early_is_no_health() -> None:

@@ -40,7 +40,8 @@ from triage_samples import DUPLICATE, SAMPLES, hung
 from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/triage.json").read_text())
-INTERNAL = {"duplicate-gpu"}  # several causes behind one message: never named itself
+# several causes behind one message: never named itself; and what a test between two hosts finds, no log
+INTERNAL = {"duplicate-gpu", "mtu-black-hole", "no-route-between-hosts"}
 
 
 def read(tmp_path: Path, text: str, context: str = "", name: str = "job.log") -> Logs:

@@ -68,7 +68,7 @@ def diagnose(
             "user"
             if brought.pids
             else f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
-            if any(map(str.strip, given))
+            if given
             else "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, "
             "a pid or an error text"
         )
@@ -89,7 +89,8 @@ def diagnose(
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
     try:
-        brought = sort(filter(str.strip, given))  # an empty variable of the shell names nothing
+        # an empty variable of the shell
+        brought = sort(given) if all(map(str.strip, given)) else answer.leave("an empty name was given")
         if brought == Brought(logs=brought.logs):
             answer.named(list(brought.logs), one=True)
         return brought, gather(

@@ -14,6 +14,7 @@ DEADLINE_S, STALL_S = 30.0, 6.0
 GPU_SIZES, CPU_SIZES = "4,1048576,67108864", "4,1048576"
 MOST_HANGS = 3  # each costs STALL_S: after so many the others are left out
 MOST_AGAIN = 4
+MOST_GPUS = 9  # a process may have eight peers of a GPU (CUDA error 711)
 
 
 def collect(
@@ -26,8 +27,8 @@ def collect(
     until = time.monotonic() + budget_s
     gpus = sorted({d for d in devices if d is not None})
     count = len(gpus or devices)
-    if count < 2:
-        return Gap("not-run", "fewer than two GPUs: nothing to copy between")
+    if not 2 <= count <= MOST_GPUS:
+        return Gap("not-run", f"copies need two to {MOST_GPUS} GPUs, and there are {count}")
     every = [f"{a}-{b}" for a in range(count) for b in range(count) if a != b]
     found: Dict[str, Edge] = {}
     lines: List[str] = []
@@ -42,14 +43,14 @@ def collect(
             + ["--sizes", GPU_SIZES if gpus else CPU_SIZES]
             + ["--only", ",".join(only)] * (only != every)
             + ["--fault", fault] * bool(fault),
-            deadline_s=min(DEADLINE_S, until - time.monotonic()),
+            deadline_s=DEADLINE_S,
             stall_s=STALL_S,
         )
         world = engine.run_all([request])[0]
         lines.append(world.shell_line)
         return _edges(world.ranks[0], gpus or [*range(count)])
 
-    while len(found) < len(every) and len(lines) <= MOST_HANGS and time.monotonic() + STALL_S < until:
+    while len(found) < len(every) and len(lines) <= MOST_HANGS and time.monotonic() + DEADLINE_S < until:
         more = run([e for e in every if e not in found])
         if isinstance(more, Gap) or not more:
             return (
@@ -58,8 +59,8 @@ def collect(
                 else Edges(len(every), bool(gpus), [*found.values()], time.monotonic() - began, lines[0])
             )
         found.update(more)
-    for name in [n for n, e in found.items() if e.outcome != RIGHT][:MOST_AGAIN]:
-        if time.monotonic() + STALL_S < until:
+    for name in [n for n, e in found.items() if e.outcome in (WRONG, HUNG)][:MOST_AGAIN]:
+        if time.monotonic() + DEADLINE_S < until:
             again = run([name])
             same = not isinstance(again, Gap) and again[name].outcome == found[name].outcome
             found[name] = dataclasses.replace(found[name], runs=2, seen=1 + same)
@@ -84,7 +85,7 @@ def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
         if wrong:
             outcome = WRONG
         elif is_open:
-            outcome = HUNG if rank.outcome in ("timed-out", "late") else FAILED
+            outcome = HUNG if rank.outcome == "timed-out" else FAILED
             text = "" if outcome == HUNG else " | ".join(rank.last_lines[-2:])
         found[name] = Edge(
             source,

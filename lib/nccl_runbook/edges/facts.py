@@ -42,4 +42,4 @@ class Edges:
 
     @property
     def bad(self) -> List[Edge]:
-        return [e for e in self.edges if e.outcome != RIGHT]
+        return [e for e in self.edges if e.outcome in (WRONG, HUNG)]

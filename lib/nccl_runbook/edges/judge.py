@@ -3,28 +3,30 @@
 from nccl_runbook.causes.causes import NOT_SEEN, causes, remedies
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Severity
-from nccl_runbook.edges.facts import WRONG, Edge, Edges
+from nccl_runbook.edges.facts import FAILED, WRONG, Edge, Edges
 
 
 def judge(edges: Edges | Gap) -> list[Finding]:
     """One finding for all bad edges, or one that says what was right; none where nothing was copied."""
     if isinstance(edges, Gap):
         return []
-    bad = edges.bad
+    bad, failed = edges.bad, [e for e in edges.edges if e.outcome == FAILED]
+    if not bad and failed:  # out of memory, say: nothing that a link does
+        return [Finding("edges-not-tried", Severity.UNKNOWN, _line(failed[0]), (_seen(edges, failed[0]),))]
     if not bad:
         return [_right(edges)] if edges.on_gpus and len(edges.edges) == edges.wanted else []
     cause = None
     if edges.on_gpus:
-        peers = [e for e in edges.edges if e.peer]
-        every_peer = len(peers) > 2 and all(e in bad for e in peers) and all(e.peer for e in bad)
+        every_peer = {*bad} == {e for e in edges.edges if e.peer}
         cause = "p2p-broken-acs-iommu" if every_peer else "gpu-or-link-fault"
-    status = "established" if all(e.seen == e.runs == 2 for e in bad) else "likely"
+    again = [e for e in bad if e.runs == 2]
+    status = "established" if again and all(e.seen == 2 for e in again) else "likely"
     return [
         Finding(
             "edge-fails",
-            Severity.BROKEN if edges.on_gpus else Severity.WARN,
-            f"{'' if edges.on_gpus else 'rehearsal on the CPU: '}{_where(bad)}: {_what(bad[0])}",
-            (*(Evidence(_line(e), f"edges.edges[{edges.edges.index(e)}]") for e in bad), NOT_SEEN),
+            Severity.BROKEN if edges.on_gpus and status == "established" else Severity.WARN,
+            f"{'' if edges.on_gpus else 'rehearsal on the CPU: '}{_where(edges)}: {_what(bad[0])}",
+            (*(_seen(edges, e) for e in bad), NOT_SEEN),
             remedies(causes().get(cause or "gpu-or-link-fault"), status),
             cause,
             status if cause else None,
@@ -32,16 +34,21 @@ def judge(edges: Edges | Gap) -> list[Finding]:
     ]
 
 
-def _where(bad: list[Edge]) -> str:
-    """The edge, the GPU that all of them share, or how many there are."""
+def _seen(edges: Edges, edge: Edge) -> Evidence:
+    return Evidence(_line(edge), f"edges.edges[{edges.edges.index(edge)}]")
+
+
+def _where(edges: Edges) -> str:
+    """The edge, the pair or the GPU that all bad edges share; only how many, where others were not tried."""
+    bad = edges.bad
     if len(bad) == 1:
         return f"copies from GPU {bad[0].source} to GPU {bad[0].target}"
     shared = set.intersection(*({e.source, e.target} for e in bad))
-    if len(shared) == 1:
-        return f"{len(bad)} directed copies of GPU {shared.pop()}"
     if len(shared) == 2:
         return "copies between GPUs {} and {}, both ways".format(*sorted(shared))
-    return f"{len(bad)} directed copies between GPUs"
+    if len(shared) == 1 and len(edges.edges) == edges.wanted:
+        return f"{len(bad)} directed copies of GPU {shared.pop()}"
+    return f"{len(bad)} of {len(edges.edges)} directed copies between GPUs that were tried"
 
 
 def _what(edge: Edge) -> str:

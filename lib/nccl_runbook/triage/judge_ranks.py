@@ -106,6 +106,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
         for r in [*logs.ranks, *_unheard(logs)]
         if waiting
         and not (r.timeouts or r.warned or r.first_error or r.ended)
+        and not (r.last and "Watchdog caught" in r.last.text)  # behind what grep put before the line
         and r.rank < (known or 1 << 20)
     ]
     if not silent or len(silent) > max(1, len(logs.ranks) // 2):
@@ -141,14 +142,14 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
 
 
 def _unheard(logs: Logs) -> list[RankLog]:
-    """Ranks without a line in the one file that holds the lines of all others, more of which wait in one
-    call."""
+    """The one rank without a line in the one file that holds the lines of all others, which wait in one
+    call. More than one may be a host of which this file knows nothing."""
     files = {file for row in logs.ranks for file in row.files}
     calls = {(work.op, work.seq) for row in logs.ranks for work in row.timeouts[:1]}
     unheard = sorted(
         {*range(max((row.rank for row in logs.ranks), default=0))} - {row.rank for row in logs.ranks}
     )
-    is_one = len(files) == len(calls) == 1 and len(unheard) < len(_waiting(logs))
+    is_one = len(files) == len(calls) == len(unheard) == 1 < len(_waiting(logs))
     return [RankLog(rank, [], []) for rank in unheard * is_one]
 
 
