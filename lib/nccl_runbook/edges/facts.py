@@ -12,8 +12,8 @@ class Edge:
 
     ``outcome``: RIGHT, WRONG, HUNG or FAILED; ``seen``: in how many of ``runs`` it ended like that;
     ``peer``: whether CUDA lets the source reach the memory of the target; ``size_bytes``: of the copy that
-    failed, else of the largest; ``wrong``: how many of its int32 values arrived wrong, the first at ``first``;
-    ``gb_per_s``: of the largest copy that was right; ``text``: the error.
+    failed, else of the largest; ``wrong``: how many of its int32 values arrived wrong, the first at
+    ``first``; ``gb_per_s``: of the largest copy that was right; ``text``: the error.
     """
 
     source: int
