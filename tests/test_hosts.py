@@ -16,10 +16,12 @@ import jsonschema
 import pytest
 import slurm_hosts
 from book_samples import run_cli
-from nccl_runbook.hosts import ask, ask_paths, judge_paths
-from nccl_runbook.hosts.facts import TcpPath
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult
+from nccl_runbook.hosts import ask, ask_paths, ask_worlds, judge as rules, judge_network, judge_paths, judge_worlds
+from nccl_runbook.hosts.facts import HostFacts, Hosts, HostWorld, TcpPath
 from nccl_runbook.hosts.judge import differences
-from nccl_runbook.hosts.read import read
+from nccl_runbook.hosts.read import flat, read
 from slurm_hosts import SlurmHosts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +54,7 @@ def answer_of(*arguments: object) -> dict[str, Any]:
 def test_records_of_several_nodes_are_compared_and_the_odd_ones_named(command: str, tmp_path: Path) -> None:
     paths = write_records(tmp_path, 5, n3={"reported": "2.27.3"})
     found = answer_of(command, "--record", *paths)
-    assert (found["verdict"], found["failing"], found["exclude"]) == ("degraded", ["n3"], "--exclude=n3")
+    assert (found["verdict"], found["failing"], found["exclude"]) == ("degraded", [], "")
     assert [(d["odd"], d["majority"]) for d in found["differences"]] == [(["n3"], "2.28.9")]
 
 
@@ -77,13 +79,13 @@ def test_a_file_that_is_no_record_is_unknown_and_hides_nothing(tmp_path: Path) -
     paths = write_records(tmp_path, 4, n0={"torch": "2.10.0"})
     paths[3].write_text("{")
     found = answer_of("hosts", "--record", *paths)
-    assert [*found["unread"]] == [str(paths[3])] and found["failing"] == ["n0"]
+    assert [*found["unread"]] == [str(paths[3])] and found["differences"][0]["odd"] == ["n0"]
     assert {"host-not-seen", "hosts-differ"} <= {f["id"] for f in found["findings"]}
 
 
 def test_a_page_is_written_for_records_of_several_nodes(tmp_path: Path) -> None:
     ended = run_cli("hosts", "--record", *write_records(tmp_path, 3, n1={"torch": "2.10.0"}), "--html", tmp_path / "page.html")
-    assert ended.returncode == 3 and "--exclude=n1" in (tmp_path / "page.html").read_text()
+    assert ended.returncode == 3 and "n1" in (tmp_path / "page.html").read_text()
 
 
 def test_1024_records_of_300_facts_within_ten_seconds_and_300_mb(tmp_path: Path) -> None:
@@ -99,6 +101,52 @@ def test_1024_records_of_300_facts_within_ten_seconds_and_300_mb(tmp_path: Path)
 def test_differences_leave_out_what_is_each_hosts_own(tmp_path: Path) -> None:
     hosts = read(write_records(tmp_path, 4), lambda record: (record.status, record.reason)).answered
     assert differences(hosts) == [] and any("uuid" in path for path in hosts[0].facts)
+
+
+def alike(*each: dict[str, Any]) -> tuple[list[tuple[str, list[str]]], dict[str, str]]:
+    """Differences as (severity, odd hosts) and id -> severity, of hosts n0, n1, ... that show these facts."""
+    hosts = [HostFacts(f"n{at}", "srun", dict(flat(facts))) for at, facts in enumerate(each)]
+    found = differences(hosts)
+    return [(d.severity, d.odd) for d in found], {f.id: f.severity.value for f in rules.judge(Hosts({h.host: h for h in hosts}), found)}
+
+
+def test_names_that_not_every_host_was_asked_for_are_no_difference() -> None:
+    assert alike(*({"network": {"mtu": 1, "names": {n: ["10.0.0.1"] for n in (f"n{at}", "n0")}}} for at in range(4))) == ([], {"hosts-alike": "ok"})
+
+
+def test_a_host_whose_probe_fails_differs_and_gaps_everywhere_are_not_compared() -> None:
+    gpus, gap = [{"name": "H200"}] * 2, Gap("failed", "Unknown Error")
+    assert ("warn", ["n2"]) in alike(*[{"network": {"gpus": gpus}}] * 2, {"network": {"gpus": gap}}, {"network": {"gpus": gpus}})[0]
+    assert alike(*[{"network": {"gpus": gap}}] * 3) == ([], {"hosts-not-compared": "unknown"})
+    assert alike({"a": "1"}, {"b": "1"})[1] == {"hosts-not-compared": "unknown"}
+
+
+@pytest.mark.parametrize("facts", [{"environment": {"roles": [{"reported": "{}"}]}}, {"network": {"interfaces": {"eth0": {"mtu": "{}", "address": "10.0.0.1"}}}}])
+def test_three_values_on_three_hosts_are_a_difference(facts: dict[str, Any]) -> None:
+    assert alike(*(json.loads(json.dumps(facts).replace("{}", v)) for v in "123"))[0] == [("warn", ["n0", "n1", "n2"])]
+
+
+@pytest.mark.parametrize("facts, other", [
+    ({"network": {"interfaces": {"veth1": {"mtu": "1", "state": "up"}}}}, {"network": {"interfaces": {"eth0": {"address": ""}}}}),
+    ({"network": {"interfaces": {"eth1": {"state": "up", "address": ""}}}}, {"network": {"interfaces": {"eth1": {"state": "down", "address": ""}}}}),
+    ({"network": {"hcas": {"mlx5_0/1": {"gids": ["a"]}}}}, {"network": {"hcas": {"mlx5_0/1": {"gids": ["a", "b"]}}}}),
+    ({"gpus": {"nvml": {"gpus": [{"ecc": {"corrected_volatile": 0}}]}}}, {"gpus": {"nvml": {"gpus": [{"ecc": {"corrected_volatile": 1}}]}}}),
+    ({"environment": {"roles": [{"variables": {"CUDA_VISIBLE_DEVICES": "0"}}]}}, {"environment": {"roles": [{"variables": {"CUDA_VISIBLE_DEVICES": "1"}}]}}),
+    ({"environment": {"roles": [{"name": "a", "torch": "1"}, {"name": "b", "torch": "2"}]}}, {"environment": {"roles": [{"name": "b", "torch": "2"}, {"name": "a", "torch": "1"}]}}),
+])
+def test_what_is_no_fault_is_a_note_at_most(facts: dict[str, Any], other: dict[str, Any]) -> None:
+    assert "warn" not in [severity for severity, _ in alike(facts, other, facts)[0]]
+
+
+def test_only_the_name_below_host_is_each_hosts_own() -> None:
+    assert alike(*({"environment": {"host": {"name": f"n{at}", "iommu": "on" if at == 1 else "off"}}} for at in range(3)))[0] == [("note", ["n1"])]
+
+
+@pytest.mark.parametrize("name, value, wrong", [("NCCL", "bond0.42", False), ("NCCL", "", False), ("NCCL", "=bond0.42", False), ("NCCL", "bond", False), ("NCCL", "=bond", True),
+                                                ("NCCL", "^lo", False), ("NCCL", "^lo,bond", True), ("NCCL", "x,bond", False), ("GLOO", "", False), ("GLOO", "eth0", True)])
+def test_values_of_socket_ifname(name: str, value: str, wrong: bool) -> None:
+    facts = {"network": {"interfaces": {"bond0.42": {"mtu": "9000"}, "lo": {"mtu": "65536"}}}, "environment": {"roles": [{"variables": {f"{name}_SOCKET_IFNAME": value}}]}}
+    assert bool(judge_network.judge([HostFacts(h, "srun", dict(flat(facts))) for h in ("n0", "n1")])) is wrong
 
 
 # --- a real allocation

@@ -37,8 +37,11 @@ def _listed(value: list[Any], path: str) -> Iterator[tuple[str, str | Gap]]:
         yield path, sys.intern(", ".join(sorted(map(str, value)))[:MOST_CHARACTERS])
         return
     yield f"{path}.count", str(len(value))
+    # roles have no order
+    roles = [p["name"] for p in value if isinstance(p, dict) and p.get("name")] * path.endswith("roles")
     for number, part in enumerate(value):
         name = part.get("path") if isinstance(part, dict) else None
+        number = roles[number] if len({*roles}) == len(value) else number
         yield from flat(part, f"{path}.{str(name).replace('.', '_')}" if name else f"{path}[{number}]")
 
 

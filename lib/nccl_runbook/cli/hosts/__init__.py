@@ -22,6 +22,7 @@ from nccl_runbook.hosts import (
     ask_paths as paths,
     ask_worlds as worlds,
     judge as rules,
+    judge_network,
     judge_paths,
     judge_worlds,
     read,
@@ -162,7 +163,7 @@ def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
     findings = worst_first(judge(seen, found))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    failing = failing_hosts(seen, found)
+    failing = failing_hosts(seen)
     said = (
         document(seen, found, findings, verdict, code) if json else text(seen, found, findings, verdict, code)
     )
@@ -183,18 +184,22 @@ def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
 
 def judge(seen: Hosts, found: list[Difference]) -> list[Finding]:
     """Findings of facts, of paths and of worlds."""
-    return [*rules.judge(seen, found), *judge_paths.judge(seen.paths), *judge_worlds.judge(seen.worlds)]
+    return [
+        *rules.judge(seen, found),
+        *judge_network.judge(seen.answered),
+        *judge_paths.judge(seen.paths),
+        *judge_worlds.judge(seen.worlds),
+    ]
 
 
-def failing_hosts(seen: Hosts, found: list[Difference]) -> list[str]:
-    """Hosts to leave out of the next run."""
+def failing_hosts(seen: Hosts) -> list[str]:
+    """Hosts to leave out of the next run: a mere difference is no reason."""
     return list(
         dict.fromkeys(
             [
                 *judge_worlds.failing(seen.worlds),
                 *rules.broken_hosts(seen),
                 *judge_paths.failing(seen.paths),
-                *rules.odd_hosts(found),
             ]
         )
     )
@@ -208,7 +213,7 @@ def text(seen: Hosts, found: list[Difference], findings: list[Finding], verdict:
     """The answer for a terminal."""
     from nccl_runbook.report.tables import finding_text
 
-    failing = failing_hosts(seen, found)
+    failing = failing_hosts(seen)
     return "\n\n".join(
         [
             *map(finding_text, findings),
@@ -232,7 +237,7 @@ def document(
     seen: Hosts, found: list[Difference], findings: list[Finding], verdict: str, code: int
 ) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hosts.json."""
-    failing = failing_hosts(seen, found)
+    failing = failing_hosts(seen)
     return {
         "schema": "nccl-runbook/hosts/1",
         "verdict": verdict,
