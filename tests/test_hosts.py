@@ -149,6 +149,75 @@ def test_values_of_socket_ifname(name: str, value: str, wrong: bool) -> None:
     assert bool(judge_network.judge([HostFacts(h, "srun", dict(flat(facts))) for h in ("n0", "n1")])) is wrong
 
 
+def events(finished: int, began: int = 0) -> list[dict[str, Any]]:
+    done = [e for n in range(finished) for e in ({"event": "begin", "what": f"op{n}"}, {"event": "op", "op": f"op{n}"})]
+    return [{"event": "begin", "what": "init"}, {"event": "init"}, *done, *[{"event": "begin", "what": f"op{finished}"}] * began]
+
+
+def error(text: str) -> list[dict[str, Any]]:
+    return [*events(0), {"event": "error", "type": "RuntimeError", "text": text}]
+
+
+def judged(hosts: list[str], *ranks: RankResult) -> tuple[list[str], list[str]]:
+    """ids of the findings of one world, and the hosts that it accuses."""
+    worlds = [HostWorld("test", hosts, list(ranks), 1.0, "nccl")]
+    return [f.id for f in judge_worlds.judge(worlds)], [*judge_worlds.failing(worlds)]
+
+
+INFO = ["n2:1:2 [0] NCCL INFO Connected all rings", "n2:1:2 [0] NCCL INFO via NET/Socket/0"]
+
+
+@pytest.mark.parametrize("second", [RankResult(1, "signalled", 11, events=events(1, 1), last_lines=INFO),
+                                    RankResult(1, "exited", 1, events=error("CUDA error: uncorrectable ECC error encountered"), last_lines=INFO)])
+def test_a_rank_that_died_by_itself_is_not_freed_by_lines_of_nccl(second: RankResult) -> None:
+    first = RankResult(0, "exited", 1, events=error("NCCL error: remote process exited or there was a network error"))
+    assert judged(["n1", "n2"], first, second) == (["host-rank-failed"], ["n2"])
+
+
+def test_a_rank_is_behind_only_if_another_finished_what_it_never_began() -> None:
+    waits = RankResult(1, "timed-out", None, events=events(1, 1))
+    assert judged(["n1", "n2"], RankResult(0, "exited", 0, events=events(2)), waits)[1] == []
+    assert judged(["n1", "n2"], RankResult(0, "timed-out", None, events=events(2)), RankResult(1, "timed-out", None, events=events(1)))[1] == ["n2"]
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory. Tried", "CUDA error: invalid device ordinal", "CUDA-capable device(s) is/are busy or unavailable"])
+def test_a_gpu_that_somebody_uses_accuses_no_host(text: str) -> None:
+    assert judged(["n1", "n1"], RankResult(0, "exited", 0), RankResult(1, "exited", 1, events=error(text))) == (["hosts-world-unclear"], [])
+
+
+class FakeAgents:
+    """Hosts that answer and cannot run a world."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.agents = {h: type("A", (), {"host": h, "why_gone": "", "is_warm": True})() for h in hosts}
+        self.here = [*self.agents.values()]
+
+    def left(self, seconds: float) -> float:
+        return 0.0
+
+
+def test_a_world_without_its_time_is_not_started_and_a_host_without_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = ask_worlds.Worlds(FakeAgents("n1", "n2"), {})
+    monkeypatch.setattr(over, "warm", lambda: {"n3": Gap("failed", "no torch")})
+    found = ask_worlds.ladder(over, 5.0)
+    assert {w.hosts[0] for w in found if w.not_run} == {"n1", "n2", "n3"} and judge_worlds.failing(found) == {}
+    assert {(f.id, f.severity.value) for f in judge_worlds.judge(found)} == {("hosts-world-not-run", "unknown")}
+
+
+def test_an_agent_that_is_lost_before_the_facts_is_a_gap() -> None:
+    with ask.Agents(["h1", "h2"], lambda host: [sys.executable]) as agents:
+        agents.agents["h2"].lose("gone")
+        found = ask.facts(agents, "{}", lambda said: {})
+    assert isinstance(found["h1"], HostFacts) and isinstance(found["h2"], Gap)
+
+
+@pytest.mark.parametrize("port, python", [("99999", "python3"), ("abc", "python3"), ("", "'x")])
+def test_a_port_or_a_prefix_that_is_none_is_wrong_usage(port: str, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", port)
+    ended = run_cli("hosts", "--python", python)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+
+
 # --- a real allocation
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,9 @@ class Path:
         return {"kind": kind, "detail": detail, "seconds": round(time.monotonic() - began, 3), **self.seen}
 
     def walked(self):
-        family, _, _, _, address = socket.getaddrinfo(self.name, self.port, 0, socket.SOCK_STREAM)[0]
+        # the listener is IPv4, and so are the addresses that node.py shows
+        rows = socket.getaddrinfo(self.name, self.port, socket.AF_INET, socket.SOCK_STREAM)
+        family, _, _, _, address = rows[0]
         self.seen["address"] = address[0]
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.settimeout(self.wait_s)
