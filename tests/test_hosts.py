@@ -1,10 +1,12 @@
 """Hosts compared from records, and in a real Slurm allocation over two hosts: what each fault is called, and that nobody else is accused."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -216,6 +218,23 @@ def test_a_port_or_a_prefix_that_is_none_is_wrong_usage(port: str, python: str, 
     monkeypatch.setenv("MASTER_PORT", port)
     ended = run_cli("hosts", "--python", python)
     assert ended.returncode == 2 and "Traceback" not in ended.stderr
+
+
+def test_the_agent_answers_nobody_without_the_token_and_bounds_what_it_reads() -> None:
+    with ask.Agents(["localhost", "127.0.0.1"], lambda host: [sys.executable]) as agents:
+        assert {p.kind for p in ask_paths.paths(agents, 0)} == {"passes"}
+        said = agents.ask({"localhost": {"do": "listen", "ports": [0], "token": "secret"}}, 5.0)["localhost"]
+        address = ("127.0.0.1", said["ports"]["0"])
+        for sent in (b"1\nx", b"secret\n-1\n", b"secret\n9999999\n", b"secret\n" + b"1" * 64):
+            with socket.create_connection(address, 5.0) as stranger:
+                stranger.sendall(sent)
+                with contextlib.suppress(ConnectionResetError):
+                    assert stranger.recv(99) == b""
+        with socket.create_connection(address, 5.0) as known:
+            known.sendall(b"secret\n1\nx")
+            assert known.recv(99)
+            agents.ask({"localhost": {"do": "hush"}}, 5.0)
+            assert known.recv(99) in (b"", b"x")
 
 
 # --- a real allocation
