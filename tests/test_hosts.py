@@ -237,6 +237,26 @@ def test_the_agent_answers_nobody_without_the_token_and_bounds_what_it_reads() -
             assert known.recv(99) in (b"", b"x")
 
 
+def records(folder: Path, *each: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
+    """The answer for unjudged records: (host, status, facts)."""
+    for at, (host, status, facts) in enumerate(each):
+        record = {"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": status, "reason": "", "started": f"202{9 - at}-01-01T00:00:00Z", "judged": {"host": host}, "facts": facts}
+        (folder / f"{at}.json").write_text(json.dumps(record))
+    return answer_of("hosts", "--record", *sorted(folder.glob("*.json")))
+
+
+def test_unjudged_records_are_not_healthy_by_themselves(tmp_path: Path) -> None:
+    gap = {"ladder": {"reason": "failed", "detail": "x"}}
+    assert records(tmp_path, ("n1", "unknown", gap), ("n2", "unknown", gap))["verdict"] == "unknown"
+    edge = {"edges": {"edges": [{"source": 0, "outcome": "wrong values"}]}}
+    assert records(tmp_path, ("n1", "unknown", edge), ("n2", "unknown", edge))["verdict"] == "broken"
+
+
+def test_two_machines_of_one_name_are_both_kept(tmp_path: Path) -> None:
+    found = records(tmp_path, ("localhost", "ok", {"a": "1"}), ("localhost", "broken", {"a": "1"}), ("n3", "ok", {"a": "1"}))
+    assert len(found["hosts"]) == 3 and found["verdict"] == "broken"
+
+
 # --- a real allocation
 
 @pytest.fixture(scope="module")

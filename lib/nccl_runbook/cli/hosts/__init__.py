@@ -145,7 +145,7 @@ def _judged(record: Record) -> tuple[str, str]:
         return (
             ("broken", f"the test {worlds_failed[0].partition('.')[2]} failed")
             if worlds_failed
-            else ("ok", "")
+            else read.unjudged(record)
         )
     try:
         machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "no gpus in the record")))

@@ -25,7 +25,7 @@ LEASE_S = (
 )
 POLL_S = 0.5
 LARGE_BYTES = 1 << 20  # far more than one segment, and than a socket's first window
-LINE_BYTES, MOST_CONNECTIONS = 64, 2048  # every host of a large job connects to the first one
+LINE_BYTES, MOST_CONNECTIONS = 64, 64
 PR_SET_PDEATHSIG = 1
 UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EINVAL, errno.EPERM)
 
@@ -87,13 +87,12 @@ class Path:
 def serve(listener, token, accepted):
     """Answer each connection in a thread: the token, then as many bytes as came."""
     while True:
+        while len(accepted) >= MOST_CONNECTIONS:
+            time.sleep(0.01)  # the others wait in the backlog
         try:
             connection, _ = listener.accept()
         except OSError:  # the listener was closed: this port's test is over
             return
-        if len(accepted) >= MOST_CONNECTIONS:
-            connection.close()
-            continue
         accepted.append(connection)
         threading.Thread(target=echo, args=(connection, token, accepted), daemon=True).start()
 
@@ -101,10 +100,11 @@ def serve(listener, token, accepted):
 def echo(connection, token, accepted):
     """Only to whoever says the token first; lines and sizes are bounded, as anyone can connect."""
     with connection:
-        connection.settimeout(30.0)
+        connection.settimeout(3.0)  # a stranger keeps nobody waiting
         stream = connection.makefile("rb")
         try:
             known = stream.readline(LINE_BYTES).decode().strip() == token
+            connection.settimeout(30.0)
             for line in iter(lambda: stream.readline(LINE_BYTES) if known else b"", b""):
                 size = int(line)
                 if not line.endswith(b"\n") or not 0 <= size <= LARGE_BYTES:
