@@ -20,7 +20,15 @@ import slurm_hosts
 from book_samples import run_cli
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import RankResult
-from nccl_runbook.hosts import ask, ask_paths, ask_worlds, judge as rules, judge_network, judge_paths, judge_worlds
+from nccl_runbook.hosts import (
+    ask,
+    ask_paths,
+    ask_worlds,
+    judge as rules,
+    judge_network,
+    judge_paths,
+    judge_worlds,
+)
 from nccl_runbook.hosts.facts import HostFacts, Hosts, HostWorld, TcpPath
 from nccl_runbook.hosts.judge import differences
 from nccl_runbook.hosts.read import flat, read
