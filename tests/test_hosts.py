@@ -1,10 +1,12 @@
 """Hosts compared from records, and in a real Slurm allocation over two hosts: what each fault is called, and that nobody else is accused."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,10 +18,20 @@ import jsonschema
 import pytest
 import slurm_hosts
 from book_samples import run_cli
-from nccl_runbook.hosts import ask, ask_paths, judge_paths
-from nccl_runbook.hosts.facts import TcpPath
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts_world import RankResult
+from nccl_runbook.hosts import (
+    ask,
+    ask_paths,
+    ask_worlds,
+    judge as rules,
+    judge_network,
+    judge_paths,
+    judge_worlds,
+)
+from nccl_runbook.hosts.facts import HostFacts, Hosts, HostWorld, TcpPath
 from nccl_runbook.hosts.judge import differences
-from nccl_runbook.hosts.read import read
+from nccl_runbook.hosts.read import flat, read
 from slurm_hosts import SlurmHosts
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +64,7 @@ def answer_of(*arguments: object) -> dict[str, Any]:
 def test_records_of_several_nodes_are_compared_and_the_odd_ones_named(command: str, tmp_path: Path) -> None:
     paths = write_records(tmp_path, 5, n3={"reported": "2.27.3"})
     found = answer_of(command, "--record", *paths)
-    assert (found["verdict"], found["failing"], found["exclude"]) == ("degraded", ["n3"], "--exclude=n3")
+    assert (found["verdict"], found["failing"], found["exclude"]) == ("degraded", [], "")
     assert [(d["odd"], d["majority"]) for d in found["differences"]] == [(["n3"], "2.28.9")]
 
 
@@ -77,13 +89,13 @@ def test_a_file_that_is_no_record_is_unknown_and_hides_nothing(tmp_path: Path) -
     paths = write_records(tmp_path, 4, n0={"torch": "2.10.0"})
     paths[3].write_text("{")
     found = answer_of("hosts", "--record", *paths)
-    assert [*found["unread"]] == [str(paths[3])] and found["failing"] == ["n0"]
+    assert [*found["unread"]] == [str(paths[3])] and found["differences"][0]["odd"] == ["n0"]
     assert {"host-not-seen", "hosts-differ"} <= {f["id"] for f in found["findings"]}
 
 
 def test_a_page_is_written_for_records_of_several_nodes(tmp_path: Path) -> None:
     ended = run_cli("hosts", "--record", *write_records(tmp_path, 3, n1={"torch": "2.10.0"}), "--html", tmp_path / "page.html")
-    assert ended.returncode == 3 and "--exclude=n1" in (tmp_path / "page.html").read_text()
+    assert ended.returncode == 3 and "n1" in (tmp_path / "page.html").read_text()
 
 
 def test_1024_records_of_300_facts_within_ten_seconds_and_300_mb(tmp_path: Path) -> None:
@@ -99,6 +111,158 @@ def test_1024_records_of_300_facts_within_ten_seconds_and_300_mb(tmp_path: Path)
 def test_differences_leave_out_what_is_each_hosts_own(tmp_path: Path) -> None:
     hosts = read(write_records(tmp_path, 4), lambda record: (record.status, record.reason)).answered
     assert differences(hosts) == [] and any("uuid" in path for path in hosts[0].facts)
+
+
+def alike(*each: dict[str, Any]) -> tuple[list[tuple[str, list[str]]], dict[str, str]]:
+    """Differences as (severity, odd hosts) and id -> severity, of hosts n0, n1, ... that show these facts."""
+    hosts = [HostFacts(f"n{at}", "srun", dict(flat(facts))) for at, facts in enumerate(each)]
+    found = differences(hosts)
+    return [(d.severity, d.odd) for d in found], {f.id: f.severity.value for f in rules.judge(Hosts({h.host: h for h in hosts}), found)}
+
+
+def test_names_that_not_every_host_was_asked_for_are_no_difference() -> None:
+    assert alike(*({"network": {"mtu": 1, "names": {n: ["10.0.0.1"] for n in (f"n{at}", "n0")}}} for at in range(4))) == ([], {"hosts-alike": "ok"})
+
+
+def test_a_host_whose_probe_fails_differs_and_gaps_everywhere_are_not_compared() -> None:
+    gpus, gap = [{"name": "H200"}] * 2, Gap("failed", "Unknown Error")
+    assert ("warn", ["n2"]) in alike(*[{"network": {"gpus": gpus}}] * 2, {"network": {"gpus": gap}}, {"network": {"gpus": gpus}})[0]
+    assert alike(*[{"network": {"gpus": gap}}] * 3) == ([], {"hosts-not-compared": "unknown"})
+    assert alike({"a": "1"}, {"b": "1"})[1] == {"hosts-not-compared": "unknown"}
+
+
+@pytest.mark.parametrize("facts", [{"environment": {"roles": [{"reported": "{}"}]}}, {"network": {"interfaces": {"eth0": {"mtu": "{}", "address": "10.0.0.1"}}}}])
+def test_three_values_on_three_hosts_are_a_difference(facts: dict[str, Any]) -> None:
+    assert alike(*(json.loads(json.dumps(facts).replace("{}", v)) for v in "123"))[0] == [("warn", ["n0", "n1", "n2"])]
+
+
+@pytest.mark.parametrize("facts, other", [
+    ({"network": {"interfaces": {"veth1": {"mtu": "1", "state": "up"}}}}, {"network": {"interfaces": {"eth0": {"address": ""}}}}),
+    ({"network": {"interfaces": {"eth1": {"state": "up", "address": ""}}}}, {"network": {"interfaces": {"eth1": {"state": "down", "address": ""}}}}),
+    ({"network": {"hcas": {"mlx5_0/1": {"gids": ["a"]}}}}, {"network": {"hcas": {"mlx5_0/1": {"gids": ["a", "b"]}}}}),
+    ({"gpus": {"nvml": {"gpus": [{"ecc": {"corrected_volatile": 0}}]}}}, {"gpus": {"nvml": {"gpus": [{"ecc": {"corrected_volatile": 1}}]}}}),
+    ({"environment": {"roles": [{"variables": {"CUDA_VISIBLE_DEVICES": "0"}}]}}, {"environment": {"roles": [{"variables": {"CUDA_VISIBLE_DEVICES": "1"}}]}}),
+    ({"environment": {"roles": [{"name": "a", "torch": "1"}, {"name": "b", "torch": "2"}]}}, {"environment": {"roles": [{"name": "b", "torch": "2"}, {"name": "a", "torch": "1"}]}}),
+])
+def test_what_is_no_fault_is_a_note_at_most(facts: dict[str, Any], other: dict[str, Any]) -> None:
+    assert "warn" not in [severity for severity, _ in alike(facts, other, facts)[0]]
+
+
+def test_only_the_name_below_host_is_each_hosts_own() -> None:
+    assert alike(*({"environment": {"host": {"name": f"n{at}", "iommu": "on" if at == 1 else "off"}}} for at in range(3)))[0] == [("note", ["n1"])]
+
+
+@pytest.mark.parametrize("name, value, wrong", [("NCCL", "bond0.42", False), ("NCCL", "", False), ("NCCL", "=bond0.42", False), ("NCCL", "bond", False), ("NCCL", "=bond", True),
+                                                ("NCCL", "^lo", False), ("NCCL", "^lo,bond", True), ("NCCL", "x,bond", False), ("GLOO", "", False), ("GLOO", "eth0", True)])
+def test_values_of_socket_ifname(name: str, value: str, wrong: bool) -> None:
+    facts = {"network": {"interfaces": {"bond0.42": {"mtu": "9000"}, "lo": {"mtu": "65536"}}}, "environment": {"roles": [{"variables": {f"{name}_SOCKET_IFNAME": value}}]}}
+    assert bool(judge_network.judge([HostFacts(h, "srun", dict(flat(facts))) for h in ("n0", "n1")])) is wrong
+
+
+def events(finished: int, began: int = 0) -> list[dict[str, Any]]:
+    done = [e for n in range(finished) for e in ({"event": "begin", "what": f"op{n}"}, {"event": "op", "op": f"op{n}"})]
+    return [{"event": "begin", "what": "init"}, {"event": "init"}, *done, *[{"event": "begin", "what": f"op{finished}"}] * began]
+
+
+def error(text: str) -> list[dict[str, Any]]:
+    return [*events(0), {"event": "error", "type": "RuntimeError", "text": text}]
+
+
+def judged(hosts: list[str], *ranks: RankResult) -> tuple[list[str], list[str]]:
+    """ids of the findings of one world, and the hosts that it accuses."""
+    worlds = [HostWorld("test", hosts, list(ranks), 1.0, "nccl")]
+    return [f.id for f in judge_worlds.judge(worlds)], [*judge_worlds.failing(worlds)]
+
+
+INFO = ["n2:1:2 [0] NCCL INFO Connected all rings", "n2:1:2 [0] NCCL INFO via NET/Socket/0"]
+
+
+@pytest.mark.parametrize("second", [RankResult(1, "signalled", 11, events=events(1, 1), last_lines=INFO),
+                                    RankResult(1, "exited", 1, events=error("CUDA error: uncorrectable ECC error encountered"), last_lines=INFO)])
+def test_a_rank_that_died_by_itself_is_not_freed_by_lines_of_nccl(second: RankResult) -> None:
+    first = RankResult(0, "exited", 1, events=error("NCCL error: remote process exited or there was a network error"))
+    assert judged(["n1", "n2"], first, second) == (["host-rank-failed"], ["n2"])
+
+
+def test_a_rank_is_behind_only_if_another_finished_what_it_never_began() -> None:
+    waits = RankResult(1, "timed-out", None, events=events(1, 1))
+    assert judged(["n1", "n2"], RankResult(0, "exited", 0, events=events(2)), waits)[1] == []
+    assert judged(["n1", "n2"], RankResult(0, "timed-out", None, events=events(2)), RankResult(1, "timed-out", None, events=events(1)))[1] == ["n2"]
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory. Tried", "CUDA error: invalid device ordinal", "CUDA-capable device(s) is/are busy or unavailable"])
+def test_a_gpu_that_somebody_uses_accuses_no_host(text: str) -> None:
+    assert judged(["n1", "n1"], RankResult(0, "exited", 0), RankResult(1, "exited", 1, events=error(text))) == (["hosts-world-unclear"], [])
+
+
+class FakeAgents:
+    """Hosts that answer and cannot run a world."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.agents = {h: type("A", (), {"host": h, "why_gone": "", "is_warm": True})() for h in hosts}
+        self.here = [*self.agents.values()]
+
+    def left(self, seconds: float) -> float:
+        return 0.0
+
+
+def test_a_world_without_its_time_is_not_started_and_a_host_without_torch_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = ask_worlds.Worlds(FakeAgents("n1", "n2"), {})
+    monkeypatch.setattr(over, "warm", lambda: {"n3": Gap("failed", "no torch")})
+    found = ask_worlds.ladder(over, 5.0)
+    assert {w.hosts[0] for w in found if w.not_run} == {"n1", "n2", "n3"} and judge_worlds.failing(found) == {}
+    assert {(f.id, f.severity.value) for f in judge_worlds.judge(found)} == {("hosts-world-not-run", "unknown")}
+
+
+def test_an_agent_that_is_lost_before_the_facts_is_a_gap() -> None:
+    with ask.Agents(["h1", "h2"], lambda host: [sys.executable]) as agents:
+        agents.agents["h2"].lose("gone")
+        found = ask.facts(agents, "{}", lambda said: {})
+    assert isinstance(found["h1"], HostFacts) and isinstance(found["h2"], Gap)
+
+
+@pytest.mark.parametrize("port, python", [("99999", "python3"), ("abc", "python3"), ("", "'x")])
+def test_a_port_or_a_prefix_that_is_none_is_wrong_usage(port: str, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", port)
+    ended = run_cli("hosts", "--python", python)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+
+
+def test_the_agent_answers_nobody_without_the_token_and_bounds_what_it_reads() -> None:
+    with ask.Agents(["localhost", "127.0.0.1"], lambda host: [sys.executable]) as agents:
+        assert {p.kind for p in ask_paths.paths(agents, 0)} == {"passes"}
+        said = agents.ask({"localhost": {"do": "listen", "ports": [0], "token": "secret"}}, 5.0)["localhost"]
+        address = ("127.0.0.1", said["ports"]["0"])
+        for sent in (b"1\nx", b"secret\n-1\n", b"secret\n9999999\n", b"secret\n" + b"1" * 64):
+            with socket.create_connection(address, 5.0) as stranger:
+                stranger.sendall(sent)
+                with contextlib.suppress(ConnectionResetError):
+                    assert stranger.recv(99) == b""
+        with socket.create_connection(address, 5.0) as known:
+            known.sendall(b"secret\n1\nx")
+            assert known.recv(99)
+            agents.ask({"localhost": {"do": "hush"}}, 5.0)
+            assert known.recv(99) in (b"", b"x")
+
+
+def records(folder: Path, *each: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
+    """The answer for unjudged records: (host, status, facts)."""
+    for at, (host, status, facts) in enumerate(each):
+        record = {"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": status, "reason": "", "started": f"202{9 - at}-01-01T00:00:00Z", "judged": {"host": host}, "facts": facts}
+        (folder / f"{at}.json").write_text(json.dumps(record))
+    return answer_of("hosts", "--record", *sorted(folder.glob("*.json")))
+
+
+def test_unjudged_records_are_not_healthy_by_themselves(tmp_path: Path) -> None:
+    gap = {"ladder": {"reason": "failed", "detail": "x"}}
+    assert records(tmp_path, ("n1", "unknown", gap), ("n2", "unknown", gap))["verdict"] == "unknown"
+    edge = {"edges": {"edges": [{"source": 0, "outcome": "wrong values"}]}}
+    assert records(tmp_path, ("n1", "unknown", edge), ("n2", "unknown", edge))["verdict"] == "broken"
+
+
+def test_two_machines_of_one_name_are_both_kept(tmp_path: Path) -> None:
+    found = records(tmp_path, ("localhost", "ok", {"a": "1"}), ("localhost", "broken", {"a": "1"}), ("n3", "ok", {"a": "1"}))
+    assert len(found["hosts"]) == 3 and found["verdict"] == "broken"
 
 
 # --- a real allocation

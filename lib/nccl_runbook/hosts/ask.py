@@ -168,8 +168,11 @@ class Agents(contextlib.AbstractContextManager):
         return {h: self.agents[h].answer(number, until - time.monotonic()) for h, number in begun.items()}
 
     def _renew(self) -> None:
+        before = time.monotonic()
         while not self._closed.wait(LEASE_EVERY_S):
+            late, before = time.monotonic() - before > 2 * LEASE_EVERY_S, time.monotonic()
             for agent in list(self.agents.values()):
+                agent.heard = before if late else agent.heard  # this process stood still, not the host
                 agent.renew()
 
     def close(self, *_: Any) -> None:
@@ -212,7 +215,9 @@ def facts(
         seen[host].update(of_environment(said) if isinstance(said, dict) else {"environment": said})
     answers = {h: HostFacts(h, "srun", dict(_flat(seen[h]))) for h in seen}
     known = {**answers, **gaps, **agents.missing}  # an agent that went meanwhile is among the gaps, with why
-    return {h: known[h] for h in order}
+    return {
+        h: known[h] if h in known else Gap("failed", agents.agents[h].why_gone or "no answer") for h in order
+    }
 
 
 def _flat(seen: dict[str, Any]) -> Iterator[tuple[str, str | Gap]]:

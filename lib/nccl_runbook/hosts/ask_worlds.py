@@ -66,12 +66,15 @@ class Worlds:
         }
         where = [h for h in hosts for _ in range(counts[h])]
         world, began = next(self._numbers), time.monotonic()
-        deadline_s = self.agents.left(deadline_s)
+        if self.agents.left(deadline_s) < deadline_s:
+            why = f"the budget has no {deadline_s:.0f} s left for it"
+            return HostWorld(name, list(hosts), [], 0.0, backend, not_run=why)
         ranks = {n: RankResult(n, "late") for n in range(len(where))}
         lost = {h: self.agents.agents[h].why_gone for h in hosts if self.agents.agents[h].why_gone}
         meeting = self._free_port(hosts[0])
-        if isinstance(meeting, Gap):
-            lost.setdefault(hosts[0], str(meeting))
+        lost.update({h: self.agents.agents[h].why_gone for h in hosts if self.agents.agents[h].why_gone})
+        if isinstance(meeting, Gap) and not lost:
+            return HostWorld(name, list(hosts), [], 0.0, backend, not_run=str(meeting))
         if lost:
             return self._ended(name, where, ranks, began, backend, lost)
         first = 0
@@ -201,7 +204,11 @@ def ladder(worlds: Worlds, deadline_s: float, fault: str = "") -> list[HostWorld
     hosts = [a.host for a in worlds.agents.here if a.is_warm]
     if not hosts:
         return next(iter(cold.values()), Gap("not-run", "no host answers"))
-    done = [worlds.run(f"{h} alone", [h], deadline_s, fault) for h in hosts]
+    done = [
+        HostWorld(f"{h} alone", [h], [], 0.0, worlds.backend([h]), not_run=str(why))
+        for h, why in cold.items()
+    ]
+    done += [worlds.run(f"{h} alone", [h], deadline_s, fault) for h in hosts]
     good = [w.hosts[0] for w in done if w.passed]
     if len(good) > 1:
         done.append(worlds.run("all hosts", good, deadline_s, fault))

@@ -28,6 +28,7 @@ class Difference:
     paths: list[str]
     values: dict[str, list[str]]
     odd: list[str]
+    severity: str = "note"
 
     @property
     def majority(self) -> str:
@@ -58,7 +59,7 @@ class TcpPath:
 @dataclasses.dataclass(frozen=True)
 class HostWorld:
     """Ranks over hosts: ``ranks[i]`` ran on ``hosts[i]``. ``lost``: hosts whose agent ended or fell silent
-    meanwhile -> why."""
+    meanwhile -> why. ``not_run``: why no rank was started, "" if they were."""
 
     name: str
     hosts: list[str]
@@ -66,10 +67,15 @@ class HostWorld:
     wall_s: float
     backend: str
     lost: dict[str, str] = dataclasses.field(default_factory=dict)
+    not_run: str = ""
 
     @property
     def passed(self) -> bool:
-        return not self.lost and all(r.outcome == "exited" and r.code == 0 for r in self.ranks)
+        return (
+            not self.lost
+            and not self.not_run
+            and all(r.outcome == "exited" and r.code == 0 for r in self.ranks)
+        )
 
     def last_begun(self, rank: RankResult) -> str:
         """What the rank began last: "init", "all_reduce", or "" if it never reported."""

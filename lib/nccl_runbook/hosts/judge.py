@@ -29,7 +29,7 @@ def _own() -> re.Pattern[str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def rule_of(path: str) -> dict[str, str] | None:
+def rule_of(path: str) -> dict[str, Any] | None:
     """The row of same.toml that a path falls under, its name filled in."""
     for row in _rules()["fact"]:
         if match := re.search(row["path"], path):
@@ -53,32 +53,74 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
     for path in sorted({p for h in hosts for p in h.facts}):
         if _own().search(path):
             continue
+        rule = rule_of(path) or {}
         values = [
-            (str(value), h.host)
+            (_said(value), h.host)
             for h, blind, known in zip(hosts, gapped, roots, strict=True)
             if _root(path) in known and not _below(path, blind)
-            for value in [h.facts.get(path, UNSET)]
-            if not isinstance(value, Gap)
+            for value in [_unsaid(path, h, rule)]
+            if value is not None
         ]
-        if len({v for v, _ in values}) < 2:
-            continue
         by_value = grouped(values)
-        if len(hosts) > 2 and len(by_value) == len(values):
+        if len(by_value) < 2 or len(hosts) > 2 and len(by_value) == len(values) and not rule:
             continue
         ranked = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
-        rule = rule_of(path)
-        kind = rule["name"] if rule else re.sub(r"\[\d+\]", "[*]", path)
-        key = (kind, tuple((v, tuple(h)) for v, h in ranked))
+        kind = rule.get("name") or re.sub(r"\[\d+\]", "[*]", path)
+        key = (kind, _severity(path, rule, hosts, by_value), tuple((v, tuple(h)) for v, h in ranked))
         found.setdefault(key, []).append(path)
-    made = [_difference(kind, paths, dict(ranked)) for (kind, ranked), paths in found.items()]
+    made = [_difference(kind, how, paths, dict(ranked)) for (kind, how, ranked), paths in found.items()]
     return sorted(made, key=lambda d: (severity(d) != "warn", len(d.odd), d.name, d.paths))
 
 
-def _difference(kind: str, paths: list[str], values: dict[str, tuple[str, ...]]) -> Difference:
+def _said(value: str | Gap) -> str:
+    return f"(could not say: {value})" if isinstance(value, Gap) else value
+
+
+def _unsaid(path: str, host: HostFacts, rule: dict[str, Any]) -> str | None:
+    """What a path that a host lacks counts as: a Gap elsewhere is an answer here, and only of some facts
+    (``unset`` in same.toml) was every host asked."""
+    value = host.facts.get(path)
+    if value is not None:
+        return value
+    if any(p.startswith((f"{path}.", f"{path}[")) for p in host.facts):
+        return "(answered)"
+    return UNSET if rule.get("unset") else None
+
+
+def _severity(
+    path: str, rule: dict[str, Any], hosts: Sequence[HostFacts], values: dict[str, list[str]]
+) -> str:
+    """An interface without an address is not in use; a fact that a host failed to read is no small one."""
+    unused = rule.get("used") and any(
+        h.facts.get(f"{path.rpartition('.')[0]}.address", "?") == "" for h in hosts
+    )
+    unread = any(v.startswith(("(could not say: failed", "(could not say: timed-out")) for v in values)
+    return "warn" if unread and not unused else "note" if unused else rule.get("severity", "note")
+
+
+def _difference(kind: str, how: str, paths: list[str], values: dict[str, tuple[str, ...]]) -> Difference:
     listed = {value: list(hosts) for value, hosts in values.items()}
-    made = Difference(kind, paths, listed, [])
+    made = Difference(kind, paths, listed, [], how)
     odd = [h for value, hosts in listed.items() if value != made.majority or not made.majority for h in hosts]
-    return Difference(kind, paths, listed, odd)
+    return Difference(kind, paths, listed, odd, how)
+
+
+def compared(hosts: Sequence[HostFacts]) -> dict[str, int]:
+    """Host -> how many of its facts another host has too, and that are no Gaps."""
+    shown = [
+        {p for p, v in h.facts.items() if not isinstance(v, Gap) and not _own().search(p)} for h in hosts
+    ]
+    counts = Counter(p for paths in shown for p in paths)
+    return {h.host: sum(counts[p] > 1 for p in paths) for h, paths in zip(hosts, shown, strict=True)}
+
+
+def _unread(hosts: Sequence[HostFacts]) -> list[str]:
+    """Paths that no host could read although each tried."""
+    tried = [
+        {p for p, v in h.facts.items() if isinstance(v, Gap) and v.reason in ("failed", "timed-out")}
+        for h in hosts
+    ]
+    return sorted(set.intersection(*tried)) if tried else []
 
 
 def _root(path: str) -> str:
@@ -86,18 +128,11 @@ def _root(path: str) -> str:
 
 
 def _below(path: str, gaps: Iterable[str]) -> bool:
-    return any(path == gap or path.startswith((f"{gap}.", f"{gap}[")) for gap in gaps)
+    return any(path.startswith((f"{gap}.", f"{gap}[")) for gap in gaps)
 
 
 def severity(difference: Difference) -> str:
-    rule = rule_of(difference.paths[0])
-    return rule["severity"] if rule else "note"
-
-
-def odd_hosts(found: Iterable[Difference]) -> list[str]:
-    """Hosts against a majority in what a job can fail by, those with the most differences first."""
-    counts = Counter(h for d in found if d.majority and severity(d) == "warn" for h in d.odd)
-    return [host for host, _ in counts.most_common()]
+    return difference.severity
 
 
 def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
@@ -129,7 +164,7 @@ def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
         )
         for name, gap in missing.items()
     ]
-    findings += [*_loopback(answered), *_interfaces(answered), *_steps(seen)]
+    findings += _steps(seen)
     if len(answered) < 2:
         findings.append(
             Finding(
@@ -138,8 +173,15 @@ def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
                 f"Only {counted(len(answered), 'host')} gave facts: nothing to compare.",
             )
         )
-    elif not found:
-        facts = sum(len(h.facts) for h in answered)
+    counts = compared(answered)
+    alone = [host for host, count in counts.items() if not count] if len(answered) > 1 else []
+    unread = _unread(answered) if len(answered) > 1 else []
+    if alone or unread:
+        text = f"Nothing of {names(alone)} could be compared." if alone else ""
+        text += f" No host could read {names(unread)}: not compared." if unread else ""
+        findings.append(Finding("hosts-not-compared", Severity.UNKNOWN, text.strip()))
+    elif len(answered) > 1 and not found:
+        facts = sum(counts.values())
         findings.append(
             Finding(
                 "hosts-alike",
@@ -155,7 +197,7 @@ def _values(difference: Difference) -> str:
 
 
 def _differs(difference: Difference) -> Finding:
-    rule = rule_of(difference.paths[0]) or {}
+    rule = {"cause": "nodes-differ", **(rule_of(difference.paths[0]) or {})}
     odd, majority = difference.odd, difference.majority
     verb = "differs" if len(odd) == 1 else "differ"
     title = (
@@ -168,78 +210,6 @@ def _differs(difference: Difference) -> Finding:
     return Finding(
         "hosts-differ", Severity.WARN, title, evidence, (ASK, *remedies), rule["cause"], "possible"
     )
-
-
-def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
-    """A host whose own name leads to loopback gives the others an address at which each of them finds only
-    itself."""
-    found = []
-    for host in hosts:
-        own = host.facts.get(f"network.names.{host.host}")
-        if isinstance(own, str) and own and all(a.startswith("127.") for a in own.split(", ")):
-            remedy = Remedy(
-                "the administrator",
-                f"Map the name {host.host} to the host's own address in /etc/hosts or DNS.",
-                (f"getent ahostsv4 {host.host}",),
-            )
-            title = f"{host.host} resolves its own name to {own}, an address that no other host can reach."
-            evidence = (Evidence(f"{host.host} -> {own}", f"{host.host}: getaddrinfo"),)
-            found.append(
-                Finding(
-                    "host-name-is-loopback",
-                    Severity.BROKEN,
-                    title,
-                    evidence,
-                    (remedy,),
-                    "rendezvous-name-resolution",
-                    "likely",
-                )
-            )
-    return found
-
-
-def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
-    """A variable that names no interface of the host, or loopback alone: with it no rank finds one on
-    another host."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for host in hosts:
-        devices = {p.split(".")[2] for p in host.facts if p.startswith("network.interfaces.")}
-        for path, value in host.facts.items():
-            name = path.rpartition(".variables.")[2]
-            if (
-                name not in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-                or not isinstance(value, str)
-                or not devices
-            ):
-                continue
-            if not value.startswith("^") and not _named(value, devices, name.startswith("GLOO")) - {"lo"}:
-                found.setdefault((name, value), []).append(host.host)
-    return [
-        Finding(
-            "hosts-interface-wrong",
-            Severity.BROKEN,
-            f"{name}={value} on {names(where)} names no interface that reaches another host.",
-            (Evidence(f"{name}={value}", where[0]),),
-            tuple(usual("socket-interface-wrong")),
-            "socket-interface-wrong",
-            "established",
-        )
-        for (name, value), where in found.items()
-        if len(hosts) > 1
-    ]
-
-
-def _named(value: str, devices: set[str], whole: bool) -> set[str]:
-    """The interfaces that a value selects: NCCL takes prefixes, unless "=" stands first (NCCL 2.30, user
-    guide); Gloo whole names."""
-    words = [w for w in value.removeprefix("=").split(",") if w]
-    exact = whole or value.startswith("=")
-    return {
-        d
-        for d in devices
-        for w in words
-        if (d == w.partition(":")[0] if exact else d.startswith(w.partition(":")[0]))
-    }
 
 
 _STEP_IS = {

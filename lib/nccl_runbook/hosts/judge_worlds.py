@@ -1,5 +1,6 @@
 """Worlds over hosts: which host fails, or only a path between hosts that work alone."""
 
+import re
 from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import usual
@@ -20,7 +21,7 @@ def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
     for world in [] if isinstance(worlds, Gap) else worlds:
         for host, why in world.lost.items():
             found.setdefault(host, []).append(why)
-        if not world.passed and not world.lost:
+        if not world.passed and not world.lost and not world.not_run:
             for host, text in culprits(world):
                 found.setdefault(host, []).append(text)
     return found
@@ -29,35 +30,70 @@ def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
 def culprits(world: HostWorld) -> list[tuple[str, str]]:
     """(host, what happened) of the ranks that the others of one failed world only followed."""
     at = list(zip(world.ranks, world.hosts, strict=True))
+    ended = [(r, h) for r, h in at if r.outcome != "exited" or r.code]
+    if any(r.outcome == "late" for r, _ in at) or any(_shared(r) for r, _ in at):
+        return [] if not (own := _died(ended)) else [(h, f"rank {r.rank}: {_end_of(r)}") for r, h in own]
     if len(set(world.hosts)) == 1:
         return [(world.hosts[0], f"ranks fail on {world.hosts[0]} alone")]
-    died = [(r, h) for r, h in at if r.outcome in ("exited", "signalled") and r.code and not _network(r)]
+    died = _died(ended)
     if died and len({h for _, h in died}) < len(set(world.hosts)):
         return [(h, f"rank {r.rank}: {_end_of(r)}") for r, h in died]
-    reached = {
-        r.rank: sum(e.get("event") == "op" for e in r.events) * 100 + len(r.named("begin")) for r, _ in at
-    }
-    most = max(reached.values())
-    behind = [(r, h) for r, h in at if reached[r.rank] < most and not died]
+    most = max(at, key=lambda of: _finished(of[0]))[0]
+    behind = [(r, h) for r, h in at if _began(r) < _finished(most) and not died]
     if (
         not behind
         or len({h for _, h in behind}) == len(set(world.hosts))
         or not all(r.named("init") for r, _ in at)
     ):
         return []
-    return [(h, f"rank {r.rank} never began {_begun(world, most, reached)}") for r, h in behind]
+    return [(h, f"rank {r.rank} never began {most.named('op')[_began(r)].get('op')}") for r, h in behind]
 
 
-def _begun(world: HostWorld, most: int, reached: dict[int, int]) -> str:
-    return next(world.last_begun(r) for r in world.ranks if reached[r.rank] == most)
+def _died(ended: list[tuple[RankResult, str]]) -> list[tuple[RankResult, str]]:
+    """Ranks that ended by themselves, not by another rank, the path, or somebody who uses the GPU."""
+    return [
+        (r, h)
+        for r, h in ended
+        if r.outcome in ("exited", "signalled") and r.code and not _network(r) and not _shared(r)
+    ]
+
+
+def _began(rank: RankResult) -> int:
+    """How many operations it began."""
+    return sum(e.get("what") not in ("init", "destroy") for e in rank.named("begin"))
+
+
+def _finished(rank: RankResult) -> int:
+    return len(rank.named("op"))
+
+
+def _error_of(rank: RankResult) -> str:
+    """Its own error, else its last lines without what NCCL says when all is well."""
+    errors = [str(e.get("text")) for e in rank.named("error")]
+    return " ".join(errors or [line for line in rank.last_lines if "NCCL INFO" not in line]).lower()
+
+
+_NETWORK = re.compile(
+    r"connect|timed out|timeout|socket|store\b|reset by peer|broken pipe|remote process|remoteerror|"
+    r"network error|peer (closed|gone|process)"
+)
+_SHARED = re.compile(
+    r"out of memory|invalid device ordinal|busy or unavailable|devices? (is|are) busy|no cuda-capable"
+)
+FAULT_SIGNALS = (4, 7, 8, 11)  # SIGILL, SIGBUS, SIGFPE, SIGSEGV: nothing that another rank does
 
 
 def _network(rank: RankResult) -> bool:
     """Whether the rank's own error is about a connection: another rank, or the path, ended it."""
-    text = " ".join([*(str(e.get("text")) for e in rank.named("error")), *rank.last_lines]).lower()
-    return any(
-        word in text for word in ("connection", "connect", "timed out", "timeout", "peer", "socket", "store")
-    )
+    if rank.outcome == "signalled" and rank.code in FAULT_SIGNALS:
+        return False
+    text = _error_of(rank)
+    return "cuda error" not in text and bool(_NETWORK.search(text))
+
+
+def _shared(rank: RankResult) -> bool:
+    """Whether somebody else on the GPU, or how the job was started, can be the reason."""
+    return bool(rank.code) and bool(_SHARED.search(_error_of(rank)))
 
 
 def _end_of(rank: RankResult) -> str:
@@ -89,6 +125,8 @@ def judge(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
     backends = sorted({w.backend for w in worlds})
     together = names(list(dict.fromkeys(worlds[-1].hosts)))
     text = f"Ranks pass on each host alone and over {together} together ({', '.join(backends)})."
+    if len(set(worlds[-1].hosts)) < 2:
+        text = f"Ranks pass on {together} alone; one host cannot test the path between hosts."
     rehearsal = [
         Finding(
             "hosts-rehearsed",
@@ -100,6 +138,10 @@ def judge(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
 
 
 def _finding(world: HostWorld) -> Finding:
+    if world.not_run:
+        where = names(list(dict.fromkeys(world.hosts)))
+        title = f"Not tested: {world.name} ({where}): {world.not_run}"
+        return Finding("hosts-world-not-run", Severity.UNKNOWN, title)
     if world.lost:
         host, why = next(iter(world.lost.items()))
         title = (
@@ -140,6 +182,10 @@ def _finding(world: HostWorld) -> Finding:
             "likely",
         )
     hosts = list(dict.fromkeys(world.hosts))
+    unclear = [r for r in world.ranks if r.outcome == "late" or _shared(r)]
+    if unclear:
+        title = f"The test {world.name} says nothing of a host: {_last(unclear[0]) or unclear[0].outcome}"
+        return Finding("hosts-world-unclear", Severity.UNKNOWN, title, evidence)
     title = (
         f"Ranks pass on each of {names(hosts)} alone, and fail together: suspect the path between the hosts."
     )

@@ -9,6 +9,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.records import Record, RecordError, load_all
 from nccl_runbook.hosts.facts import HostFacts, Hosts
 
+NO_NAME = ("localhost", "localhost.localdomain")
 MOST_CHARACTERS = 400  # of one value; a stack or a log is no fact to compare
 
 
@@ -37,13 +38,29 @@ def _listed(value: list[Any], path: str) -> Iterator[tuple[str, str | Gap]]:
         yield path, sys.intern(", ".join(sorted(map(str, value)))[:MOST_CHARACTERS])
         return
     yield f"{path}.count", str(len(value))
+    # roles have no order
+    roles = [p["name"] for p in value if isinstance(p, dict) and p.get("name")] * path.endswith("roles")
     for number, part in enumerate(value):
         name = part.get("path") if isinstance(part, dict) else None
+        number = roles[number] if len({*roles}) == len(value) else number
         yield from flat(part, f"{path}.{str(name).replace('.', '_')}" if name else f"{path}[{number}]")
 
 
 def _passed(ranks: Any) -> bool:
     return all(isinstance(r, dict) and r.get("outcome") == "exited" and r.get("code") == 0 for r in ranks)
+
+
+def unjudged(record: Record) -> tuple[str, str]:
+    """Status and reason of a record that nobody judged and in which no world failed."""
+    facts = dict(flat(record.facts))
+    wrong = [
+        p for p, v in facts.items() if p.endswith(".outcome") and v in ("wrong values", "hung", "failed")
+    ]
+    if wrong:
+        return "broken", f"{wrong[0]}: {facts[wrong[0]]}"
+    if all(isinstance(v, Gap) for v in facts.values()):
+        return "unknown", record.reason or "the look was ended before it saw anything"
+    return "ok", ""
 
 
 def host_of(record: Record) -> str:
@@ -63,6 +80,7 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
     host the later one counts. ``judged``: the status and the reason of one record."""
     facts: dict[str, dict[str, str | Gap]] = {}
     sources: dict[str, str] = {}
+    machines: dict[str, set[str]] = {}  # host -> the GPUs by which another machine of that name is told
     started: dict[tuple[str, str], str] = {}
     unread: dict[str, Gap] = {}
     statuses: dict[str, dict[str, tuple[str, str]]] = {}
@@ -76,6 +94,11 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
             unread[str(path)] = Gap("absent", f"{path} holds no record: the look ended before its first step")
         for record in records:
             host = host_of(record) or path.stem
+            ids = {str(v) for p, v in flat(record.facts) if p.endswith("uuid")}
+            other = ids and machines.get(host) and not ids & machines[host]
+            if other or host in NO_NAME and sources.get(host, str(path)) != str(path):
+                host = f"{host} ({path.name})"
+            machines.setdefault(host, set()).update(ids)
             sources.setdefault(host, str(path))
             if started.get((host, record.step), "") <= record.started:
                 started[host, record.step] = record.started

@@ -63,11 +63,13 @@ def worlds_table(worlds: list) -> Table:
             w.name,
             names(list(dict.fromkeys(w.hosts))),
             w.backend,
-            Cell("passed" if w.passed else "failed", "ok" if w.passed else "broken"),
+            Cell("not tested", "unknown")
+            if w.not_run
+            else Cell("passed" if w.passed else "failed", "ok" if w.passed else "broken"),
             f"{w.wall_s:.1f}",
             "; ".join(
                 f"rank {r.rank} on {h}: {r.outcome} {'' if r.code is None else r.code}".strip()
-                for r, h in zip(w.ranks, w.hosts, strict=True)
+                for r, h in zip(w.ranks, w.hosts, strict=False)
                 if r.code or r.outcome != "exited"
             ),
         ]

@@ -22,6 +22,7 @@ from nccl_runbook.hosts import (
     ask_paths as paths,
     ask_worlds as worlds,
     judge as rules,
+    judge_network,
     judge_paths,
     judge_worlds,
     read,
@@ -71,14 +72,19 @@ def hosts(
         str, typer.Option(hidden=True)
     ] = "",  # for the runbook's own tests, as in ranks/check.py
 ) -> None:
-    """Compare the hosts of one job, try TCP between them, and run ranks over all: which host is the odd
-    one."""
+    """Compare the hosts of one job, try TCP between them, and run ranks over all."""
     if record:
         answer.named([str(path) for path in record], one=True)
         end(read.read(record, _judged), json, html, fail_on)
     stop.end()
     try:
-        end(_asked(job, shlex.split(python), port, duration_s(budget), no_ranks, fault), json, html, fail_on)
+        prefix, port = shlex.split(python), port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT)
+    except ValueError as error:
+        answer.leave(f"--python or MASTER_PORT cannot be read: {error}")
+    try:
+        if not 0 < port < 65536 or not prefix:
+            raise UsageError(f"MASTER_PORT={port} is no port" if prefix else "--python is empty")
+        end(_asked(job, prefix, port, duration_s(budget), no_ranks, fault), json, html, fail_on)
     except (ask.NoAllocation, UsageError) as error:
         answer.leave(error)
 
@@ -96,7 +102,7 @@ def _asked(job: str, python: list[str], port: int, budget_s: float, no_ranks: bo
 
     with ask.Agents(named, ask.srun(job, python), began + budget_s) as agents:
         mark("agents", f"{len(agents.here)} of {len(named)} hosts answer")
-        gathered = paths.paths(agents, port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT))
+        gathered = paths.paths(agents, port)
         failed = [f for f in judge_paths.judge(gathered) if f.severity.value == "broken"]
         mark("paths", failed[0].title if failed else "TCP paths were tried")
         facts = redactor.json(ask.facts(agents, environment.request(whole=True, torch=True), _environment))
@@ -139,7 +145,7 @@ def _judged(record: Record) -> tuple[str, str]:
         return (
             ("broken", f"the test {worlds_failed[0].partition('.')[2]} failed")
             if worlds_failed
-            else ("ok", "")
+            else read.unjudged(record)
         )
     try:
         machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "no gpus in the record")))
@@ -162,7 +168,7 @@ def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
     findings = worst_first(judge(seen, found))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    failing = failing_hosts(seen, found)
+    failing = failing_hosts(seen)
     said = (
         document(seen, found, findings, verdict, code) if json else text(seen, found, findings, verdict, code)
     )
@@ -183,18 +189,18 @@ def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
 
 def judge(seen: Hosts, found: list[Difference]) -> list[Finding]:
     """Findings of facts, of paths and of worlds."""
-    return [*rules.judge(seen, found), *judge_paths.judge(seen.paths), *judge_worlds.judge(seen.worlds)]
+    facts = [*rules.judge(seen, found), *judge_network.judge(seen.answered)]
+    return [*facts, *judge_paths.judge(seen.paths), *judge_worlds.judge(seen.worlds)]
 
 
-def failing_hosts(seen: Hosts, found: list[Difference]) -> list[str]:
-    """Hosts to leave out of the next run."""
+def failing_hosts(seen: Hosts) -> list[str]:
+    """Hosts to leave out of the next run: a mere difference is no reason."""
     return list(
         dict.fromkeys(
             [
                 *judge_worlds.failing(seen.worlds),
                 *rules.broken_hosts(seen),
                 *judge_paths.failing(seen.paths),
-                *rules.odd_hosts(found),
             ]
         )
     )
@@ -208,7 +214,7 @@ def text(seen: Hosts, found: list[Difference], findings: list[Finding], verdict:
     """The answer for a terminal."""
     from nccl_runbook.report.tables import finding_text
 
-    failing = failing_hosts(seen, found)
+    failing = failing_hosts(seen)
     return "\n\n".join(
         [
             *map(finding_text, findings),
@@ -232,7 +238,7 @@ def document(
     seen: Hosts, found: list[Difference], findings: list[Finding], verdict: str, code: int
 ) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hosts.json."""
-    failing = failing_hosts(seen, found)
+    failing = failing_hosts(seen)
     return {
         "schema": "nccl-runbook/hosts/1",
         "verdict": verdict,
@@ -271,7 +277,7 @@ def document(
                 "lost": w.lost,
                 "ranks": [
                     {"rank": r.rank, "host": h, "outcome": r.outcome, "code": r.code}
-                    for r, h in zip(w.ranks, w.hosts, strict=True)
+                    for r, h in zip(w.ranks, w.hosts, strict=False)
                 ],
             }
             for w in seen.worlds

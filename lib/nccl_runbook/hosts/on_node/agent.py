@@ -25,6 +25,7 @@ LEASE_S = (
 )
 POLL_S = 0.5
 LARGE_BYTES = 1 << 20  # far more than one segment, and than a socket's first window
+LINE_BYTES, MOST_CONNECTIONS = 64, 64
 PR_SET_PDEATHSIG = 1
 UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EINVAL, errno.EPERM)
 
@@ -54,12 +55,15 @@ class Path:
         return {"kind": kind, "detail": detail, "seconds": round(time.monotonic() - began, 3), **self.seen}
 
     def walked(self):
-        family, _, _, _, address = socket.getaddrinfo(self.name, self.port, 0, socket.SOCK_STREAM)[0]
+        # the listener is IPv4, and so are the addresses that node.py shows
+        rows = socket.getaddrinfo(self.name, self.port, socket.AF_INET, socket.SOCK_STREAM)
+        family, _, _, _, address = rows[0]
         self.seen["address"] = address[0]
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.settimeout(self.wait_s)
             connection.connect(address)
             self.seen["mss"] = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            connection.sendall(self.token.encode() + b"\n")
             stream = connection.makefile("rb")
             for size, direction in ((1, "there"), (LARGE_BYTES, "there")):
                 self.seen["stage"] = "%d B %s" % (size, direction)
@@ -80,27 +84,36 @@ class Path:
         return "no-route" if error.errno in UNROUTED else "closed"
 
 
-def serve(listener, token):
+def serve(listener, token, accepted):
     """Answer each connection in a thread: the token, then as many bytes as came."""
     while True:
+        while len(accepted) >= MOST_CONNECTIONS:
+            time.sleep(0.01)  # the others wait in the backlog
         try:
             connection, _ = listener.accept()
         except OSError:  # the listener was closed: this port's test is over
             return
-        threading.Thread(target=echo, args=(connection, token), daemon=True).start()
+        accepted.append(connection)
+        threading.Thread(target=echo, args=(connection, token, accepted), daemon=True).start()
 
 
-def echo(connection, token):
+def echo(connection, token, accepted):
+    """Only to whoever says the token first; lines and sizes are bounded, as anyone can connect."""
     with connection:
-        connection.settimeout(30.0)
+        connection.settimeout(3.0)  # a stranger keeps nobody waiting
         stream = connection.makefile("rb")
         try:
-            for line in iter(stream.readline, b""):
-                size = min(int(line), LARGE_BYTES)
+            known = stream.readline(LINE_BYTES).decode().strip() == token
+            connection.settimeout(30.0)
+            for line in iter(lambda: stream.readline(LINE_BYTES) if known else b"", b""):
+                size = int(line)
+                if not line.endswith(b"\n") or not 0 <= size <= LARGE_BYTES:
+                    break
                 stream.read(size)
                 connection.sendall(token.encode() + b"\n" + b"x" * size)
         except (OSError, ValueError):  # the other side reports how far it came; strangers may send anything
-            return
+            pass
+    accepted.remove(connection)
 
 
 class Agent:
@@ -110,7 +123,7 @@ class Agent:
         self.answers = (
             queue.Queue()
         )  # written by a thread: a cut network fills the pipe, and the lease still has to end
-        self.listeners, self.warm, self.children = {}, None, []
+        self.listeners, self.accepted, self.warm, self.children = {}, [], None, []
         threading.Thread(target=self.write, daemon=True).start()
 
     def send(self, **document):
@@ -147,6 +160,11 @@ class Agent:
                 listener.shutdown(socket.SHUT_RDWR)  # close alone leaves it listening: a thread is in accept
                 listener.close()
             self.listeners.clear()
+            for connection in list(self.accepted):
+                try:
+                    connection.shutdown(socket.SHUT_RDWR)  # its thread ends and closes it
+                except OSError:  # it ended meanwhile
+                    continue
             self.send(id=request["id"])
         elif do == "connect":
             threading.Thread(target=self.connect, args=(request,), daemon=True).start()
@@ -191,7 +209,7 @@ class Agent:
             listener.listen(1024)
             self.listeners[listener.fileno()] = listener
             found[str(port)] = listener.getsockname()[1]
-            threading.Thread(target=serve, args=(listener, token), daemon=True).start()
+            threading.Thread(target=serve, args=(listener, token, self.accepted), daemon=True).start()
         return found
 
     def connect(self, request):
