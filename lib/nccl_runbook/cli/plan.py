@@ -60,7 +60,7 @@ def plan(
     """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Exit code:
     0 clean, 3 otherwise. Reads only."""
     if (no_option := launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk")) or (
-        re.fullmatch(r"[^\s\d-]+", target) and not os.path.exists(target)
+        re.fullmatch("[A-Za-z_]+", target) and not os.path.exists(target)
     ):
         answer.leave(
             f"--launcher must be one of {', '.join(LAUNCHERS)}, and --update one of xccl, disk"
