@@ -38,15 +38,20 @@ def culprits(world: HostWorld) -> list[tuple[str, str]]:
     died = _died(ended)
     if died and len({h for _, h in died}) < len(set(world.hosts)):
         return [(h, f"rank {r.rank}: {_end_of(r)}") for r, h in died]
-    most = max(at, key=lambda of: _finished(of[0]))[0]
-    behind = [(r, h) for r, h in at if _began(r) < _finished(most) and not died]
+    most = max(at, key=lambda of: _began(of[0]))[0]
+    behind = [  # one that waits in an operation has begun it; one that idles before the others' never did
+        (r, h)
+        for r, h in at
+        if not died
+        and (any(_began(r) < _finished(o) for o in world.ranks) or _finished(r) == _began(r) < _began(most))
+    ]
     if (
         not behind
         or len({h for _, h in behind}) == len(set(world.hosts))
         or not all(r.named("init") for r, _ in at)
     ):
         return []
-    return [(h, f"rank {r.rank} never began {most.named('op')[_began(r)].get('op')}") for r, h in behind]
+    return [(h, f"rank {r.rank} never began {_operations(most)[_began(r)]}") for r, h in behind]
 
 
 def _died(ended: list[tuple[RankResult, str]]) -> list[tuple[RankResult, str]]:
@@ -58,9 +63,12 @@ def _died(ended: list[tuple[RankResult, str]]) -> list[tuple[RankResult, str]]:
     ]
 
 
+def _operations(rank: RankResult) -> list[str]:
+    return [str(e["what"]) for e in rank.named("begin") if e.get("what") not in ("init", "destroy")]
+
+
 def _began(rank: RankResult) -> int:
-    """How many operations it began."""
-    return sum(e.get("what") not in ("init", "destroy") for e in rank.named("begin"))
+    return len(_operations(rank))
 
 
 def _finished(rank: RankResult) -> int:
@@ -92,7 +100,7 @@ def _network(rank: RankResult) -> bool:
 
 
 def _shared(rank: RankResult) -> bool:
-    """Whether somebody else on the GPU, or how the job was started, can be the reason."""
+    # somebody else on the GPU, or how the job was started, can be the reason
     return bool(rank.code) and bool(_SHARED.search(_error_of(rank)))
 
 
