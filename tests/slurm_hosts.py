@@ -132,7 +132,10 @@ class SlurmHosts:
     def pids(self, at: int, words: str) -> list[int]:
         """Processes of that host with these words in their command line, as the machine numbers them."""
         found = call("ip", "netns", "pids", self.names[at], check=False).split()
-        lines = {int(p): Path(f"/proc/{p}/cmdline").read_bytes().replace(b"\0", b" ").decode() for p in found if Path(f"/proc/{p}").exists()}
+        lines = {}
+        for pid in found:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+                lines[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         return [p for p, line in lines.items() if words in line]
 
     @contextlib.contextmanager

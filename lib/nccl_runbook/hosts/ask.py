@@ -170,7 +170,7 @@ class Agents(contextlib.AbstractContextManager):
     def _renew(self) -> None:
         before = time.monotonic()
         while not self._closed.wait(LEASE_EVERY_S):
-            late, before = time.monotonic() - before > 2 * LEASE_EVERY_S, time.monotonic()
+            late, before = time.monotonic() - before > SILENT_S, time.monotonic()
             for agent in list(self.agents.values()):
                 agent.heard = before if late else agent.heard  # this process stood still, not the host
                 agent.renew()
