@@ -52,13 +52,9 @@ def collect(
 
     while len(found) < len(every) and len(lines) <= MOST_HANGS and time.monotonic() + DEADLINE_S < until:
         more = run([e for e in every if e not in found])
-        if isinstance(more, Gap) or not more:
-            return (
-                more
-                if isinstance(more, Gap) and not found
-                else Edges(len(every), bool(gpus), [*found.values()], time.monotonic() - began, lines[0])
-            )
-        found.update(more)
+        if isinstance(more, Gap) and not found:  # no copy was begun at all
+            return more
+        found.update({} if isinstance(more, Gap) else more)
     for name in [n for n, e in found.items() if e.outcome in (WRONG, HUNG)][:MOST_AGAIN]:
         if time.monotonic() + DEADLINE_S < until:
             again = run([name])
