@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from nccl_runbook.hang import read_stacks as stacks
@@ -64,8 +65,7 @@ def _bounded(size: int) -> Iterator[None]:
     """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for
     gigabytes. On Linux only."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            now = int(file.read().split()[0]) * resource.getpagesize()
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except OSError:
         yield
         return
