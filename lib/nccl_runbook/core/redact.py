@@ -41,8 +41,6 @@ KINDS = {
 }
 OWN_PATTERNS = "NCCL_RUNBOOK_REDACT"  # names the file of --redact, for notebooks and ranks, too
 _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
-
-
 _HINTS = NAMES["hint"].split("|")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 

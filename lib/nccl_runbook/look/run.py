@@ -34,19 +34,12 @@ from nccl_runbook.look.steps import Step, fewer_gpus, lines, settings, transport
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
 
-
 STEPS = {
     "01-gpu-visibility": visibility,
     "03-fewer-gpus": fewer_gpus,
     "04-transports": transports,
     "05-weight-sync": weight_sync,
 }
-
-
-# --- what the reader sees: facts in a line each, no judgement
-
-
-# --- the command
 
 OPTIONS: Dict[str, Dict[str, Any]] = {
     "--json": {"metavar": "FILE", "help": "- for standard output; default: nccl-look-HOST-TIME.json"},

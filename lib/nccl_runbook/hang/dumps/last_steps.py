@@ -10,17 +10,9 @@ from nccl_runbook.hang.dumps.operations import _number, _text, short
 from nccl_runbook.hang.facts import needs_all
 
 HISTORY = 2000  # entries in which a rank's habits are looked for
-
-
 TAIL = 64  # the last ones, which may break them
-
-
 ISSUED = "issued "  # before the name of an operation of which only that is known
-
-
 RECENT, LEAST = 200, 16  # operations over which the time in them is taken
-
-
 P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 
 
