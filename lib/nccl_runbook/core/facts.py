@@ -22,7 +22,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Dict, Iterable, Iterator, List, Tuple, TypeVar
 
-Key, Value = TypeVar("Key"), TypeVar("Value")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 GAP_REASONS = ("unsupported", "absent", "no-permission", "timed-out", "failed", "not-run")
 
 

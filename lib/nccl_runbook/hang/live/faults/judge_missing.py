@@ -44,7 +44,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     )
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
-        seen = Evidence(
+        held = Evidence(
             f"the rendezvous port {port.port} is held by {owner}, which is not a rank of this job",
             "/proc/net/tcp",
         )
@@ -55,7 +55,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
             f"{is_are(views)} not there, and port {port.port} is held by {owner}",
             "rendezvous-port-in-use",
             "likely",
-            [seen],
+            [held],
             f"ss -ltnp 'sport = :{port.port}'",
         )
     ended = list(
