@@ -30,13 +30,8 @@ class Brought:
 
 
 SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader waits
-
-
 _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
-
-
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
-
 
 # a misspelt extension counts behind a number or a dash: torch.cuda and socket.error are words
 _PATH = re.compile(

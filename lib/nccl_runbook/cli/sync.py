@@ -11,8 +11,8 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
 from nccl_runbook.launch import stop
-from nccl_runbook.launch.engine import EngineError
 from nccl_runbook.launch.stop import own_folder
+from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy

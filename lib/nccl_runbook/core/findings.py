@@ -5,7 +5,7 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
 
-from nccl_runbook.core.facts import Evidence
+from nccl_runbook.core.facts import Evidence as Evidence
 
 
 class Severity(enum.StrEnum):

@@ -41,8 +41,6 @@ KINDS = {
 }
 OWN_PATTERNS = "NCCL_RUNBOOK_REDACT"  # names the file of --redact, for notebooks and ranks, too
 _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
-
-
 _HINTS = NAMES["hint"].split("|")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
@@ -140,7 +138,7 @@ class Terminal(io.TextIOWrapper):
                         stream.buffer,
                         stream.encoding,
                         "backslashreplace",
-                        line_buffering=stream.line_buffering,
+                        line_buffering=bool(stream.line_buffering),
                     ),
                 )
 
@@ -209,8 +207,9 @@ def _values(text: str) -> str:
         if value is None:
             continue
         begin, end = value.span(value.lastgroup or 0)
-        if kind == "named" and value["bare"] and _HEADER_NAME.search(lead["name"]):
-            end = _HEADER.match(text, begin).end()
+        is_bare = kind == "named" and value["bare"]
+        if is_bare and _HEADER_NAME.search(lead["name"]) and (header := _HEADER.match(text, begin)):
+            end = header.end()
         words = re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
         if any(
             is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
@@ -277,7 +276,7 @@ class Redactor:
         return self._json(value, name)
 
     def _json(self, value: Any, name: str) -> Any:
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return dataclasses.replace(value, **self._json(vars(value), ""))
         if isinstance(value, str) and not isinstance(value, enum.Enum):
             return _mask("named") if name and is_secret(name, value) else self.text(value)

@@ -3,22 +3,11 @@
 import re
 
 HEAD_BYTES = 8192
-
-
 _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
-
-
 _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
-
-
 READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
-
-
 DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
-
-
 _ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
-
 
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the
 # first that matches names it

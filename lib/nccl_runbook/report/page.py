@@ -31,7 +31,6 @@ class Cut:
 
     text_chars: int
     json_chars: int
-    row_count: int
     item_count: int
     sections: bool = True
     columns: int = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
@@ -53,12 +52,12 @@ class Cut:
 
 # tried in this order until the page fits
 CUTS = (
-    Cut(4000, 24_000, 200, 60),
-    Cut(2000, 8000, 80, 30),
-    Cut(800, 2000, 30, 15),
-    Cut(300, 500, 10, 8),
-    Cut(200, 0, 0, 8, sections=False),
-    Cut(60, 0, 0, 3, sections=False),
+    Cut(4000, 24_000, 60),
+    Cut(2000, 8000, 30),
+    Cut(800, 2000, 15),
+    Cut(300, 500, 8),
+    Cut(200, 0, 8, sections=False),
+    Cut(60, 0, 3, sections=False),
 )
 
 

@@ -51,10 +51,8 @@ class _Reader:
         self._comms: set[str] = set()
         self._devices: dict[str, str] = {}
         self._times: dict[str, list[float]] = defaultdict(list)
-        self._source, self._syncs = (
-            "",
-            Counter[tuple[str, int | None]](),
-        )  # every rank may print the time of the same sync
+        # every rank may print the time of the same sync
+        self._source, self._syncs = ("", Counter[tuple[str, int | None]]())
 
     def read(self, source: Source) -> None:
         self._source = source.name

@@ -10,11 +10,7 @@ from nccl_runbook.environment.settings.judge_network import of_several_hosts
 LEAST_SHM = (
     256 << 20
 )  # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
-
-
 LEAST_FILES = 4096  # sockets and shared memory of a rank grow with the world; 1024 has been too few
-
-
 LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
 
 
