@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.facts import GAP_REASONS, Gap, grouped
 from nccl_runbook.core.findings import WHO, Finding, Remedy
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import TONES, badge, grid
@@ -205,21 +205,28 @@ def steps_table(document: VerdictDocument) -> Table:
     )
 
 
+def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
+    """What it shares a row with; step, what, why. The field of a record has no name that a reader knows."""
+    step, what, why = (*line.split(": ", 2), "", "")[:3]
+    kind, _, detail = why.partition(": ")
+    if kind == "not-run":
+        return f"{step}: not run", (step, "tests that were not run", detail or kind)
+    if kind in GAP_REASONS:
+        return why, (step, "", detail or kind)
+    return why or what, (step, what if why else "", why or what)
+
+
 def not_looked_at_table(document: VerdictDocument) -> Table:
     """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead.
 
-    What is missing for the same reason shares a row; verdict.json lists each.
+    What is missing for the same reason shares a row, as do the tests that a step did not need; verdict.json
+    lists each, with its field.
     """
-    parts = ((*line.split(": ", 2), "", "")[:3] for line in document.not_looked_at)
-    groups = grouped((why or what, (step, what if why else "")) for step, what, why in parts)
-    rows = [
-        [", ".join(dict.fromkeys(s for s, _ in of)), why, of[0][1] + f" and {n - 1} more" * (n > 1)]
-        for why, of in groups.items()
-        if (n := len({w for _, w in of}))
-    ]
+    groups = grouped(map(_unseen, document.not_looked_at))
+    rows = [[", ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)] for of in groups.values()]
     return Table(
         "Not looked at",
-        ["step", "why", "in the record"],
+        ["step", "what", "why"],
         rows,
         "" if rows else "Everything requested was seen.",
     )

@@ -1,7 +1,7 @@
 """The verdict document: what the records of one run add up to. It merges and counts;
 it judges nothing itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 
 from nccl_runbook.causes.causes import causes as known
@@ -27,7 +27,7 @@ from nccl_runbook.report.verdict_document import (
     StepEntry,
     VerdictDocument,
 )
-from nccl_runbook.report.verdict_sentence import _sentence, tests_nothing
+from nccl_runbook.report.verdict_sentence import MEASURED, _sentence, tests_nothing
 
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
@@ -43,7 +43,8 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
         [*results, *[("unknown", False)] * run.interrupted]
     )  # a run that was stopped proves no health
     found = [by_name[n] for n in names if n in by_name]
-    causes, judged = merge_causes(found), _judged(found)
+    made = {s.notebook for s in steps if s.status not in ("unknown", "skipped")}
+    causes, judged = merge_causes(found, made), _judged(found)
     done = sum(r.status != "running" and not (run.interrupted and r.step in run.not_run) for r in found)
     return VerdictDocument(
         run=run,
@@ -88,18 +89,19 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
     return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
 
 
-def merge_causes(records: Iterable[Record]) -> list[Cause]:
+def merge_causes(records: Iterable[Record], made: Collection[str] = ()) -> list[Cause]:
     """Causes named by any finding, surest first: best status wins, evidence is joined; what ruled it out
-    elsewhere becomes ``against``."""
+    elsewhere becomes ``against``. ``made``: the steps that are done: no remedy asks for them again."""
     named = grouped(
         (f.cause, (record.step, f)) for record in records for f in record.findings if f.cause is not None
     )
     return sorted(
-        (_merged(cause, found) for cause, found in named.items()), key=lambda c: STATUSES.index(c.status)
+        (_merged(cause, found, made) for cause, found in named.items()),
+        key=lambda c: STATUSES.index(c.status),
     )
 
 
-def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
+def _merged(cause: str, found: list[tuple[str, Finding]], made: Collection[str]) -> Cause:
     best = min((f for _, f in found), key=lambda f: STATUSES.index(f.status or "ruled-out"))
     opposed = {"ruled-out"} - {best.status}  # what such a finding saw speaks against the cause
     pro = [e for step, f in found if f.status not in opposed for e in _sourced(step, f.evidence)]
@@ -115,15 +117,21 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
         [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     )
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
-    title = known()[cause].title if best.id == "hang-told" else best.title  # it says what a rank did, not why
+    title = known()[cause].title if best.id in MEASURED else best.title
     return Cause(
         id=cause,
         status=best.status,
         title=title,
-        evidence=_told_once(pro),
+        evidence=[e for e in _told_once(pro) if not _asks([e.text], made)],
         against=_told_once(contra),
-        remedy=list(dict.fromkeys(r for r in told if (r.text, r.lines) not in plainly)),
+        remedy=[
+            r for r in dict.fromkeys(told) if (r.text, r.lines) not in plainly and not _asks(r.lines, made)
+        ],
     )
+
+
+def _asks(texts: Iterable[str], made: Collection[str]) -> bool:
+    return any(f"nccl-runbook run --step {step}" in text for text in texts for step in made)
 
 
 def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:

@@ -12,8 +12,7 @@ from nccl_runbook.report.pictures import Lanes
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 from nccl_runbook.triage.judge_against import Comparison, span
-
-_TONES = {"last progress": "ok", "first error": "broken", "waited": "warn"}
+from nccl_runbook.triage.judge_ranks import unheard
 
 
 def all_tables(given: Answer) -> list[Table]:
@@ -86,35 +85,49 @@ def _short(line: LogLine | None) -> str:
 def order_table(logs: Logs) -> Table:
     """What each rank said that mattered, by time, on one clock."""
     said = [
-        (line, what)
+        (line, Cell(what, tone), ran_ms / 1000)
         for r in logs.ranks
-        for line, what in (
-            (r.progress, "last progress"),
-            (r.first_error, "first error"),
-            *((t.at, "waited") for t in r.timeouts[:1]),
+        for line, what, tone, ran_ms in (
+            (r.progress, "last progress", "ok", 0),
+            (r.first_error, "first error", "broken", 0),
+            *((t.at, f"waited {t.ran_ms / 1000:.0f} s", "warn", max(0, t.ran_ms)) for t in r.timeouts[:1]),
         )
     ]
     timed = sorted(
-        ((when(line, logs), line, what) for line, what in said if line and line.time is not None),
+        (
+            (when(line, logs), line, what, ran_s)
+            for line, what, ran_s in said
+            if line and line.time is not None
+        ),
         key=lambda row: row[0],
     )
+    began = min((at - ran_s for at, _, _, ran_s in timed), default=0)  # a wait begins before its line
     rows = [
-        [f"+{at - timed[0][0]:.3f} s", str(line.rank), line.host, Cell(what, _TONES[what]), _short(line)]
-        for at, line, what in timed[:100]
+        [f"+{at - began:.3f} s", str(line.rank), line.host, what, _short(line)]
+        for at, line, what, _ in timed[:100]
     ]
     apart = ", ".join(
         f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:]
     )
-    several = len({line.host for _, line, _ in timed}) > 1
+    several = len({line.host for _, line, *_ in timed}) > 1
     note = (
         f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order."
         if apart
         else "The clocks of the hosts cannot be aligned: the order between hosts is that of "
         "their own time stamps." * several
     )
-    failed_first = sorted(timed, key=lambda row: (row[2] == "last progress", row[0]))
     lanes = grouped(
-        (f"rank {line.rank}", (at - timed[0][0], _TONES[what], what)) for at, line, what in failed_first
+        [
+            *((f"rank {r.rank}", (0, "broken", "printed nothing")) for r in unheard(logs) * bool(timed)),
+            *(
+                mark
+                for at, line, what, ran_s in sorted(timed, key=lambda row: (row[2].tone == "ok", row[0]))
+                for mark in [
+                    (f"rank {line.rank}", (at - began, what.tone, what.text)),
+                    *[(f"rank {line.rank}", (at - began - ran_s, "", "began to wait"))] * bool(ran_s),
+                ]
+            ),
+        ]
     )
     return Table(
         "In order of time" if apart or not several else "By the time stamps of each host",

@@ -195,7 +195,7 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
     ]
     return Table(
         f" ({arms.backend})",
-        ["test", "setting", "outcome", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
+        ["test", "outcome", "setting", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
         rows,
         "control: your environment, unchanged. no effect: NCCL's log shows the same transports as "
         "without the setting. "
@@ -210,14 +210,14 @@ def _called(word: str) -> Cell:
 
 def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
     if isinstance(trial, Gap):
-        return [name, setting, Cell("not run", "muted"), trial.detail, *[""] * len(TIMED_OPS)]
+        return [name, Cell("not run", "muted"), setting, trial.detail, *[""] * len(TIMED_OPS)]
     via = trial.world.transports
     carried = (
         Cell(via.detail, "muted")
         if isinstance(via, Gap)
         else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
     )
-    return [name, setting, outcome or _outcome(trial), carried, *_bandwidths(trial.world)]
+    return [name, outcome or _outcome(trial), setting, carried, *_bandwidths(trial.world)]
 
 
 def _clean_rows(arms: Arms) -> list[list]:
@@ -230,8 +230,8 @@ def _clean_rows(arms: Arms) -> list[list]:
         *(
             [
                 "halving",
-                ", ".join(f"{k}={v}" for k, v in h.variables.items()),
                 Cell(h.why_not or "settled", "warn"),
+                ", ".join(f"{k}={v}" for k, v in h.variables.items()),
                 f"{h.asked} tests among {h.among} variables",
                 *[""] * len(TIMED_OPS),
             ]
