@@ -90,8 +90,8 @@ class Table:
         return str(macros("cells.html.j2").table(self, base64.b64encode(self.picture.encode()).decode()))
 
     def __repr__(self) -> str:
-        lines = grid([self.columns, *([c.text for c in row] for row in self.rows)])
-        return "\n".join([self.caption, *lines, *([self.note] if self.note else [])])
+        rows = [self.columns, *([c.text for c in row] for row in self.rows)]
+        return "\n".join([self.caption, *grid(rows), *([self.note] if self.note else [])])
 
 
 def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Callable[..., Table]]:
@@ -130,8 +130,11 @@ def finding_text(finding: Finding) -> str:
     """One finding for a terminal."""
     look = badge(finding.severity.value)
     status = f" ({badge(finding.status).word})" if finding.cause and finding.status else ""
-    told = [("seen", e) for e in finding.evidence] + [("against", e) for e in finding.against]
-    lines = [f"    {what}: {e.text}" + (f" [{e.source}]" if e.source else "") for what, e in told]
+    lines = [
+        f"    {what}: {e.text}" + (f" [{e.source}]" if e.source else "")
+        for what, told in (("seen", finding.evidence), ("against", finding.against))
+        for e in told
+    ]
     return "\n".join(
         [f"{look.symbol} {look.word}: {finding.title}{status}", *lines, *map(remedy_text, finding.remedy)]
     )
@@ -209,11 +212,9 @@ def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
     """What it shares a row with; step, what, why. The field of a record has no name that a reader knows."""
     step, what, why = (*line.split(": ", 2), "", "")[:3]
     kind, _, detail = why.partition(": ")
-    if kind == "not-run":
-        return f"{step}: not run", (step, "tests that were not run", detail or kind)
     if kind in GAP_REASONS:
-        return why, (step, "", detail or kind)
-    return why or what, (step, what if why else "", why or what)
+        what, why = "tests that were not run" if kind == "not-run" else "", detail or kind
+    return step + kind if kind == "not-run" else why or what, (step, what if why else "", why or what)
 
 
 def not_looked_at_table(document: VerdictDocument) -> Table:
@@ -222,8 +223,10 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
     What is missing for the same reason shares a row, as do the tests that a step did not need; verdict.json
     lists each, with its field.
     """
-    groups = grouped(map(_unseen, document.not_looked_at))
-    rows = [[", ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)] for of in groups.values()]
+    rows = [
+        [", ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)]
+        for of in grouped(map(_unseen, document.not_looked_at)).values()
+    ]
     return Table(
         "Not looked at",
         ["step", "what", "why"],

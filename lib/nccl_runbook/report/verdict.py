@@ -38,10 +38,13 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     by_name = {r.step: r for r in records if r.step != VERDICT_STEP}
     names = [n for n in dict.fromkeys([*run.planned, *sorted(by_name)]) if n != VERDICT_STEP]
     steps = [_entry(name, by_name.get(name), run) for name in names]
-    results = [(s.status, s.notebook in run.asked) for s in steps if not tests_nothing(s)]
+    # a run that was stopped proves no health
     word = verdict(
-        [*results, *[("unknown", False)] * run.interrupted]
-    )  # a run that was stopped proves no health
+        [
+            *((s.status, s.notebook in run.asked) for s in steps if not tests_nothing(s)),
+            *[("unknown", False)] * run.interrupted,
+        ]
+    )
     found = [by_name[n] for n in names if n in by_name]
     made = {s.notebook for s in steps if s.status not in ("unknown", "skipped")}
     causes, judged = merge_causes(found, made), _judged(found)
@@ -85,8 +88,12 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
         (not run.command, f"{name} has not finished"),
         (True, AT_WORK if record else TO_COME),
     )
-    reason = next(why for holds, why in reasons if holds)
-    return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
+    return StepEntry(
+        notebook=name,
+        status="unknown",
+        reason=next(why for holds, why in reasons if holds),
+        record=f"{name}.json" if record else "",
+    )
 
 
 def merge_causes(records: Iterable[Record], made: Collection[str] = ()) -> list[Cause]:
@@ -117,11 +124,10 @@ def _merged(cause: str, found: list[tuple[str, Finding]], made: Collection[str])
         [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     )
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
-    title = known()[cause].title if best.id in MEASURED else best.title
     return Cause(
         id=cause,
         status=best.status,
-        title=title,
+        title=known()[cause].title if best.id in MEASURED else best.title,
         evidence=[e for e in _told_once(pro) if not _asks([e.text], made)],
         against=_told_once(contra),
         remedy=[
@@ -189,17 +195,18 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     )
     bad = [f for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
     sure = [
-        (c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy
+        *((c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy),
+        *((f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)),
     ]
-    sure += [(f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)]
-    if not sure:
-        sure = [
-            (f"{POSSIBLE}{c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy
-        ]
-        sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
-    sure = sure or [(f.title, list(f.remedy)) for f in bad]
-    first = {
-        r: at for at, (_, remedies) in reversed([*enumerate(sure)]) for r in remedies
-    }  # each is told once
-    new = [(title, [r for r in remedies if first[r] == at]) for at, (title, remedies) in enumerate(sure)]
-    return [(title, remedies) for title, remedies in new if remedies]
+    open_ones = [
+        *((f"{POSSIBLE}{c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy),
+        *((f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN),
+    ]
+    cards = sure or open_ones or [(f.title, list(f.remedy)) for f in bad]
+    # each remedy stands once
+    first = {r: at for at, (_, remedies) in reversed([*enumerate(cards)]) for r in remedies}
+    return [
+        (title, kept)
+        for at, (title, remedies) in enumerate(cards)
+        if (kept := [r for r in remedies if first[r] == at])
+    ]

@@ -36,20 +36,19 @@ def all_tables(given: Answer) -> list[Table]:
 
 def ranks_table(logs: Logs) -> Table:
     """One row a rank."""
-    columns = [
-        "rank",
-        "host",
-        "GPU",
-        "NCCL",
-        "transports",
-        "enqueued, completed",
-        "waited in",
-        "first error",
-        "last line",
-    ]
     return Table(
         "Ranks, from their own lines",
-        columns,
+        [
+            "rank",
+            "host",
+            "GPU",
+            "NCCL",
+            "transports",
+            "enqueued, completed",
+            "waited in",
+            "first error",
+            "last line",
+        ],
         [_row(r) for r in logs.ranks],
         "Blank means the log does not say. The rank may still be broken.",
     )
@@ -169,8 +168,8 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
             (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits
         ).items()
     ]
-    caption = "Other causes of this symptom, without evidence in this log"
-    return [Table(caption, ["test that separates them", "causes"], rows)] if rows else []
+    columns = ["test that separates them", "causes"]
+    return [Table("Other causes of this symptom, without evidence in this log", columns, rows)] * bool(rows)
 
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
@@ -199,11 +198,10 @@ def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) 
 
 def unknown_table(logs: Logs) -> Table:
     """Lines that look like errors and match nothing."""
-    rows = [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown]
     return Table(
         "Lines that look like errors, but match no known message",
         ["times", "first of them", "where"],
-        rows,
+        [[str(t.times), t.first.text[:300], f"{t.first.file} line {t.first.line}"] for t in logs.unknown],
         "Numbers in them differ.",
     )
 
@@ -211,13 +209,16 @@ def unknown_table(logs: Logs) -> Table:
 def files_table(logs: Logs) -> Table:
     """What was read, and what was not."""
     missed = {f.name: f.problem or f.left_out for f in logs.files}
-    rows = [
+    return Table(
+        "Files",
+        ["file", "bytes", "lines", "how it went"],
         [
-            f.name,
-            str(f.size_bytes),
-            str(f.lines),
-            Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else ""),
-        ]
-        for f in logs.files
-    ]
-    return Table("Files", ["file", "bytes", "lines", "how it went"], rows)
+            [
+                f.name,
+                str(f.size_bytes),
+                str(f.lines),
+                Cell(missed[f.name] or f.kind or "read", "unknown" if missed[f.name] else ""),
+            ]
+            for f in logs.files
+        ],
+    )

@@ -62,14 +62,13 @@ def pairs_table(pairs: Pairs) -> Table:
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
-    rows = [
-        [f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
-        for a in gpus
-    ]
     return Table(
         "",
         ["", *(f"GPU {g}" for g in gpus)],
-        rows,
+        [
+            [f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
+            for a in gpus
+        ],
         "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: "
         "share of the best pair.",
         drawn="grid",
@@ -88,17 +87,16 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
 @titled("Which GPU, link, split or count")
 def search_table(search: Search) -> Table:
     """Every round of the search for the GPU or link."""
-    rows = [
-        *(
-            [str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
-            for n, r in enumerate(search.rounds, 1)
-        ),
-        *[["", Cell(search.why, "unknown"), ""]] * bool(search.why),
-    ]
     return Table(
         "",
         ["round", "GPUs that passed together", "GPUs that failed together"],
-        rows,
+        [
+            *(
+                [str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
+                for n, r in enumerate(search.rounds, 1)
+            ),
+            *[["", Cell(search.why, "unknown"), ""]] * bool(search.why),
+        ],
         "The groups of a round ran at the same time. The named part failed in more than one.",
     )
 
