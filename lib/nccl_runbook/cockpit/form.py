@@ -193,7 +193,7 @@ class Cockpit:
             self.boxes[step.name] for step, _ in plan(test, self.found.steps) if step.name in self.boxes
         ]
         for name, box in self.boxes.items():
-            box.value = name in asked if asked else lead is None
+            box.value = name in asked if test else lead is None
         lines = [line for remedy in (lead.remedy if lead else ()) for line in remedy.lines]
         self.setting.value = " ".join(m[1] for line in lines for m in [_SETTINGS.fullmatch(line)] if m)
         self.fix.layout.display = "" if self.setting.value else "none"
@@ -261,9 +261,15 @@ class Cockpit:
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))
             html = card(answer, run, os.path.relpath(run.page) if run and run.page else "")
-            html = Redactor(os.environ).text(re.sub(rf"[^\s/(]+/{PASTED}", "pasted text", html))
+            html = re.sub(
+                rf"[^\s/(]+/{PASTED}", "pasted text", html.replace(": --gpus N", " in the field above")
+            )
             self.card.outputs = (
-                {"output_type": "display_data", "data": {"text/html": html}, "metadata": {}},
+                {
+                    "output_type": "display_data",
+                    "data": {"text/html": Redactor(os.environ).text(html)},
+                    "metadata": {},
+                },
             )
 
     def run(self) -> None:
