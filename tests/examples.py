@@ -14,9 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from test_lab_browser import CHROMIUM
-
 from nccl_runbook.report.run import info_of, write_run
+from test_lab_browser import CHROMIUM
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "outputs" / "example"
@@ -75,8 +74,9 @@ def picture(page: Path) -> None:
 
 def judged_again(records: Path, folder: Path) -> None:
     """A run's records by today's rules, on a page that names the run which left them."""
-    subprocess.run([BIN / "nccl-runbook", "run", "--record", *sorted(records.glob("0*.json")), "--out", folder])
-    run = dataclasses.replace(info_of(folder), id=records.name, command="nccl-runbook run", started=info_of(records).started)
+    subprocess.run([BIN / "nccl-runbook", "run", "--record", *sorted(records.glob("[0-9]*.json")), "--out", folder])
+    left_by = info_of(records)
+    run = dataclasses.replace(info_of(folder), id=records.name, command=left_by.command, started=left_by.started)
     (folder / "verdict.json").unlink()
     write_run(folder, run)
     shutil.copy(folder / "index.html", EXAMPLE / f"{records.name}.html")

@@ -208,23 +208,25 @@ def steps_table(document: VerdictDocument) -> Table:
     )
 
 
+_GAPS = {"not-run": "tests that were not run", "absent": "not there", "unsupported": "not possible here"}
+
+
 def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
     """What it shares a row with; step, what, why. The field of a record has no name that a reader knows."""
     step, what, why = (*line.split(": ", 2), "", "")[:3]
     kind, _, detail = why.partition(": ")
     if kind in GAP_REASONS:
-        what, why = "tests that were not run" if kind == "not-run" else "", detail or kind
-    return step + kind if kind == "not-run" else why or what, (step, what if why else "", why or what)
+        return step + kind, (step, _GAPS.get(kind, kind.replace("-", " ")), detail or kind)
+    return why or what, (step, what if why else "", why or what)
 
 
 def not_looked_at_table(document: VerdictDocument) -> Table:
     """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead.
 
-    What is missing for the same reason shares a row, as do the tests that a step did not need; verdict.json
-    lists each, with its field.
+    What a step misses for the same kind of reason shares a row; verdict.json lists each, with its field.
     """
     rows = [
-        [", ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)]
+        ["; ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)]
         for of in grouped(map(_unseen, document.not_looked_at)).values()
     ]
     return Table(

@@ -168,8 +168,17 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
             (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits
         ).items()
     ]
-    columns = ["test that separates them", "causes"]
-    return [Table("Other causes of this symptom, without evidence in this log", columns, rows)] * bool(rows)
+    return (
+        [
+            Table(
+                "Other causes of this symptom, without evidence in this log",
+                ["test that separates them", "causes"],
+                rows,
+            )
+        ]
+        if rows
+        else []
+    )
 
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
