@@ -89,7 +89,10 @@ def order_table(logs: Logs) -> Table:
         for line, what, tone, ran_ms in (
             (r.progress, "last progress", "ok", 0),
             (r.first_error, "first error", "broken", 0),
-            *((t.at, f"waited {t.ran_ms / 1000:.0f} s", "warn", max(0, t.ran_ms)) for t in r.timeouts[:1]),
+            *(
+                (t.at, "waited" + f" {t.ran_ms / 1000:.0f} s" * (t.ran_ms > 0), "warn", max(0, t.ran_ms))
+                for t in r.timeouts[:1]
+            ),
         )
     ]
     timed = sorted(
@@ -101,10 +104,6 @@ def order_table(logs: Logs) -> Table:
         key=lambda row: row[0],
     )
     began = min((at - ran_s for at, _, _, ran_s in timed), default=0)  # a wait begins before its line
-    rows = [
-        [f"+{at - began:.3f} s", str(line.rank), line.host, what, _short(line)]
-        for at, line, what, _ in timed[:100]
-    ]
     apart = ", ".join(
         f"{c.clock} {c.offset_s:+.3f} s, give or take {c.error_s:.3f} s" for c in logs.clocks[1:]
     )
@@ -131,7 +130,10 @@ def order_table(logs: Logs) -> Table:
     return Table(
         "In order of time" if apart or not several else "By the time stamps of each host",
         ["time", "rank", "host", "what", "line"],
-        rows,
+        [
+            [f"+{at - began:.3f} s", str(line.rank), line.host, what, _short(line)]
+            for at, line, what, _ in timed[:100]
+        ],
         note,
         Lanes(lanes),
     )

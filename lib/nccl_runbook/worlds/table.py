@@ -202,8 +202,8 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
 
 
 def _called(word: str) -> Cell:
-    tones = {"pass": "ok", "no effect": "muted", "no proof": "muted"}
-    return Cell(word, tones.get(word, "warn" if word.startswith("passed") else "broken"))
+    usual = "warn" if word.startswith("passed") else "broken"
+    return Cell(word, {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, usual))
 
 
 def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
