@@ -259,4 +259,5 @@ def _live(looks: list[Live]) -> Iterator[Record]:
             DUMPS,
             [hang_told(judge(dataclasses.replace(collect([]), looks=looks)), still=True)],
             [looked_table(j, looks) for j in jobs],
+            not_seen=dict.fromkeys(line for j in jobs for line in j.not_seen),
         )
