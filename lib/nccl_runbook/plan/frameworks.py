@@ -155,8 +155,13 @@ def _openrlhf(launch: Launch) -> _Shape:
             "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode",
         ),
     )
-    update = "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"
-    return parts, pools, update, notes, refusals
+    return (
+        parts,
+        pools,
+        "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl",
+        notes,
+        refusals,
+    )
 
 
 def _open_instruct(launch: Launch) -> _Shape:
@@ -166,29 +171,25 @@ def _open_instruct(launch: Launch) -> _Shape:
         part("trainer", "deepspeed", "learner", launch.number("learners")),
         part("engine", "vllm", "vllm", engines, tensor, 0 if together else None),
     ]
-    notes = that_apply(
-        (
-            together,
-            "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
-            "IPC handles, without "
-            "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless "
-            "vllm_sync_backend is gloo",
-        ),
-        (
-            "vllm_sync_backend" in launch.flags,
-            "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, "
-            "or CUDA IPC with single_gpu_mode",
-        ),
-    )
-    refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (
-        together and tensor > 1
-    )
     return (
         parts,
         [(1, learners) for learners in launch.numbers("learners")],
         "ipc" if together else "xccl",
-        notes,
-        refusals,
+        that_apply(
+            (
+                together,
+                "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
+                "IPC handles, without "
+                "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless "
+                "vllm_sync_backend is gloo",
+            ),
+            (
+                "vllm_sync_backend" in launch.flags,
+                "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, "
+                "or CUDA IPC with single_gpu_mode",
+            ),
+        ),
+        ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1),
     )
 
 

@@ -1,5 +1,5 @@
-"""Frameworks that people run in 2026: which ranks they start and on which GPUs. One file a framework, each read
-at the commit that its row of plan/flags.toml names. What a file does not say is not planned: ValueError."""
+"""Frameworks that people run in 2026: which ranks they start, and on which GPUs. One file each, read at the
+commit that its row of plan/flags.toml names. What a launch does not say is not planned: ValueError."""
 
 from nccl_runbook.plan.later import nemo_rl, prime_rl, skyrl, slime, vllm
 

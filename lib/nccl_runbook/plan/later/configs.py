@@ -9,10 +9,8 @@ from typing import Any
 from nccl_runbook.plan import read_training_file as training_file
 
 MOST_PARENTS = 8  # of the longest chain in NeMo-RL's examples/configs: 3
-_DEFAULTS = re.compile(
-    r"^defaults:([ \t]*[\"']?[\w./-]*(?:[\"']?[ \t]*\n[ \t]*-[ \t]*[\"']?[\w./-]+)*)", re.M
-)
-_NEMO = re.compile(r"^(?:policy|cluster|defaults):", re.M)
+_DEFAULTS = re.compile(r"^defaults:((?:[ \t]*(?:\n[ \t]*-[ \t]*)?[\"']?[\w./-]+[\"']?)+)", re.M)
+_NEMO = re.compile(r"^(?:policy|cluster):", re.M)
 
 
 def whole(text: str, file: Path | None) -> str:
@@ -20,7 +18,8 @@ def whole(text: str, file: Path | None) -> str:
     cannot be read."""
     if file is not None and file.suffix == ".toml":
         return json.dumps({"prime_rl": "its TOML", **_of_toml(text)})
-    if file is not None and file.suffix in (".yaml", ".yml") and len(_NEMO.findall(text)) > 1:
+    is_nemo = len(_NEMO.findall(text)) > 1 or _parents(text)
+    if file is not None and file.suffix in (".yaml", ".yml") and is_nemo:
         flat = _inherited(text, file, MOST_PARENTS)
         if "policy.generation.colocated.enabled" in flat:
             return json.dumps({"nemo_rl": "its YAML", **flat})
@@ -44,13 +43,16 @@ def _of_toml(text: str) -> dict[str, str]:
     return found
 
 
+def _parents(text: str) -> list[str]:
+    named = re.findall(r"[\w.][\w./-]*", " ".join(_DEFAULTS.findall(text)))
+    return [name for name in named if name.endswith((".yaml", ".yml"))]
+
+
 def _inherited(text: str, file: Path, left: int) -> dict[str, str]:
     """NeMo-RL, utils/config.py: parents first, each relative to the file that names it; `_override_` drops
     what they say of a section."""
     flat: dict[str, str] = {}
-    for name in [
-        n for named in _DEFAULTS.findall(text)[: left > 0] for n in re.findall(r"[\w.][\w./-]*", named)
-    ]:
+    for name in _parents(text)[: MOST_PARENTS * (left > 0)]:
         try:
             flat |= _inherited(training_file.text_of(file.parent / name), file.parent / name, left - 1)
         except ValueError as error:

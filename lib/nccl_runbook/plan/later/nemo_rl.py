@@ -38,7 +38,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     refusals = that_apply(
         (
             apart and nodes == 1 and not 0 < asked < each,
-            f"NeMo-RL refuses this: colocated.resources.gpus_per_node is {asked}; training needs some of {each} GPUs, too",
+            f"NeMo-RL refuses this: {asked} of {each} GPUs for generation leave none for one of both",
         ),
         (
             apart and nodes == 1 and asked_nodes > 1,

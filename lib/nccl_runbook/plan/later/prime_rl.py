@@ -1,4 +1,4 @@
-"""prime-rl: a vLLM server on the first GPUs, the trainer on the next; over several nodes each has whole nodes.
+"""prime-rl: a vLLM server on the first GPUs, the trainer on the next; of several nodes each has its own.
 
 src/prime_rl/entrypoints/rl.py, packages/prime-rl-configs/src/prime_rl/configs/rl.py."""
 

@@ -27,7 +27,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     refusals = that_apply(
         (
             together and local and rollout != size["trainer"],
-            f"SkyRL refuses this: {size['trainer']} policy GPUs must equal {rollout} engine GPUs with colocate_all",
+            f"SkyRL refuses colocate_all: {size['trainer']} policy GPUs must equal {rollout} engine GPUs",
         ),
         (
             ref_differs and not together,
