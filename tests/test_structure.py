@@ -31,7 +31,7 @@ MOST_STATEMENTS = 14_609
 # whole files by design: one is sent over standard input, the other is a file to copy; three more are still to be split
 LONG = {"launch/warm.py": 434, "ranks/check.py": 430, "launch/engine.py": 380, "ranks/sync_ways.py": 412, "ranks/weight_sync.py": 371}
 # subjects that came after that goal was set, each with a bound of its own
-LATER = {"edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150, "sync/pays": 220, "plan/later": 139}
+LATER = {"edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150, "sync/pays": 220, "plan/later": 145}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}

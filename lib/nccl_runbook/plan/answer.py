@@ -21,10 +21,7 @@ from nccl_runbook.plan.later import configs
 from nccl_runbook.scripts.read import Command, Script, read as read_script
 
 MOST_GPUS = 1024  # of one node; more is a slip
-FOREIGN = (
-    "no known allocation (AReaL, verl, OpenRLHF, TRL, open-instruct, slime, miles, SkyRL, NeMo-RL, "
-    "prime-rl, vLLM)"
-)
+FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, slime, SkyRL, NeMo-RL, prime-rl, and others)"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,8 @@ def whole(text: str, file: Path | None) -> str:
     """The same, or in its place JSON of one level, with the name of the framework. Raises ValueError for what
     cannot be read."""
     if file is not None and file.suffix == ".toml":
-        return json.dumps({"prime_rl": "its TOML", **_of_toml(text)})
+        flat = _of_toml(text)
+        return json.dumps({"prime_rl": "its TOML", **flat} if "orchestrator.given" in flat else {})
     is_nemo = len(_NEMO.findall(text)) > 1 or _parents(text)
     if file is not None and file.suffix in (".yaml", ".yml") and is_nemo:
         flat = _inherited(text, file, MOST_PARENTS)
