@@ -72,6 +72,12 @@ class Part:
         return _product(self.dims, "tp")
 
 
+def part(
+    kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None
+) -> Part:
+    return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
+
+
 @dataclasses.dataclass(frozen=True)
 class Mode:
     """A string that parses: its components, and AReaL's ``type``, None where asking for

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.plan.allocation.flags import Launch
-from nccl_runbook.plan.areal import Mode, Part
+from nccl_runbook.plan.areal import Mode, Part, part
 from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply
+from nccl_runbook.plan.later import LATER
 
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
@@ -32,7 +33,7 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     where a size is no number."""
     if launch.framework == "trl":
         return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
-    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct}[launch.framework]
+    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct, **LATER}[launch.framework]
     parts, pools, update, notes, refusals = how(launch)
     mode = Mode(tuple(parts), None, scheduled=True)
     asked = mode.total_gpus
@@ -55,12 +56,6 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     return dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)), placed, count
 
 
-def _part(
-    kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None
-) -> Part:
-    return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
-
-
 # parts, each on GPUs of its own, in order, one with an anchor on the anchor's; nodes, and GPUs of each,
 # of those that have nodes of their own; how the weights travel; notes; why the framework starts nothing
 _Shape = tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]
@@ -79,8 +74,8 @@ def _verl(launch: Launch) -> _Shape:
     )
     return (
         [
-            _part("trainer", "verl", "actor", train),
-            _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0),
+            part("trainer", "verl", "actor", train),
+            part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0),
         ],
         pools,
         "xccl" if apart else "in-process",
@@ -101,7 +96,7 @@ def _openrlhf(launch: Launch) -> _Shape:
         "critic": launch.told("estimator") == "gae",
         "reward": bool(launch.told("has_reward")) and not launch.told("no_reward"),
     }
-    parts = [_part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
+    parts = [part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
         critic = [
             i
@@ -110,14 +105,14 @@ def _openrlhf(launch: Launch) -> _Shape:
         ]
         actor = [0] * (together or role == "ref" and launch.on("share_ref"))
         parts.append(
-            _part(
+            part(
                 "trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)
             )
         )
     pools = [shape.get(p.name, shape["trainer"]) for p in parts if p.anchor is None]
     shares = together and not asynchronous
     if engines:
-        parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
+        parts.append(part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
     gloo = launch.told("backend") == "gloo"  # what is clean in old releases alone is not clean
     same_gpus = (
@@ -160,40 +155,41 @@ def _openrlhf(launch: Launch) -> _Shape:
             "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode",
         ),
     )
-    update = "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"
-    return parts, pools, update, notes, refusals
+    return (
+        parts,
+        pools,
+        "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl",
+        notes,
+        refusals,
+    )
 
 
 def _open_instruct(launch: Launch) -> _Shape:
     together = launch.on("colocate")
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [
-        _part("trainer", "deepspeed", "learner", launch.number("learners")),
-        _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None),
+        part("trainer", "deepspeed", "learner", launch.number("learners")),
+        part("engine", "vllm", "vllm", engines, tensor, 0 if together else None),
     ]
-    notes = that_apply(
-        (
-            together,
-            "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
-            "IPC handles, without "
-            "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless "
-            "vllm_sync_backend is gloo",
-        ),
-        (
-            "vllm_sync_backend" in launch.flags,
-            "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, "
-            "or CUDA IPC with single_gpu_mode",
-        ),
-    )
-    refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (
-        together and tensor > 1
-    )
     return (
         parts,
         [(1, learners) for learners in launch.numbers("learners")],
         "ipc" if together else "xccl",
-        notes,
-        refusals,
+        that_apply(
+            (
+                together,
+                "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
+                "IPC handles, without "
+                "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless "
+                "vllm_sync_backend is gloo",
+            ),
+            (
+                "vllm_sync_backend" in launch.flags,
+                "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, "
+                "or CUDA IPC with single_gpu_mode",
+            ),
+        ),
+        ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1),
     )
 
 
@@ -217,8 +213,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     if launch.told("mode") != "server":
         tensor = max(1, launch.number("tensor"))
         parts = [
-            _part("trainer", "accelerate", "trainer", processes),
-            _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
+            part("trainer", "accelerate", "trainer", processes),
+            part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
         ]
         refusals = [
             f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
@@ -231,8 +227,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, (*refusals, *notes))
     tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
     parts = [
-        _part("trainer", "accelerate", "trainer", processes),
-        _part("engine", "vllm", "vllm-serve", data, tensor),
+        part("trainer", "accelerate", "trainer", processes),
+        part("engine", "vllm", "vllm-serve", data, tensor),
     ]
     used, held = server[: tensor * data], sees[:processes]
     elsewhere = machines > 1 or launch.told("server_host") not in LOCAL
