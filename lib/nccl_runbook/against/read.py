@@ -1,60 +1,97 @@
-"""How a run was set up and how long its steps took: the facts of one log,
-to be laid beside those of another."""
+"""How a run was set up and how long its steps took: the facts of its logs and records, to be laid beside
+those of another."""
 
 import os
 import re
 from collections import Counter, defaultdict
-from typing import BinaryIO
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO
 
+from nccl_runbook.against.facts import RunProfile
 from nccl_runbook.causes.tables import table
+from nccl_runbook.core.facts import to_json, values_at
+from nccl_runbook.core.facts_world import World
+from nccl_runbook.core.records import Record, RecordError, read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import read_each, sources
 from nccl_runbook.logs.text import Said, pieces, said
-from nccl_runbook.triage.facts import RunProfile
 
 MAX_VALUES = 16  # of one setting
 MAX_TIMES = 100_000  # of one kind
 MAX_KINDS = 200_000  # of templates that tell nothing and are passed over at once
 _HEX, _DIGITS = b"0123456789abcdef", b"0123456789"
 _UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
-_SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in table("triage/profile")["setting"])
+_TABLE = table("against/profile")
+_SETTINGS = tuple((row["kind"], re.compile(row["line"])) for row in _TABLE["setting"])
 _VIA = re.compile(r" via (?P<via>[A-Za-z]\w*(?:/[\w ()]+)*)")
 _COMM = re.compile(
     r"\brank (\d+) n[rR]anks (\d+) cudaDev (\d+)(?: nvmlDev \d+)? busId (\w+)(?: commId "
     r"0x([0-9a-f]+))? - Init COMPLETE"
 )
 _TIMES = tuple(
-    (row["kind"], re.compile(row["line"].replace("<seconds>", table("triage/profile")["number"])))
-    for row in table("triage/profile")["time"]
+    (row["kind"], re.compile(row["line"].replace("<seconds>", _TABLE["number"]))) for row in _TABLE["time"]
 )
 _HINT = re.compile(
     rb"(?i)NCCL|torch|sync|step|iter|it/s|s/it|driver|libfabric|vllm|update_weight|weight|refit|export "
 )
 
 
-def collect(paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None) -> RunProfile:
-    """The profile of these logs. Never raises for what is in them: what could not
+def collect(
+    paths: list[str] | str,
+    stdin: BinaryIO | None = None,
+    limit: Limit | None = None,
+    records: Sequence[Record] = (),
+) -> RunProfile:
+    """The profile of these logs and records. Never raises for what is in them: what could not
     be read says so in ``files``."""
     reader = _Reader()
+    for record in records:
+        reader.take(record)
     return Redactor(os.environ).json(reader.profile(read_each(sources(paths, stdin, limit), reader.read)))
 
 
 class _Reader:
-    """One pass over the texts of a run."""
+    """One pass over the records and the texts of a run."""
 
     def __init__(self) -> None:
         self._silent: set[bytes] = set()
         self._settings: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        self._via: Counter[str] = Counter()
         self._comms: set[str] = set()
-        self._devices: dict[str, str] = {}
         self._times: dict[str, list[float]] = defaultdict(list)
+        self._steps, self._variables_from = list[str](), set[str]()
         self._source, self._syncs = (
             "",
             Counter[tuple[str, int | None]](),
         )  # every rank may print the time of the same sync
+
+    def take(self, record: Record) -> None:
+        """Take in the facts of a record; without a GPU its figures are those of a rehearsal."""
+        facts, on_gpus = {"judged": to_json(record.judged), **record.facts}, bool(record.judged.gpus)
+        for row in _TABLE["fact"]:
+            for beside, value in values_at(facts, row["path"].split(".")):
+                name = " ".join(
+                    filter(None, [row.get("name"), *(_text(beside.get(k)) for k in row.get("by", ()))])
+                )
+                if row["kind"] != "time":
+                    self._add(row["kind"], name, _text(value))
+                elif on_gpus and isinstance(value, float):
+                    self._times[name].append(value)
+        self._steps.append(record.step)
+        if any(values_at(facts, ["environment", "roles", "*", "variables"])):
+            self._variables_from.add(record.step)
+        for world in _worlds(record.facts if on_gpus else {}):
+            name = world.request.name.removesuffix(" again")  # the control, before and after the others
+            for op in {event["op"] for rank in world.ranks for event in rank.named("op")}:
+                self._times[f"{op}, {name}, GB/s"].extend(filter(None, [world.busbw_gb_per_s(op)]))
+            if isinstance(world.transports, dict):
+                self._add("transport", name, ", ".join(sorted(world.transports)))
+
+    def _add(self, kind: str, name: str, value: str) -> None:
+        values = self._settings[kind][name] if value else []
+        if value not in values and len(values) < MAX_VALUES:
+            values.append(value)
 
     def read(self, source: Source) -> None:
         self._source = source.name
@@ -81,16 +118,17 @@ class _Reader:
                 groups["name"] or groups.get("name2") or "",
                 groups["value"] or groups.get("value2") or "",
             )
-            values = self._settings[kind][name]
-            if value not in values and len(values) < MAX_VALUES:
-                values.append(value.strip())
+            self._add(kind, name, value.strip())
+            self._variables_from.update(["log"] * (kind == "environment"))
         via = _VIA.search(text) if "Channel" in text or "Ring" in text else None
         if via:
-            self._via[re.sub(r"/\d+(?:\(\d+\))?|_v\d+", "", via.group("via"))] += 1
+            self._add("transport", "transports", re.sub(r"/\d+(?:\(\d+\))?|_v\d+", "", via.group("via")))
         comm = _COMM.search(text)
         if comm and int(comm.group(2)) > 1:
             self._comms.add(comm.group(5) or text)
-            self._devices.setdefault(comm.group(1), f"cudaDev {comm.group(3)} busId {comm.group(4)}")
+            self._add(
+                "devices", f"device of rank {comm.group(1)}", f"cudaDev {comm.group(3)} busId {comm.group(4)}"
+            )
         return bool(told or via or comm) | self._time(text, who.rank)
 
     def _time(self, text: str, rank: int | None) -> bool:
@@ -111,12 +149,34 @@ class _Reader:
                 kind: {name: sorted(values) for name, values in sorted(by.items())}
                 for kind, by in self._settings.items()
             },
-            dict(self._via.most_common(50)),
             len(self._comms),
             max(self._syncs.values(), default=0),
-            self._devices,
             {kind: values for kind, values in self._times.items() if values},
+            sorted(set(self._steps)),
+            sorted(self._variables_from),
         )
+
+
+# a value as it is shown; "" for what could not be seen, and for objects
+def _text(value: Any) -> str:
+    if not isinstance(value, list):
+        return "" if value is None or isinstance(value, dict) else str(value)
+    up = f"{sum(part is True for part in value)} of {len(value)} up"
+    return up if value and isinstance(value[0], bool) else ", ".join(sorted(map(_text, value))) or "none"
+
+
+# the worlds among these facts that can be read, and whose figures can be worked out
+def _worlds(facts: Any) -> Iterator[World]:
+    if isinstance(facts, dict) and facts.keys() >= {"request", "ranks", "transports"}:
+        try:
+            world = read(World, facts)
+            [world.busbw_by_size(event["op"]) for rank in world.ranks for event in rank.named("op")]
+        except (RecordError, LookupError, TypeError, ValueError, ArithmeticError):
+            return  # a record from elsewhere: what is no world has nothing to compare
+        yield world
+    elif isinstance(facts, (dict, list)):
+        for part in facts.values() if isinstance(facts, dict) else facts:
+            yield from _worlds(part)
 
 
 def _seconds(groups: dict[str, str | None]) -> float | None:
