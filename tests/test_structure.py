@@ -26,8 +26,8 @@ SUBJECTS = ("edges", "gpus", "environment", "worlds", "sync", "plan", "hang", "t
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 # Import statements and the docstrings of modules do not count: a file that is split needs more of both.
-# 14,609 without them was 16,263 with them, and the goal of 15,500 was stated with them.
-MOST_STATEMENTS = 14_483
+# 14,609 without them was 16,263 with them, and the goal of 15,500 was stated with them. 121 of the 14,609 are in against/ now.
+MOST_STATEMENTS = 14_488
 # whole files by design: one is sent over standard input, the other is a file to copy; three more are still to be split
 LONG = {"launch/warm.py": 434, "ranks/check.py": 430, "launch/engine.py": 380, "ranks/sync_ways.py": 412, "ranks/weight_sync.py": 371}
 # subjects that came after that goal was set, each with a bound of its own

@@ -12,7 +12,7 @@ class RunProfile:
     ``settings``: kind, as in profile.toml -> name -> values seen; ``communicators``: communicators
     opened (distinct ids); ``syncs``: weight syncs timed; ``times``: "init", "step", "sync" -> seconds, in
     order; "all_reduce, control, GB/s" -> bus bandwidths; ``steps``: those of the records;
-    ``variables_from``: who names the variables that were set: "log", "script" or the step; ``problem``: what
+    ``variables_from``: who names the variables that were set: "log", "script" or "record"; ``problem``: what
     is wrong in the run itself, "" for nothing known.
     """
 
@@ -38,8 +38,7 @@ class TimeChange:
     unit: str = "s"
 
     @property
-    def spans(self) -> list[str]:
-        """Of both runs in words: "22.5 s (n 27, 21.0 to 24.0)"."""
+    def spans(self) -> list[str]:  # of both runs in words: "22.5 s (n 27, 21.0 to 24.0)"
         return [
             f"{median:.3g} {self.unit} (n {n}, {least:.3g} to {most:.3g})" if n else "none printed"
             for n, median, least, most in (self.good, self.bad)
@@ -62,18 +61,19 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """``sentence`` first; then the times, and the differences, most telling first. ``of``: the cause or the
-    finding that the differences were judged for, "" for a change of speed; ``good_is``: what is wrong in the
-    good run, "" for nothing known; ``line``: that compares both set-ups in turn, "" for none."""
+    """``sentence`` first; then the times, and the differences, most telling first. ``settings``: how many
+    versions, variables and the like both runs show; ``of``: the cause or the finding that the differences
+    were judged for, "" for a change of speed; ``good_is``: what is wrong in the good run, "" for nothing
+    known; ``line``: that compares both set-ups in turn, "" for none."""
 
     sentence: str
     times: tuple[TimeChange, ...]
     differences: tuple[Difference, ...]
+    settings: int = 0
     of: str = ""
     good_is: str = ""
     line: str = ""
 
     @property
-    def slower(self) -> bool:
-        """Whether any kind of time became slower, beyond its spread."""
+    def slower(self) -> bool:  # whether any kind of time became slower, beyond its spread
         return any("slower" in t.says for t in self.times)

@@ -42,7 +42,8 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
         for same in alike
     )
     shown = tuple(t for t in times if "few" not in t.says or t.unit == "s" and t.good[0] + t.bad[0])
-    return _told(Comparison("", shown, differences, good_is=was.problem, line=line))
+    both = [was.settings[kind].keys() & now.settings[kind] for kind in was.settings.keys() & now.settings]
+    return _told(Comparison("", shown, differences, sum(map(len, both)), good_is=was.problem, line=line))
 
 
 def explained(compared: Comparison, lead: Finding | None) -> Comparison:
@@ -50,7 +51,7 @@ def explained(compared: Comparison, lead: Finding | None) -> Comparison:
     its cause depends on it. If the cause is established, another difference cannot; else it is not tested."""
     if not (lead and compared.differences) or compared.slower and lead.severity is not Severity.BROKEN:
         return compared  # the change of speed is what to explain
-    fix = [line for r in lead.remedy for line in (r.text, *r.lines)]
+    fix = (line for r in lead.remedy for line in (r.text, *r.lines))
     proof = "\n".join([lead.title, *(e.text for e in lead.evidence), *fix])
     touches = next((row["kinds"] for row in _TABLE["touch"] if lead.cause in row["causes"]), None)
     is_sure = lead.status == "established" and touches is not None
@@ -76,9 +77,9 @@ def _time(kind: str, good: list[float], bad: list[float]) -> TimeChange:
         return TimeChange(kind, was, now, "too few samples", unit)
     less, more = (was[1], now[1]) if unit == "s" else (now[1], was[1])
     ratio = more / less if less else float("inf")
-    slower = f"{ratio:.1f} times slower" * (ratio >= SLOWER)
-    says = slower or (f"{1 / ratio:.1f} times faster" if ratio and 1 / ratio >= SLOWER else "")
-    return TimeChange(kind, was, now, says if says and _apart(good, bad) else "as before", unit)
+    factor, word = (ratio, "slower") if ratio >= 1 or not ratio else (1 / ratio, "faster")
+    is_other = factor >= SLOWER and _apart(good, bad)
+    return TimeChange(kind, was, now, f"{factor:.1f} times {word}" if is_other else "as before", unit)
 
 
 def _spread(values: list[float]) -> tuple[int, float, float, float]:
@@ -93,19 +94,16 @@ def _apart(one: list[float], other: list[float]) -> bool:  # the middle halves o
 
 
 def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
-    found = []
+    # who shows every variable that is set leaves out those that were not: records, and logs or scripts
+    # beside others of their kind; any other silence is no difference
+    alike, found = good.variables_from == bad.variables_from != [], list[Difference]()
     for kind in _KINDS:
         was, now = good.settings.get(kind, {}), bad.settings.get(kind, {})
-        # who shows every variable that is set leaves out those that were not, if there are any at all;
-        # logs, scripts and records each show others
-        is_whole = kind == "environment" and good.variables_from == bad.variables_from != []
-        names = sorted(
-            was.keys() | now.keys() if is_whole else was.keys() & now.keys(),
-            key=lambda name: (len(name), name),
-        )
+        whole = [kind == "environment" and (alike or "record" in p.variables_from) for p in (good, bad)]
+        names = [n for n in {**was, **now} if n in was and n in now or whole[0 if n in now else 1]]
         found += [
             _setting(kind, n, was.get(n, []), now.get(n, []))
-            for n in names
+            for n in sorted(names, key=lambda name: (len(name), name))
             if _differ(was.get(n), now.get(n))
         ]
     return found
@@ -128,8 +126,7 @@ def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference
 
 
 def _many(values: list[str]) -> str:
-    more = f" and {len(values) - 4} more" if len(values) > 4 else ""
-    return " and ".join(values[:4]) + more if values else "not set"
+    return " and ".join([*values[:4], *[f"{len(values) - 4} more"] * (len(values) > 4)]) or "not set"
 
 
 # per sync where both timed their syncs, else in all
@@ -168,12 +165,14 @@ def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
     elif any("few" not in t.says for t in compared.times):
         head = "No time that both runs print became slower. "
     could, many = sum(d.could_explain for d in differences), counted(len(differences), "difference")
-    fault = f" The good run had a fault itself: {compared.good_is}" * bool(compared.good_is)
-    if not could and all(d.is_tested for d in differences):
-        beside = f" ({many} that cannot explain it)" * bool(differences)
-        return f"{head}Nothing that matters differs{beside}.{fault}"
-    tail = " They changed at the same time, so this comparison proves none of them." * (could > 1)
-    return f"{head}{many}, of which {could} could explain {compared.of or 'a change'}.{tail}{fault}"
+    said = f"{many}, of which {could} could explain {compared.of or 'a change'}."
+    said += " They changed at the same time, so this comparison proves none of them." * (could > 1)
+    if all(d.is_tested and not d.could_explain for d in differences):
+        cannot = f"; {many} cannot explain it" * bool(differences)
+        said = f"Nothing that matters differs in {counted(compared.settings, 'setting')}{cannot}."
+    if not differences and not compared.settings:
+        said = "No version and no setting is in both runs."
+    return head + said + f" The good run had a fault itself: {compared.good_is}" * bool(compared.good_is)
 
 
 def findings(compared: Comparison | None) -> list[Finding]:
@@ -190,11 +189,14 @@ def findings(compared: Comparison | None) -> list[Finding]:
         *(("{}: {} then, {} now: {}".format(t.kind, *t.spans, t.says), "both runs") for t in compared.times),
         *((f"{d.name}: {d.good} then, {d.bad} now: {d.why}", "both runs") for d in could[:8]),
     ]
-    unknown = Severity.UNKNOWN if compared.sentence.startswith("Unknown") else Severity.NOTE
     return [
         Finding(
             "run-differs-from-good-run",
-            Severity.WARN if compared.slower else unknown,
+            Severity.WARN
+            if compared.slower
+            else Severity.UNKNOWN
+            if compared.sentence.startswith("Unknown")
+            else Severity.NOTE,
             compared.sentence,
             tuple(Evidence(*row) for row in told),
             (

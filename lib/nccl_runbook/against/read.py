@@ -80,7 +80,7 @@ class _Reader:
                     self._times[name].append(value)
         self._steps.append(record.step)
         if any(values_at(facts, ["environment", "roles", "*", "variables"])):
-            self._variables_from.add(record.step)
+            self._variables_from.add("script" if record.step == "script" else "record")
         for world in _worlds(record.facts if on_gpus else {}):
             name = world.request.name.removesuffix(" again")  # the control, before and after the others
             for op in {event["op"] for rank in world.ranks for event in rank.named("op")}:

@@ -56,10 +56,10 @@ def profile_of(brought: Brought) -> RunProfile:
 
 def run_against(
     run_dir: Path, document: VerdictDocument, good: RunProfile, logs: list[str]
-) -> VerdictDocument:
+) -> tuple[VerdictDocument, Comparison]:
     """The run of this document beside a good one: its folder gets the record of the comparison, and a page
     and a verdict.json with it."""
     bad = read.collect(logs, records=read_records(run_dir)[0])
-    record = beside(judge.compare(good, bad), document)[1]
+    compared, record = beside(judge.compare(good, bad), document)
     save(record, run_dir / f"{AGAINST_STEP}.json", Redactor(os.environ))
-    return write_run(run_dir, document.run)
+    return write_run(run_dir, document.run), compared

@@ -15,6 +15,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from nccl_runbook.against.table import tables
 from nccl_runbook.book import Book, Choice, duration_s
 from nccl_runbook.book.folder import Options, from_here, in_order
 from nccl_runbook.book.plan import Planned, UsageError, make_plan
@@ -146,7 +147,8 @@ def run(
         )
         document = book.run()
         if good and not book.stop():
-            document = run_against(book.page.parent, document, good, read)
+            document, compared = run_against(book.page.parent, document, good, read)
+            book.on_line("".join(f"\n{table!r}" for table in tables(compared)))
     except (UsageError, ParameterError, RecordError) as error:
         answer.leave(
             error,

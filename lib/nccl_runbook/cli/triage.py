@@ -53,16 +53,12 @@ def triage(
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
     brought = Brought(logs=tuple(paths), words=(context,) * bool(context))
-    told = case(
-        logs_of(
-            brought,
-            piped(sys.stdin.fileno()) if "-" in paths else None,
-            compared_with(against, brought),
-        ),
-        "triage",
-        answer.command(),
-        fail_on,
-    )
+    try:
+        compared = compared_with(against, brought)
+    except ValueError as error:  # what was left of the good run cannot be compared
+        answer.leave(error)
+    found = logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, compared)
+    told = case(found, "triage", answer.command(), fail_on)
     answer.end(
         document(told) if json else text(told),
         told.document.exit_code,

@@ -46,7 +46,7 @@ def _sentence(
     if trouble:
         return f"{trouble}{tail}{_changed(steps)}."
     if word == "healthy":
-        return f"Healthy: {_what_passed(steps, judged)}{tail}."
+        return f"Healthy: {_what_passed([s for s in steps if s.notebook != AGAINST_STEP], judged)}{tail}."
     return f"Unknown: {tail.removeprefix('; ') or _what_is_open(run, steps)}."
 
 
