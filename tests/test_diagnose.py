@@ -408,3 +408,9 @@ def test_of_a_whole_run_only_its_records_are_evidence(tmp_path):
     assert diagnose(run.parent, code=3)["lead"]["cause"] == "gpu-memory-exhausted"
     (tmp_path / "verdict.json").write_text('{"schema": "nccl-runbook/verdict/1"}')
     assert diagnose(tmp_path / "verdict.json", code=4)["brought"] == {"logs": [str(tmp_path / "verdict.json")]}
+
+
+@pytest.mark.parametrize("setting", ["NCCL_P2P_DISABLE=1", "NCCL_NVLS_ENABLE=0"])
+def test_a_path_that_was_switched_off_is_tried_beside_a_control(setting):
+    lead = diagnose(f"the all_reduce hangs, and works with {setting}", code=3)["lead"]
+    assert f"nccl-runbook ab . {setting}" in [line for r in lead["remedy"] for line in r["lines"]]
