@@ -9,7 +9,6 @@ from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, S
 from nccl_runbook.messages.clues import ENDED, says, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import current, surely_after
-from nccl_runbook.triage import judge_against
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     _NVIDIA,
     Answer,
@@ -192,24 +191,14 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     ]
 
 
-def answer(
-    logs: Logs,
-    compared: judge_against.Comparison | None = None,
-    good: str = "",
-    bad: str = "",
-    hang_asks: str | None = None,
-) -> Answer:
-    """Judge the logs alone and beside a good run. ``good`` and ``bad``: names of the compared logs;
-    ``hang_asks``: what `hang`, which has read dumps among these files, asks for next."""
+def answer(logs: Logs, hang_asks: str | None = None) -> Answer:
+    """Judge the logs alone. ``hang_asks``: what `hang`, which has read dumps among these files,
+    asks for next."""
     read, found = current(logs), judge(current(logs))
     if hang_asks is not None:
         found = [_after_hang(h, hang_asks) for h in found]
-    slower = bool(compared and compared.slower)
-    kept = [h for h in found if h.cause != "benign" or not slower]
-    shown = judge_against.beside(
-        findings(dataclasses.replace(read, catalogue=logs.catalogue), found), compared, good, bad
-    )
-    return Answer(read, kept, shown, *there(read, kept), compared, () if slower else tuple(fits(read, kept)))
+    shown = findings(dataclasses.replace(read, catalogue=logs.catalogue), found)
+    return Answer(read, found, shown, *there(read, found), tuple(fits(read, found)))
 
 
 def _after_hang(hypothesis: Hypothesis, asks: str) -> Hypothesis:

@@ -11,7 +11,6 @@ from nccl_runbook.messages.judge import when
 from nccl_runbook.report.pictures import Lanes
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
-from nccl_runbook.triage.judge_against import Comparison, span
 from nccl_runbook.triage.judge_ranks import unheard
 
 
@@ -19,7 +18,6 @@ def all_tables(given: Answer) -> list[Table]:
     """Of a whole answer every table that has something to show: what separates what
     is left, then what was printed."""
     logs = given.logs
-    beside = [against_table(given.compared)] if given.compared else []
     printed = [
         (ranks_table, logs.ranks),
         (order_table, logs.ranks[1:]),
@@ -27,7 +25,6 @@ def all_tables(given: Answer) -> list[Table]:
         (files_table, logs.files),
     ]
     return [
-        *beside,
         *fits_tables(given.fits),
         *there_tables(logs.here, given.hosts, given.there),
         *(table(logs) for table, rows in printed if rows),
@@ -136,29 +133,6 @@ def order_table(logs: Logs) -> Table:
         ],
         note,
         Lanes(lanes),
-    )
-
-
-def against_table(compared: Comparison) -> Table:
-    """A good run beside the bad one, most telling first."""
-    rows = [
-        [f"{t.kind} time", span(t.good), span(t.bad), Cell(t.says, "warn" if "slower" in t.says else "")]
-        for t in compared.times
-    ]
-    rows += [
-        [
-            d.name,
-            d.good,
-            d.bad,
-            Cell(f"could explain: {d.why}", "note") if d.could_explain else Cell(f"cannot: {d.why}", "muted"),
-        ]
-        for d in compared.differences
-    ]
-    return Table(
-        "The good run and the bad run",
-        ["what", "good run", "bad run", "could it explain the change"],
-        rows,
-        compared.sentence,
     )
 
 
