@@ -26,6 +26,8 @@ from nccl_runbook.core.secret_values import (
     TABLES,
     is_secret,
     looks_random,
+    without_blocks,
+    without_random,
 )
 from nccl_runbook.core.share import compiled, learn, shared
 
@@ -33,7 +35,7 @@ LONGEST = 4096  # characters of a secret or a name
 KINDS = {
     "variable": "value of a secret variable",
     "named": "value behind a telling name",
-    "token": "token of a known form",
+    "token": "token of a known form, or what looks like one",
     "url": "password in a URL",
     "argument": "secret argument of a command",
     "key": "private key",
@@ -53,10 +55,12 @@ _TOKENS = {
     for word, rest in TABLES["token"].items()
 }
 _BEFORE_VALUE = [
-    (word, _START + lead) for words, lead in TABLES["argument"].items() for word in words.split("|")
+    (word, _START + lead.replace(r"[^\n|;&]{0,200}?", r"(?:\\\n|[^\n|;&]){0,200}?"))
+    for words, lead in TABLES["argument"].items()
+    for word in words.split("|")
 ]
 _PEM = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)"
+    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?(?:-----END [\w ]{0,60}-----|\Z)"
 )
 _PEM_LINE = re.compile(
     r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$"
@@ -71,17 +75,24 @@ _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 # a name and what stands between it and its value: a sign, a blank behind an option, or the other half
 # of a {name, value} pair; "PASS: x" is the result of a test
 _NAME = re.compile(
-    r"(?:(?<![\w.-])|(?<=%2[2-7])|(?<=%3[Ff]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|"
-    r"ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
+    r"(?:(?<![\w.-])(?<!next )(?<!last )(?<!stop )|(?<=%2[2-7])|(?<=%3[Ff])|(?<=%25(?:2[2-7]|3[Ff])))"
+    r"(?:(?<=\\)[nrt])?(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
+    r"(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?"
     rf"(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|"
     rf"SecretStr)\]?(?=\s{{0,4}}=))?"
-    r"\s{0,8}(?:=>|:=|->|[+?]?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|"
+    r"\s{0,8}(?:=>|:=|->|[+?]?=(?!=)|(?:\*\*)?:(?!\s{0,8}\n\s{0,40}[\w.\"'-]{1,64}:(?:\s|$))(?:(?:\*\*)?\s{1,4}`?)?|(?<=>)|"
+    r"&#(?:58|61);|%(?:25)?3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|"
     r"!{1,2})[\w-]{1,20}\s{1,4}(?=\S))?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
-    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|"
+    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12}(?:#[^\n]{0,200}\s{1,12})?)\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|"
     r"key)>\s{0,12}<\w{1,20}>|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|"
     r"[\"']\s{1,8}(?=[\"']))|(?!)))"
+)
+# the name behind the value, as Kubernetes takes it, too
+_BELOW = re.compile(
+    r"(?i:value)\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}(?=(?P<around>\\{0,3}[\"']?)(?:(?![\"'])[^\n]){1,300}?(?P=around)\s{0,4},?"
+    r"\s{1,12}\\{0,3}[\"']?(?i:name|key)\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}\\{0,3}[\"']?(?P<name>[\w.-]{1,200}))"
 )
 # a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
 _GAP = re.compile(
@@ -196,7 +207,8 @@ def _values(text: str) -> str:
         if any(map(here.__contains__, _HINTS)):
             leads += [
                 (found.end(), "named", found)
-                for found in _NAME.finditer(text, *span)
+                for names in (_NAME, _BELOW)
+                for found in names.finditer(text, *span)
                 if _SECRET_NAME.search(found["name"][-80:])
             ]
             leads += [
@@ -268,7 +280,8 @@ class Redactor:
         for start, token in _TOKENS.items():
             if start in text:
                 text = compiled(token).sub(_mask("token"), text)
-        return _values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text)
+        text = _URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text
+        return without_random(_values(without_blocks(text, _mask("named"))), _mask("token"))
 
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under
