@@ -54,7 +54,7 @@ def test_a_section_of_secrets_has_them_under_names_of_their_own(text: str) -> No
     assert "{" in text or [line for line in text.splitlines() if "canary" not in line] == [line for line in clean.splitlines() if MASK not in line]
 
 
-@pytest.mark.parametrize("text", ["kind: ConfigMap\ndata:\n  hub: seven", "[tokens]\npad = x9\n[keys]\nsort = arrival", 
+@pytest.mark.parametrize("text", ["kind: ConfigMap\ndata:\n  hub: seven", "[tokens]\npad = x9\n[keys]\nsort = arrival",
                                   "secrets:\n  hub:\n    file: ./hub.txt\n    external: true", "volumes:\n- secret:\n    secretName: hub\n    optional: false"])
 def test_other_sections_stay(text: str) -> None:
     assert Redactor({}).text(text) == text
@@ -64,6 +64,13 @@ def test_other_sections_stay(text: str) -> None:
 def test_no_hash_is_taken_for_a_random_word(digest: str) -> None:
     text = f"commit {digest} Rev_{digest} layer sha256:{digest} GPU-{digest[:8]}-{digest[8:12]}-4000-8000-{digest[:12]} {digest.upper()}"
     assert Redactor({}).text(text) == text
+
+
+@pytest.mark.parametrize(("env", "text"), [({"Authorization": "LabKey"}, "Authorization: LabKey 0f1e2d3c4b5a-canary # x"),
+                                            ({"Password": "(string)"}, 'Password: (string) (len=9) "canary7xq"')])
+def test_a_part_that_is_masked_by_value_hides_no_rest(env: dict[str, str], text: str) -> None:
+    """A script is taken for variables first: of a header only the first word is a value."""
+    assert "canary" not in Redactor(env).text(text)
 
 
 def test_most_random_words_are_masked_whatever_issued_them() -> None:

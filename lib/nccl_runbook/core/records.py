@@ -35,7 +35,7 @@ Shape = TypeVar("Shape", bound=type)
 def strict(shape: Shape) -> Shape:
     """A dataclass that is written and read back: what was written elsewhere is checked, and
     refused where nobody knows it."""
-    shape.__pydantic_config__ = {"extra": "forbid"}
+    shape.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}
     return dataclasses.dataclass(kw_only=True)(shape)
 
 

@@ -19,15 +19,16 @@ from typing import Any, List, Mapping, Pattern
 from urllib.parse import quote
 
 from nccl_runbook.core.secret_values import (
+    _HINT,
     _SECRET_NAME,
     HARMLESS,
+    LONG_WORD,
     MASK,
-    NAMES,
     TABLES,
+    is_random,
     is_secret,
     looks_random,
     without_blocks,
-    without_random,
 )
 from nccl_runbook.core.share import compiled, learn, shared
 
@@ -43,15 +44,12 @@ KINDS = {
 }
 OWN_PATTERNS = "NCCL_RUNBOOK_REDACT"  # names the file of --redact, for notebooks and ranks, too
 _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
-
-
-_HINTS = NAMES["hint"].split("|")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, or behind an escape
-_CUT = r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026)"  # as a program shows the beginning of a token
 _TOKENS = {
-    word: f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|{_CUT})"
+    word: f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|"
+    r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026))"  # as a program shows the beginning of a token
     for word, rest in TABLES["token"].items()
 }
 _BEFORE_VALUE = [
@@ -60,7 +58,8 @@ _BEFORE_VALUE = [
     for word in words.split("|")
 ]
 _PEM = re.compile(
-    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?(?:-----END [\w ]{0,60}-----|\Z)"
+    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
+    r"(?:-----END [\w ]{0,60}-----|\Z)"
 )
 _PEM_LINE = re.compile(
     r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$"
@@ -75,8 +74,8 @@ _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 # a name and what stands between it and its value: a sign, a blank behind an option, or the other half
 # of a {name, value} pair; "PASS: x" is the result of a test
 _NAME = re.compile(
-    r"(?:(?<![\w.-])(?<!next )(?<!last )(?<!stop )|(?<=%2[2-7])|(?<=%3[Ff])|(?<=%25(?:2[2-7]|3[Ff])))"
-    r"(?:(?<=\\)[nrt])?(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
+    r"(?:(?<![\w.-])(?<!next )(?<!last )(?<!stop )(?<!etc/)|(?<=%2[2-7])|(?<=%3[Ff])|"
+    r"(?<=%25(?:2[2-7]|3[Ff])))(?:(?<=\\)[nrt])?(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
     r"(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?"
     rf"(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|"
@@ -87,7 +86,7 @@ _NAME = re.compile(
     r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12}(?:#[^\n]{0,200}\s{1,12})?)\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|"
     r"key)>\s{0,12}<\w{1,20}>|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|"
-    r"[\"']\s{1,8}(?=[\"']))|(?!)))"
+    r"[\"']\s{1,8}(?:a\d{1,4}=)?(?=[\"']))|(?!)))"
 )
 # the name behind the value, as Kubernetes takes it, too
 _BELOW = re.compile(
@@ -169,10 +168,6 @@ def masked(text: str) -> str:
     )
 
 
-def _mask(kind: str) -> str:
-    return f"{MASK}{kind}]"
-
-
 def _written(character: str) -> str:
     """An expression for the ways in which a character is written: as itself, or as JSON, Python,
     a shell, a URL or HTML has it."""
@@ -204,31 +199,27 @@ def _values(text: str) -> str:
             if word in here
             for found in compiled(lead).finditer(text, *span)
         ]
-        if any(map(here.__contains__, _HINTS)):
+        if _HINT.search(here):
             leads += [
                 (found.end(), "named", found)
                 for names in (_NAME, _BELOW)
                 for found in names.finditer(text, *span)
                 if _SECRET_NAME.search(found["name"][-80:])
-            ]
-            leads += [
-                (found.end(), "named", found) for found in _GAP.finditer(text, *span) if looks_random(found)
-            ]
-    parts: List[str] = []
-    done = 0
+            ] + [(found.end(), "named", found) for found in _GAP.finditer(text, *span) if looks_random(found)]
+    parts, done = [""], 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
-        value = _VALUE.match(text, start) if start >= done else None
-        if value is None:
+        if start < done or not (value := _VALUE.match(text, start)):
             continue
         begin, end = value.span(value.lastgroup or 0)
         if kind == "named" and value["bare"] and _HEADER_NAME.search(lead["name"]):
             end = _HEADER.match(text, begin).end()
-        words = re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
         if any(
             is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
-            for word in words
+            for word in (
+                re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
+            )
         ):
-            parts += [text[done:begin], _mask(kind)]
+            parts += [text[done:begin], f"{MASK}{kind}]"]
             done = end
     return "".join([*parts, text[done:]])
 
@@ -261,8 +252,9 @@ class Redactor:
         values |= {
             line for v in values for line in v.splitlines() if len(line) >= 16
         }  # a key of many lines, in a log that goes by lines
-        longest_first = sorted(values, key=len, reverse=True)
-        self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first) or "(?!)")
+        self._values = re.compile(
+            "|".join("".join(map(_written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
+        )
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
         self._hidden = functools.lru_cache(maxsize=8192)(
             self._without_secrets
@@ -275,13 +267,18 @@ class Redactor:
     def _without_secrets(self, text: str) -> str:
         text = COLOURS.sub("", text)
         for own in self._own:
-            text = own.sub(_mask("own"), text)
-        text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), self._values.sub(_mask("variable"), text)))
+            text = own.sub(f"{MASK}own]", text)
+        text = _PEM_LINE.sub(
+            f"{MASK}key]", _PEM.sub(f"{MASK}key]", self._values.sub(f"{MASK}variable]", text))
+        )
         for start, token in _TOKENS.items():
             if start in text:
-                text = compiled(token).sub(_mask("token"), text)
-        text = _URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text
-        return without_random(_values(without_blocks(text, _mask("named"))), _mask("token"))
+                text = compiled(token).sub(f"{MASK}token]", text)
+        text = _URL.sub(rf"\1{MASK}url]@", text) if "://" in text else text
+        return LONG_WORD.sub(
+            lambda found: f"{MASK}token]" if is_random(found["word"] or "") else found[0],
+            _values(without_blocks(text, f"{MASK}named]")),
+        )
 
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under
@@ -290,13 +287,14 @@ class Redactor:
         return self._json(value, name)
 
     def _json(self, value: Any, name: str) -> Any:
-        if dataclasses.is_dataclass(value):
-            return dataclasses.replace(value, **self._json(vars(value), ""))
         if isinstance(value, str) and not isinstance(value, enum.Enum):
-            return _mask("named") if name and is_secret(name, value) else self.text(value)
+            return f"{MASK}named]" if name and is_secret(name, value) else self.text(value)
         if isinstance(value, dict):
             return {
-                self.text(k) if isinstance(k, str) and not _FIELD.fullmatch(k) else k: self._json(v, str(k))
+                k if _FIELD.fullmatch(str(k)) else self._json(k, ""): self._json(v, str(k))
                 for k, v in value.items()
             }
-        return type(value)(self._json(v, name) for v in value) if isinstance(value, (list, tuple)) else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._json(v, name) for v in value)
+        is_fact = not isinstance(value, (int, float, type(None))) and dataclasses.is_dataclass(value)
+        return dataclasses.replace(value, **self._json(vars(value), "")) if is_fact else value

@@ -38,6 +38,9 @@ SECRET_NAME = f"(?:{_SURE}|{NAMES['variable']})"
 _SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
 
 
+_HINT = re.compile(f"(?i:{NAMES['hint']})")
+
+
 _GAP_NAME = re.compile(f"(?!(?i:{NAMES['alone']})$){_SURE}")
 
 
@@ -64,7 +67,8 @@ _BLOCK = re.compile(
 
 
 _PAIR = re.compile(
-    r"(?m)^(?P<lead>[ \t]{0,80}(?:-[ \t])?[\"']?(?P<name>[\w./-]{1,64})[\"']?[ \t]{0,40}[:=][ \t]{0,40}[\"']?)"
+    r"(?m)^(?P<lead>[ \t]{0,80}(?:-[ \t])?[\"']?(?P<name>[\w./-]{1,64})"
+    r"[\"']?[ \t]{0,40}[:=][ \t]{0,40}[\"']?)"
     r"(?P<value>[^\s\"'#{\[|>&][^\"'\n]{0,4000}?)(?=[\"']?[ \t\r]{0,8},?[ \t\r]{0,8}(?:#[^\n]*)?$)"
 )
 
@@ -73,7 +77,7 @@ _PLAIN_NAME = re.compile(f"(?i:{NAMES['innocent']}|^(?:{NAMES['beside']})$)")
 
 
 # a long word; and first what is as long and no secret: a fingerprint, a public key, a mangled name
-_LONG_WORD = re.compile(
+LONG_WORD = re.compile(
     r"(?:SHA256:|\bsha\d{3}-|\bAAAA[BCE][23]|\b_[ZR])[\w+/=]+|(?<![\w+~-])(?P<word>[\w+~-]{20,})={0,2}"
 )
 
@@ -97,20 +101,21 @@ _SHUFFLED = re.compile(
 @functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
 def sounds_secret(name: str) -> bool:
     """Whether a variable of that name usually holds a secret."""
-    return bool(_SECRET_NAME.search(name))
+    return bool(_HINT.search(name) and _SECRET_NAME.search(name))
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether this value under that name is a secret: not a number, a word of a program,
     or what stands for a value."""
-    # behind a mask: the rest of a header that was cut short by it
-    is_value = (
-        re.match(r"\[redacted:\w+\][;,]?\s{0,4}[\w.-]{1,64}=", value)
-        if value.startswith(MASK)
-        else not HARMLESS.fullmatch(value)
-    )
-    return (
-        bool(is_value) and sounds_secret(name) and bool(_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+    return sounds_secret(name) and bool(
+        (_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+        and (
+            re.match(
+                r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/-]{12})", value
+            )  # the rest of a header that it cut short
+            if value.startswith(MASK)
+            else not HARMLESS.fullmatch(value)
+        )
     )
 
 
@@ -118,16 +123,15 @@ def looks_random(lead: Match[str]) -> bool:
     """Whether what stands behind this gap is no word of a sentence or a table: it holds a digit, and after
     a name that a sentence may hold, too, it is no numbered word."""
     name = lead["name"][-80:]
-    is_field = lead["column"] or name.isupper() or "passw" in name.lower()
-    look = _NUMBERED.match(lead.string, lead.end()) if is_field else _SHUFFLED.match(lead.string, lead.end())
-    return bool(look and _GAP_NAME.search(name))
+    look = _NUMBERED if lead["column"] or name.isupper() or "passw" in name.lower() else _SHUFFLED
+    return bool(look.match(lead.string, lead.end()) and _GAP_NAME.search(name))
 
 
-def _is_random(word: str) -> bool:
-    """Whether its longest part is as long as a token and mixed as no name is. Of random letters and digits, 62 %
-    differ in kind from the next one, and 45 % without the beginnings of words. In 47 MB of logs and sources of
-    PyTorch 2.13 this takes one class for a secret, ConvBnReLU2dAndLinearReLU; it knows 19 of 20 random words
-    of 32 letters and digits."""
+def is_random(word: str) -> bool:
+    """Whether its longest part is as long as a token and mixed as no name is. Of random letters and digits,
+    62 % differ in kind from the next one, and 45 % without the beginnings of words. In 47 MB of logs and
+    sources of PyTorch 2.13 this takes one class for a secret, ConvBnReLU2dAndLinearReLU; it knows 19 of 20
+    random words of 32 letters and digits."""
     part = max(re.findall("[A-Za-z0-9]+", word), key=len, default="")
     return len(part) >= (14 if len(word) >= 30 else 20) and all(
         len(of.findall(part)) > most * len(part) for of, most in _MIXED
@@ -150,8 +154,3 @@ def without_blocks(text: str, mask: str) -> str:
         ),
         text,
     )
-
-
-def without_random(text: str, mask: str) -> str:
-    """The text without long words that look random."""
-    return _LONG_WORD.sub(lambda found: mask if _is_random(found["word"] or "") else found[0], text)
