@@ -39,8 +39,10 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
     with contextlib.suppress(ValueError, KeyError):
         if type(value) in _TAKEN[wanted]:
             return _TRUTH[value.lower()] if wanted is bool else wanted(value)
-    allowed = "True or False" if wanted is bool else f"a value of type {wanted.__name__}"
-    raise ParameterError(f"parameter {name}: {value!r} is not {allowed}")
+    raise ParameterError(
+        f"parameter {name}: {value!r} is not "
+        + ("True or False" if wanted is bool else f"a value of type {wanted.__name__}")
+    )
 
 
 def check_range(name: str, value: Any) -> Any:

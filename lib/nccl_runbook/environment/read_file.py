@@ -20,7 +20,7 @@ from nccl_runbook.logs.file import text_of
 from nccl_runbook.scripts.read import read as read_script, worked_out
 
 MOST_BYTES = 4 << 20
-MOST_NAMES = 2000  # that are kept: Linux gives a process its environment in some hundred
+MOST_NAMES = 1000  # that are kept: Linux gives a process its environment in some hundred
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not
