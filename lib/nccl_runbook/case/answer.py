@@ -17,6 +17,7 @@ from nccl_runbook.case.judge import (
     sentence,
     to_collect,
 )
+from nccl_runbook.causes.causes import in_logs
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
 from nccl_runbook.core.records import Record, load_all, of_findings
@@ -42,6 +43,7 @@ class Start:
     hang: Hang | None = None
 
 
+MOST_NAMED = 8  # logs in a line to copy
 LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
 
 
@@ -86,6 +88,9 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     found = dataclasses.replace(
         found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()]
     )
+    files = found.logs.logs.files if found.logs else ()
+    names = [f.name for f in files if f.lines and os.path.isfile(f.name)][:MOST_NAMED]
+    named = [dataclasses.replace(r, findings=[_named(f, names) for f in r.findings]) for r in found.records]
     steps = [r.step for r in found.records]
     ended = {
         r.step: f"{r.step} had not finished when its run ended"
@@ -93,7 +98,7 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
         if r.status == "running"
     }
     run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
-    document = verdict_document(run, found.records)
+    document = verdict_document(run, named)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(
         document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on)
@@ -106,7 +111,21 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
         if found.logs
         else ()
     )
-    return Case(document, found, lead, test, collect)
+    test = test and dataclasses.replace(test, line=in_logs(test.line, names))
+    return Case(document, dataclasses.replace(found, records=named), lead, test, collect)
+
+
+def _named(finding: Finding, logs: Sequence[str]) -> Finding:
+    """With the names of the logs in the lines to copy."""
+    lines = [tuple(in_logs(line, logs) for line in r.lines) for r in finding.remedy]
+    return dataclasses.replace(
+        finding,
+        remedy=tuple(dataclasses.replace(r, lines=own) for r, own in zip(finding.remedy, lines, strict=True)),
+        evidence=tuple(
+            dataclasses.replace(e, text=in_logs(e.text, logs)) if e.text.startswith("decides: ") else e
+            for e in finding.evidence
+        ),
+    )
 
 
 def _together(same: Sequence[Record]) -> Record:
