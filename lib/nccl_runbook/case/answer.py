@@ -97,8 +97,9 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
         for r in found.records
         if r.status == "running"
     }
-    run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
-    document = verdict_document(run, named)
+    document = verdict_document(
+        RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended), named
+    )
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(
         document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on)
@@ -190,9 +191,12 @@ def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = (
     limit = Limit()
     paths = [p for p in brought.logs if p != "-"]
     logs = collect([*brought.logs], "\n".join(brought.words), stdin, limit)
-    compared = _compared(against, paths, limit) if against else None
     return of_logs(
-        logs, hang_of(logs, paths, limit), compared, "".join(against[:1]), "".join(brought.logs[:1])
+        logs,
+        hang_of(logs, paths, limit),
+        (_compared(against, paths, limit) if against else None),
+        "".join(against[:1]),
+        "".join(brought.logs[:1]),
     )
 
 

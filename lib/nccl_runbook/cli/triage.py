@@ -125,5 +125,10 @@ def text(told: Case) -> str:
         *([ranks_table(logs)] if logs.ranks else []),
         *([unknown_table(logs)] if logs.unknown and undecided else []),
     ]
-    other = [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
-    return "\n".join([answer_text(told), *other, *(f"\n{table!r}" for table in shown)])
+    return "\n".join(
+        [
+            answer_text(told),
+            *[f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem],
+            *(f"\n{table!r}" for table in shown),
+        ]
+    )

@@ -126,8 +126,11 @@ def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ, within_s:
     secrets = Redactor({**surroundings, **{f"SECRET_{i}": value for i, value in enumerate(told)}})
     around = {key: surroundings.get(key[1]) for key in (*one, *two)}
     one, two = {**around, **one}, {**around, **two}
-    changed = [k for k in sorted(one) if (one[k], two[k]) != (surroundings.get(k[1]),) * 2]
-    fit = [k for k in changed if _fits(k[1], (one[k], two[k]), left_out, secrets)]
+    fit = [
+        k
+        for k in [k for k in sorted(one) if (one[k], two[k]) != (surroundings.get(k[1]),) * 2]
+        if _fits(k[1], (one[k], two[k]), left_out, secrets)
+    ]
     return Arms((_name(a), _name(b)), {k: one[k] for k in fit}, {k: two[k] for k in fit}, left_out, secrets)
 
 

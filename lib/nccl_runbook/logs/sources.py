@@ -55,9 +55,10 @@ def sources(
     limit = limit or Limit()
     limit.read.clear()
     nothing = "contains no readable file (hidden files and links are skipped)"
-    given = dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
     listed = [
-        one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]
+        one
+        for path in dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
+        for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]
     ]
     if len(listed) > MAX_FILES:
         yield Source(

@@ -32,13 +32,17 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     where a size is no number."""
     if launch.framework == "trl":
         return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
-    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct}[launch.framework]
-    parts, pools, update, notes, refusals = how(launch)
+    parts, pools, update, notes, refusals = {
+        "verl": _verl,
+        "openrlhf": _openrlhf,
+        "open-instruct": _open_instruct,
+    }[launch.framework](launch)
     mode = Mode(tuple(parts), None, scheduled=True)
     asked = mode.total_gpus
     # a pool of one node may share that node, unless it fills it
-    several = sum(n for n, each in pools if n > 1 or each == gpus) > 1
-    count = nodes or max(1, least_nodes, -(-asked // gpus) if several else 1)
+    count = nodes or max(
+        1, least_nodes, -(-asked // gpus) if (sum(n for n, each in pools if n > 1 or each == gpus) > 1) else 1
+    )
     waits = asked > gpus * count
     notes = (
         *refusals,
@@ -50,8 +54,11 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
     groups = groups_of(engines, trainers, update)
     shared = any(g.shared for g in groups if g.name == "weight-update")
-    short = "oversubscribed" if waits else "clean"
-    placed = Placed(groups, "duplicate" if shared else "refused" if refusals else short, notes)
+    placed = Placed(
+        groups,
+        "duplicate" if shared else "refused" if refusals else ("oversubscribed" if waits else "clean"),
+        notes,
+    )
     return dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)), placed, count
 
 
@@ -238,8 +245,15 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     elsewhere = machines > 1 or launch.told("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
-    short = len(used) < tensor * data or len(held) < processes
-    verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if crowded else "clean"
+    verdict = (
+        "zero-visible"
+        if (len(used) < tensor * data or len(held) < processes)
+        else "duplicate"
+        if shared
+        else "oversubscribed"
+        if crowded
+        else "clean"
+    )
     notes += that_apply(
         (
             shared,

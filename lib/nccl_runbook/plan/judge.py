@@ -145,8 +145,11 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
             f"--num_processes {trainer} ...",
         )
         found += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
-    apart = any(p.anchor is None for p in mode.of("engine")) and not launch.on("async")
-    can_share = placed.verdict == "duplicate" or apart and (launch.framework != "open-instruct" or gpus == 1)
+    can_share = (
+        placed.verdict == "duplicate"
+        or (any(p.anchor is None for p in mode.of("engine")) and not launch.on("async"))
+        and (launch.framework != "open-instruct" or gpus == 1)
+    )
     if "share_text" in launch.row and can_share:
         found.append(Remedy("you", launch.row["share_text"], launch.row["share_lines"]))
     alone = (
@@ -168,8 +171,11 @@ def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
     A MIG slice has its own UUID and its card's bus id. CUDA may count in another order than
     NVML (CUDA_DEVICE_ORDER).
     """
-    named = [e.strip() for e in (value or "").split(",")]
-    slices = {index: name for index, name in enumerate(named) if name.upper().startswith("MIG-")}
+    slices = {
+        index: name
+        for index, name in enumerate([e.strip() for e in (value or "").split(",")])
+        if name.upper().startswith("MIG-")
+    }
     shown = read_selection(value, gpus).shown if value is not None else range(len(gpus))
     return [
         Identity(

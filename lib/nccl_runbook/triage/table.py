@@ -112,9 +112,9 @@ def order_table(logs: Logs) -> Table:
         else "The clocks of the hosts cannot be aligned: the order between hosts is that of "
         "their own time stamps." * several
     )
-    failed_first = sorted(timed, key=lambda row: (row[2] == "last progress", row[0]))
     lanes = grouped(
-        (f"rank {line.rank}", (at - timed[0][0], _TONES[what], what)) for at, line, what in failed_first
+        (f"rank {line.rank}", (at - timed[0][0], _TONES[what], what))
+        for at, line, what in sorted(timed, key=lambda row: (row[2] == "last progress", row[0]))
     )
     return Table(
         "In order of time" if apart or not several else "By the time stamps of each host",
@@ -156,8 +156,17 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
             (fit.decides[2] or fit.decides[1], f"{fit.title} [{fit.id}]") for fit in fits
         ).items()
     ]
-    caption = "Other causes of this symptom, without evidence in this log"
-    return [Table(caption, ["test that separates them", "causes"], rows)] if rows else []
+    return (
+        [
+            Table(
+                "Other causes of this symptom, without evidence in this log",
+                ["test that separates them", "causes"],
+                rows,
+            )
+        ]
+        if rows
+        else []
+    )
 
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:

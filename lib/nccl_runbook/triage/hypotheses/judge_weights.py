@@ -94,8 +94,11 @@ def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
 
 def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
     """Messages after which the job went on."""
-    rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
-    went_on = [seen.lines[0] for seen in rows if seen.resumed or works(logs.context)]
+    went_on = [
+        seen.lines[0]
+        for seen in [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
+        if seen.resumed or works(logs.context)
+    ]
     lines = tuple(line for line in went_on if _ALARMS.search(line.text))[:4]
     return (
         [
