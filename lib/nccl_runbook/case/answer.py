@@ -164,11 +164,11 @@ def gather(
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
     found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
+    plans = [*_plans(brought, gpus)]
+    settings = [*_settings(brought.scripts, brought.configurations, found.variables, found.logs)]
+    # a launch that is planned need not set a variable
     found.records.extend(
-        [
-            *_settings(brought.scripts, brought.configurations, found.variables, found.logs),
-            *_plans(brought, gpus),
-        ]
+        [*(r for r in settings if not plans or {f.id for f in r.findings} != {"nothing-read"}), *plans]
     )
     if brought.pids or brought == Brought():
         found.records.extend(_live([look([int(p) for p in brought.pids])]))
@@ -282,4 +282,5 @@ def _live(looks: list[Live]) -> Iterator[Record]:
             DUMPS,
             [hang_told(judge(dataclasses.replace(collect([]), looks=looks)), still=True)],
             [looked_table(j, looks) for j in jobs],
+            not_seen=[line for j in jobs for line in j.not_seen],
         )

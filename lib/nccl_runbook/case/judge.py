@@ -116,7 +116,12 @@ def next_test(
         for e in f.evidence
         if f.id == "hang-told" and e.source == "next"
     ):
-        return Test(asked.removeprefix("decides: "), "Collect the evidence that is still missing.")
+        return Test(
+            asked.removeprefix("decides: "),
+            "what this process does below Python, in native code"
+            if "py-spy dump --native" in asked
+            else "what the evidence so far does not show",
+        )
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
     first = told.get(open_causes[0], usual) if open_causes else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nccl_runbook.case.answer import Case
-from nccl_runbook.case.judge import LOGS, plan
+from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import UNDECIDED, WHO, Evidence, Finding, Remedy, Severity, cut, quoted
@@ -28,7 +28,12 @@ def text(case: Case, diff: str = "") -> str:
     document, lead, test = case.document, case.lead, case.test
     lines = [
         document.sentence,
-        *(f"   not read: {f.title}" for s in document.steps for f in s.findings if f.id in NOT_READ),
+        *(
+            f"   not read: {f.title}"
+            for s in document.steps
+            for f in s.findings
+            if f.id in NOT_READ and f.title not in document.sentence
+        ),
         "",
     ]
     behind = [
@@ -92,6 +97,11 @@ def text(case: Case, diff: str = "") -> str:
             *(row for r in f.remedy[:1] for row in remedy(r) if f.severity is Severity.WARN or f.id in NOTED),
         )
     ]
+    lines += [
+        f"not seen: {line.removeprefix(DUMPS + ': ')}"
+        for line in document.not_looked_at
+        if line.startswith(DUMPS)
+    ][:SHOWN]
     if test:
         line = test.line.replace("\n", "\n      ")
         shows = (

@@ -116,7 +116,10 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
                 if not os.path.islink(inner) and not name.startswith("."):
                     yield from _listed(inner, depth + 1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        yield path, f"cannot be read: {why(error)}"
+        yield (
+            path,
+            "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {why(error)}",
+        )
 
 
 def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -122,7 +122,7 @@ def _sized(asked: Site, told: int) -> Site:
         raise ValueError(
             f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
             if gpus
-            else "name the number of GPUs per node: --gpus N"
+            else "the number of GPUs of a node is not in it: add --gpus 8, or as many as a node has"
         )
     return dataclasses.replace(asked, gpus=gpus)
 

@@ -76,7 +76,8 @@ _Shape = tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]
 def _verl(launch: Launch) -> _Shape:
     apart = not launch.on("hybrid") or any(word in launch.text for word in launch.row["apart"])
     pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
-    tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
+    own = max(1, launch.number("tensor"))
+    tensor = own * math.prod(max(1, launch.number(way)) for way in ("data", "pipeline"))
     train, rollout = math.prod(pools[0]), math.prod(pools[-1])
     how = (
         "the engines have their own GPUs, and the weights travel through NCCL"
@@ -92,9 +93,18 @@ def _verl(launch: Launch) -> _Shape:
         pools,
         "xccl" if apart else "in-process",
         [how],
-        [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"]
+        [
+            f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
+            + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
+            + f"use a multiple of {tensor} GPUs for the rollout"
+        ]
         * bool(rollout % tensor),
     )
+
+
+def _divisors(name: str, total: int, others: int) -> str:
+    fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
+    return f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{fit[-1]}, or " * bool(fit)
 
 
 def _openrlhf(launch: Launch) -> _Shape:
@@ -228,7 +238,9 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
             _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
         ]
         refusals = [
-            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
+            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes. "
+            + _divisors("vllm_tensor_parallel_size", processes, 1)
+            + f"start a multiple of {tensor} processes"
         ] * bool(processes % tensor)
         verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
         notes += [

@@ -189,7 +189,9 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         )
     return [
         *(
-            log_points_to_cause(h, Severity.BROKEN if failed_line(logs) else Severity.WARN)
+            log_points_to_cause(
+                h, Severity.BROKEN if failed_line(logs) or h.cause == "peer-crashed" else Severity.WARN
+            )
             for h in hypotheses
         ),
         *unread,
