@@ -1,6 +1,7 @@
 """What was given, sorted by what reads it."""
 
 import dataclasses
+import itertools
 import os
 import re
 import time
@@ -82,7 +83,10 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
         yield "logs", path
         return
     until = time.monotonic() + SORT_S
-    inside = [(_of_file(name, head), name) for name, head in heads(path) if time.monotonic() < until]
+    inside = [
+        (_of_file(name, head), name)
+        for name, head in itertools.takewhile(lambda _: time.monotonic() < until, heads(path))
+    ]
     is_folder = os.path.isdir(os.path.expanduser(path))
     if is_folder and (all(what == "logs" for what, _ in inside) or time.monotonic() > until):
         yield "logs", path

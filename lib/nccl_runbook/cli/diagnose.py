@@ -4,6 +4,7 @@ only; no torch, no Jupyter."""
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Annotated, Any
 
 from nccl_runbook.case.answer import Case, case, gather
@@ -13,6 +14,7 @@ from nccl_runbook.case.table import text
 from nccl_runbook.cli import answer
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
+from nccl_runbook.logs.file import READ_S, Limit
 from nccl_runbook.logs.source import piped
 
 EPILOG = (
@@ -88,6 +90,8 @@ def diagnose(
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
+    done = threading.Event()
+    threading.Thread(target=_while_reading, args=[done], daemon=True).start()
     try:
         # an empty variable of the shell
         brought = sort(given) if all(map(str.strip, given)) else answer.leave("an empty name was given")
@@ -102,6 +106,14 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
         )
     except ValueError as error:  # a record that is none, too
         answer.leave(error)
+    finally:
+        done.set()
+
+
+def _while_reading(done: threading.Event) -> None:
+    while not done.wait(2.0):
+        if Limit.now:
+            answer.say(f"reading {Limit.now} (for at most {READ_S:g} s in all; Ctrl-C ends it)")
 
 
 def _look(pids: list[int], gap_s: float) -> Live:
