@@ -88,8 +88,9 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     found = dataclasses.replace(
         found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()]
     )
-    files = found.logs.logs.files if found.logs else ()
-    names = [f.name for f in files if f.lines and os.path.isfile(f.name)][:MOST_NAMED]
+    names = [
+        f.name for f in (found.logs.logs.files if found.logs else ()) if f.lines and os.path.isfile(f.name)
+    ][:MOST_NAMED]
     named = [dataclasses.replace(r, findings=[_named(f, names) for f in r.findings]) for r in found.records]
     steps = [r.step for r in found.records]
     ended = {
@@ -106,9 +107,14 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     )
     told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
     test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
-    lines = [one.line for one in (*told.values(), *([test] if test else []))]
     collect = (
-        to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables)
+        to_collect(
+            document,
+            [one.line for one in (*told.values(), *([test] if test else []))],
+            found.logs.logs,
+            found.dumps is not None,
+            found.variables,
+        )
         if found.logs
         else ()
     )

@@ -111,9 +111,9 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
 
 
 def _while_reading(done: threading.Event) -> None:
-    while not done.wait(2.0):
-        if Limit.now:
-            answer.say(f"reading {Limit.now} (for at most {READ_S:g} s in all; Ctrl-C ends it)")
+    for pause in (2.0, *[10.0] * 30):
+        if not done.wait(pause) and Limit.now:
+            answer.say(f"{Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
 
 
 def _look(pids: list[int], gap_s: float) -> Live:

@@ -103,13 +103,12 @@ def _of_dumps(dumps: Dumps) -> Hypothesis:
     """The cause that dumps name."""
     finding, cause = dumps.finding, causes()[dumps.finding.cause]
     seen = [e for e in finding.evidence if e.source != "next"] or [Evidence(finding.title, "dumps")]
-    lines = tuple(LogLine(e.source, 0, e.text) for e in seen)
     return Hypothesis(
         cause.id,
         finding.status,
         cause.title,
         cause.says,
-        lines,
+        tuple(LogLine(e.source, 0, e.text) for e in seen),
         finding.remedy,
         Decides(cause.decides[0], "", dumps.next),
     )

@@ -78,7 +78,7 @@ def sources(
             f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer",
         )
     for path, problem in listed if len(listed) <= MAX_FILES else _most_telling(listed):
-        Limit.now = path
+        Limit.now = f"reading {path}"
         if problem:
             yield Source(path, 0, None, problem)
         elif path == "-":
@@ -89,6 +89,7 @@ def sources(
                     yield from _unpacked(path, file, limit)
             except OSError as error:
                 yield Source(path, 0, None, f"cannot be read: {why(error)}")
+    Limit.now = "judging what was read"
 
 
 def read_each(texts: Iterable[Source], read: Callable[[Source], None]) -> list[FileRead]:
@@ -122,7 +123,7 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
         ):  # one that was named is what somebody wants read
             yield path, "is a virtual environment, which contains no logs"
         else:
-            Limit.now = f"the list of files in {path}"
+            Limit.now = f"listing {path}"
             for name in sorted(os.listdir(path)):
                 inner = os.path.join(path, name)
                 if not os.path.islink(inner) and not name.startswith("."):

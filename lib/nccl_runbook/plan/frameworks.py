@@ -54,12 +54,15 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
     groups = groups_of(engines, trainers, update)
     shared = any(g.shared for g in groups if g.name == "weight-update")
-    placed = Placed(
-        groups,
-        "duplicate" if shared else "refused" if refusals else ("oversubscribed" if waits else "clean"),
-        notes,
+    return (
+        dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)),
+        Placed(
+            groups,
+            "duplicate" if shared else "refused" if refusals else ("oversubscribed" if waits else "clean"),
+            notes,
+        ),
+        count,
     )
-    return dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)), placed, count
 
 
 def _part(
@@ -177,8 +180,13 @@ def _openrlhf(launch: Launch) -> _Shape:
             "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode",
         ),
     )
-    update = "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"
-    return parts, pools, update, notes, refusals
+    return (
+        parts,
+        pools,
+        ("ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"),
+        notes,
+        refusals,
+    )
 
 
 def _open_instruct(launch: Launch) -> _Shape:
@@ -284,8 +292,13 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
 
 def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
     """TRL's groups; in the weight update the trainer has the highest rank (generation/vllm_client.py)."""
-    jobs = (
-        [Job(role, len(gpus), gpus)] if gpus else []
-        for role, gpus in (("engine", engines), ("trainer", trainers))
+    return groups_of(
+        *(
+            (
+                [Job(role, len(gpus), gpus)] if gpus else []
+                for role, gpus in (("engine", engines), ("trainer", trainers))
+            )
+        ),
+        "xccl",
+        trainer_last=True,
     )
-    return groups_of(*jobs, "xccl", trainer_last=True)

@@ -192,11 +192,15 @@ def groups_of(
 
 
 def _group(name: str, jobs: Sequence[Job], of: str = "") -> Group:
-    ranks = tuple(
-        RankAt(i, role, gpu)
-        for i, (role, gpu) in enumerate([(j.role, gpu) for j in jobs for gpu in j.gpus][:MOST_RANKS])
+    return Group(
+        name,
+        tuple(
+            RankAt(i, role, gpu)
+            for i, (role, gpu) in enumerate([(j.role, gpu) for j in jobs for gpu in j.gpus][:MOST_RANKS])
+        ),
+        sum(j.size for j in jobs),
+        of,
     )
-    return Group(name, ranks, sum(j.size for j in jobs), of)
 
 
 def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
