@@ -3,6 +3,7 @@ only; no torch, no Jupyter."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import Annotated, Any
@@ -91,7 +92,7 @@ def diagnose(
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
     done = threading.Event()
-    threading.Thread(target=_while_reading, args=[done], daemon=True).start()
+    threading.Thread(target=_while_reading, args=[done, any(map(os.path.isdir, given))], daemon=True).start()
     try:
         # an empty variable of the shell
         brought = sort(given) if all(map(str.strip, given)) else answer.leave("an empty name was given")
@@ -110,8 +111,8 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
         done.set()
 
 
-def _while_reading(done: threading.Event) -> None:
-    for pause in (2.0, *[10.0] * 30):
+def _while_reading(done: threading.Event, is_folder: bool) -> None:
+    for pause in (2.0, *[10.0] * 30) if is_folder else ():
         if not done.wait(pause) and Limit.now:
             answer.say(f"{Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
 
