@@ -19,9 +19,9 @@ from typing import Any, List, Mapping, Pattern
 from urllib.parse import quote
 
 from nccl_runbook.core.secret_values import (
-    _HINT,
     _SECRET_NAME,
     HARMLESS,
+    HINTS,
     LONG_WORD,
     MASK,
     TABLES,
@@ -199,7 +199,7 @@ def _values(text: str) -> str:
             if word in here
             for found in compiled(lead).finditer(text, *span)
         ]
-        if _HINT.search(here):
+        if any(map(here.__contains__, HINTS)):
             leads += [
                 (found.end(), "named", found)
                 for names in (_NAME, _BELOW)
@@ -275,10 +275,9 @@ class Redactor:
         for start, token in _TOKENS.items():
             if start in text:
                 text = compiled(token).sub(f"{MASK}token]", text)
-        text = _URL.sub(rf"\1{MASK}url]@", text) if "://" in text else text
+        text = without_blocks(_URL.sub(rf"\1{MASK}url]@", text) if "://" in text else text, f"{MASK}named]")
         return LONG_WORD.sub(
-            lambda found: f"{MASK}token]" if is_random(found["word"] or "") else found[0],
-            _values(without_blocks(text, f"{MASK}named]")),
+            lambda word: f"{MASK}token]" if is_random(word["word"] or "") else word[0], _values(text)
         )
 
     def json(self, value: Any, name: str = "") -> Any:
