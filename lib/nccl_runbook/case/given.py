@@ -1,6 +1,7 @@
 """What was given, sorted by what reads it."""
 
 import dataclasses
+import itertools
 import os
 import re
 import time
@@ -82,7 +83,8 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
     if os.path.basename(path) == "verdict.json" and (records := sorted(Path(path).parent.glob(RECORDS))):
         yield from (("records", str(record)) for record in records)
         return
-    inside = _without_pages((_of_file(n, head), n) for n, head in heads(path) if time.monotonic() < until)
+    in_time = itertools.takewhile(lambda _: time.monotonic() < until, heads(path))
+    inside = _without_pages((_of_file(name, head), name) for name, head in in_time)
     is_folder = os.path.isdir(os.path.expanduser(path))
     if is_folder and (all(what == "logs" for what, _ in inside) or time.monotonic() > until):
         yield "logs", path

@@ -227,7 +227,6 @@ class Cockpit:
             self.buttons["try"].disabled = bool(refused) or at_work
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
-            line = "" if refused or not self._ticked() else command_line(self.values(), self.notebooks)
             seconds = sum(step_texts()[name].about_s for name in self._ticked())
             answer = self.case(None if at_work else run)
             # a job that hangs is looked at before anything is tested
@@ -247,7 +246,7 @@ class Cockpit:
             state = {
                 "refused": refused,
                 "look": "reading" if self.answered != self.asked else "none" if self.none_here else first,
-                "line": line,
+                "line": "" if refused or not self._ticked() else command_line(self.values(), self.notebooks),
                 "seconds": seconds,
                 "run": run or _latest,
                 "other": run is not _latest,
@@ -261,16 +260,11 @@ class Cockpit:
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))
             html = card(answer, run, os.path.relpath(run.page) if run and run.page else "")
-            html = re.sub(
-                rf"[^\s/(]+/{PASTED}", "pasted text", html.replace(": --gpus N", " in the field above")
+            html = re.sub(rf"[^\s/(]+/{PASTED}", "pasted text", html).replace(
+                ": --gpus N", " in the field above"
             )
-            self.card.outputs = (
-                {
-                    "output_type": "display_data",
-                    "data": {"text/html": Redactor(os.environ).text(html)},
-                    "metadata": {},
-                },
-            )
+            data = {"text/html": Redactor(os.environ).text(html)}
+            self.card.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
 
     def run(self) -> None:
         """Start a run of what the plain variables say, unless one is at work."""

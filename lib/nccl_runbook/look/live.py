@@ -43,7 +43,7 @@ def look(
             "as root"
         )
     first = looking.first()
-    say(first_text(first))
+    say(first_text(first, pids))
     keep(first)
     if not first.ranks or gap_s <= 0:
         return first
@@ -93,8 +93,13 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
 # --- what the reader sees
 
 
-def first_text(look: Live) -> str:
-    """The first evidence, before anything can be said about a hang."""
+def first_text(look: Live, pids: Sequence[int] = ()) -> str:
+    """The first evidence, before anything can be said about a hang. ``pids``: that were named."""
+    if not look.ranks and pids:
+        return (
+            f"{look.host}: no hung job found. Neither process {' nor '.join(map(str, pids))} "
+            "nor a child of it has torch loaded or a rank in its environment"
+        )
     if not look.ranks:
         return (
             f"{look.host}: no hung job found. No process of this user has torch loaded or a rank "

@@ -97,8 +97,13 @@ def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: 
         raise ValueError(FOREIGN)
     accelerate = training_file.read(_named_config(script.commands, file, "config_file")).flat
     own = {n: (v,) for n, v in {**accelerate, **training.flat}.items() if n not in overrides}
-    said = [(" ".join(own), own, {})] * bool(own) + [(c.text, c.flags, c.env) for c in script.commands]
-    return _of_framework(known, said, script, where, asked)
+    return _of_framework(
+        known,
+        ([(" ".join(own), own, {})] * bool(own) + [(c.text, c.flags, c.env) for c in script.commands]),
+        script,
+        where,
+        asked,
+    )
 
 
 def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -> str:
@@ -130,7 +135,7 @@ def _sized(asked: Site, told: int) -> Site:
         raise ValueError(
             f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
             if gpus
-            else "name the number of GPUs per node: --gpus N"
+            else "the number of GPUs of a node is not in it: add --gpus 8, or as many as a node has"
         )
     return dataclasses.replace(asked, gpus=gpus)
 
@@ -178,10 +183,9 @@ def _of_training(
 
 def _about(training: training_file.Training, rules: areal_rules.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
-    ignored = training.update == "disk" and not rules.switch["honours_option"]
     made_of_it = (
         f"but {rules.tag}'s training script never reads it: NCCL is used"
-        if ignored
+        if (training.update == "disk" and not rules.switch["honours_option"])
         else f"planned with {update}"
     )
     return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (

@@ -38,8 +38,9 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     mode = Mode(tuple(parts), None, scheduled=True)
     asked = mode.total_gpus
     # a pool of one node may share that node, unless it fills it
-    several = sum(n for n, each in pools if n > 1 or each == gpus) > 1
-    count = nodes or max(1, least_nodes, -(-asked // gpus) if several else 1)
+    count = nodes or max(
+        1, least_nodes, -(-asked // gpus) if (sum(n for n, each in pools if n > 1 or each == gpus) > 1) else 1
+    )
     waits = asked > gpus * count
     notes = (
         *refusals,
@@ -51,9 +52,15 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
     groups = groups_of(engines, trainers, update)
     shared = any(g.shared for g in groups if g.name == "weight-update")
-    short = "oversubscribed" if waits else "clean"
-    placed = Placed(groups, "duplicate" if shared else "refused" if refusals else short, notes)
-    return dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)), placed, count
+    return (
+        dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)),
+        Placed(
+            groups,
+            "duplicate" if shared else "refused" if refusals else ("oversubscribed" if waits else "clean"),
+            notes,
+        ),
+        count,
+    )
 
 
 # parts, each on GPUs of its own, in order, one with an anchor on the anchor's; nodes, and GPUs of each,
@@ -64,7 +71,8 @@ _Shape = tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]
 def _verl(launch: Launch) -> _Shape:
     apart = not launch.on("hybrid") or any(word in launch.text for word in launch.row["apart"])
     pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
-    tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
+    own = max(1, launch.number("tensor"))
+    tensor = own * math.prod(max(1, launch.number(way)) for way in ("data", "pipeline"))
     train, rollout = math.prod(pools[0]), math.prod(pools[-1])
     how = (
         "the engines have their own GPUs, and the weights travel through NCCL"
@@ -80,9 +88,18 @@ def _verl(launch: Launch) -> _Shape:
         pools,
         "xccl" if apart else "in-process",
         [how],
-        [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"]
+        [
+            f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
+            + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
+            + f"use a multiple of {tensor} GPUs for the rollout"
+        ]
         * bool(rollout % tensor),
     )
+
+
+def _divisors(name: str, total: int, others: int) -> str:
+    fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
+    return f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{fit[-1]}, or " * bool(fit)
 
 
 def _openrlhf(launch: Launch) -> _Shape:
@@ -217,7 +234,9 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
             part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
         ]
         refusals = [
-            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
+            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes. "
+            + _divisors("vllm_tensor_parallel_size", processes, 1)
+            + f"start a multiple of {tensor} processes"
         ] * bool(processes % tensor)
         verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
         notes += [
@@ -234,8 +253,15 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     elsewhere = machines > 1 or launch.told("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
-    short = len(used) < tensor * data or len(held) < processes
-    verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if crowded else "clean"
+    verdict = (
+        "zero-visible"
+        if (len(used) < tensor * data or len(held) < processes)
+        else "duplicate"
+        if shared
+        else "oversubscribed"
+        if crowded
+        else "clean"
+    )
     notes += that_apply(
         (
             shared,
@@ -254,8 +280,13 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
 
 def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
     """TRL's groups; in the weight update the trainer has the highest rank (generation/vllm_client.py)."""
-    jobs = (
-        [Job(role, len(gpus), gpus)] if gpus else []
-        for role, gpus in (("engine", engines), ("trainer", trainers))
+    return groups_of(
+        *(
+            (
+                [Job(role, len(gpus), gpus)] if gpus else []
+                for role, gpus in (("engine", engines), ("trainer", trainers))
+            )
+        ),
+        "xccl",
+        trainer_last=True,
     )
-    return groups_of(*jobs, "xccl", trainer_last=True)

@@ -149,8 +149,10 @@ def unheard(logs: Logs) -> list[RankLog]:
     unheard = sorted(
         {*range(max((row.rank for row in logs.ranks), default=0))} - {row.rank for row in logs.ranks}
     )
-    is_one = len(files) == len(calls) == len(unheard) == 1 < len(_waiting(logs))
-    return [RankLog(rank, [], []) for rank in unheard * is_one]
+    return [
+        RankLog(rank, [], [])
+        for rank in unheard * (len(files) == len(calls) == len(unheard) == 1 < len(_waiting(logs)))
+    ]
 
 
 def guards_failed(logs: Logs) -> list[Pointer]:
