@@ -408,3 +408,10 @@ def test_the_notebook_judges_a_log_and_its_own_record(tmp_path):
         assert record.status == ("broken" if given else "skipped")
         if given:
             assert record.findings[0].cause == "gpu-memory-exhausted" and [t["caption"][:5] for t in record.tables][:1] == ["Ranks"]
+
+
+def test_a_warning_that_no_row_knows_is_quoted_in_the_first_sentence(tmp_path: Path) -> None:
+    warning = "NCCL WARN some brand new warning about the frobnicator"
+    (tmp_path / "a.log").write_text(f"n1:1:2 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nn1:1:2 [0] foo.cc:12 {warning}\n")
+    ended = read_cli("triage", str(tmp_path / "a.log"), "--json")
+    assert ended.returncode == 4 and warning in json.loads(ended.stdout)["sentence"]

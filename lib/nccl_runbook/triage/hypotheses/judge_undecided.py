@@ -37,7 +37,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if hypotheses:
         return (
             f"no known fault in {lines}: {quoted(hypotheses[0].evidence[0].text)} is harmless, "
-            "or the job went on after it. A log cannot show that a job is healthy"
+            f"or the job went on after it{_unknown(logs) or '. A log cannot show that a job is healthy'}"
         )
     if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
         line = logs.seen[coded].lines[0]
@@ -49,9 +49,15 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         + (
             ". The description fits several causes"
             if fits(logs, hypotheses)
-            else ". A log cannot show that a job is healthy" * (failed_line(logs) is None)
+            else _unknown(logs) or ". A log cannot show that a job is healthy" * (failed_line(logs) is None)
         )
     )
+
+
+def _unknown(logs: Logs) -> str:
+    """The first line that looks like an error and that no row of the catalogue knows."""
+    first = next((t.first for t in logs.unknown), None)
+    return f", but this line may be one: {quoted(first.text)} ({where(first)})" if first else ""
 
 
 def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
