@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -488,7 +489,7 @@ def test_a_long_line_of_pairs_takes_time_as_it_is_long() -> None:
     """Each pair looked at the rest of its line: four times the line took sixteen times as long."""
     def took(count: int) -> float:
         began = time.process_time()
-        read_file.parse("[" + '{"schema": "a", "step": "b", "facts": {}},' * count + "]")
+        parse("[" + '{"schema": "a", "step": "b", "facts": {}},' * count + "]")
         return time.process_time() - began
 
     assert took(4000) < 9 * max(took(1000), 0.02)
