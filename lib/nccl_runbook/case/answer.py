@@ -1,70 +1,29 @@
-"""From the given evidence to one record for each subject that has something to say of it;
-reads only, without torch."""
+"""Everything that was read, added up to one answer."""
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Sequence
 
+from nccl_runbook.against import judge as against_judge
+from nccl_runbook.against.facts import Comparison
+from nccl_runbook.against.table import tables as against_tables
 from nccl_runbook.case.gathered import Gathered, of_logs
-from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import (
-    DUMPS,
     Test,
-    met,
     next_test,
     sentence,
     to_collect,
 )
-from nccl_runbook.core.facts import Gap, grouped, utc_now
-from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
-from nccl_runbook.core.records import Record, load_all, of_findings
-from nccl_runbook.hang.facts import Hang
-from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.logs.file import Limit
-from nccl_runbook.logs.kind import READ_BY_HANG
-from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.read import collect
+from nccl_runbook.case.read import Start
+from nccl_runbook.causes.causes import in_logs
+from nccl_runbook.core.facts import grouped, utc_now
+from nccl_runbook.core.findings import Finding, Severity, exit_code, step_status, worst_first
+from nccl_runbook.core.records import Record, of_findings
 from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
-from nccl_runbook.report.verdict_sentence import START_STEP, leading
-from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
-from nccl_runbook.triage.judge_against import Comparison, compare
+from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP, leading
 
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """What was given to 00-start. ``logs``: what the log and the symptom hold; None if neither was given.
-    ``hang``: what dumps and stacks among the files show; None without any."""
-
-    logs: Logs | None
-    hang: Hang | None = None
-
-
-LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
-
-
-def collect_start(symptom: str, log: str) -> Start:
-    """The symptom's text and the log at this path; "" for what was not given. No GPU is touched.
-
-    ``log``: a file, folder or archive, or several separated by a colon.
-    """
-    limit = Limit(LIMIT_S)
-    logs = collect(log.strip(), symptom.strip(), limit=limit) if symptom.strip() or log.strip() else None
-    return Start(logs, hang_of(logs, log.strip(), limit) if logs else None)
-
-
-def hang_of(logs: Logs, paths: Sequence[str] | str, limit: Limit) -> Hang | None:
-    """What recorder dumps and stacks among the files of these logs hold, None without any."""
-    if not any(READ_BY_HANG in f.kind + f.problem for f in logs.files):
-        return None
-    from nccl_runbook.hang.read import collect as collect_hang
-
-    return collect_hang(paths, limit)
-
-
-SETTINGS, PLAN = "02-environment", "plan"
+MOST_NAMED = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +45,15 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     found = dataclasses.replace(
         found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()]
     )
+    names = [
+        f.name for f in (found.logs.logs.files if found.logs else ()) if f.lines and os.path.isfile(f.name)
+    ][:MOST_NAMED]
+    found = dataclasses.replace(
+        found,
+        records=[
+            dataclasses.replace(r, findings=[_named(f, names) for f in r.findings]) for r in found.records
+        ],
+    )
     steps = [r.step for r in found.records]
     ended = {
         r.step: f"{r.step} had not finished when its run ended"
@@ -94,19 +62,48 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     }
     run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
     document = verdict_document(run, found.records)
+    if found.compared:
+        compared, record = beside(found.compared, document)
+        found = dataclasses.replace(found, compared=compared, records=[*found.records, record])
+        document = verdict_document(run, found.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(
         document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on)
     )
     told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
     test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
-    lines = [one.line for one in (*told.values(), *([test] if test else []))]
     collect = (
-        to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables)
+        to_collect(
+            document,
+            [one.line for one in (*told.values(), *([test] if test else []))],
+            found.logs.logs,
+            found.dumps is not None,
+            found.variables,
+        )
         if found.logs
         else ()
     )
+    test = test and dataclasses.replace(test, line=in_logs(test.line, names))
     return Case(document, found, lead, test, collect)
+
+
+def _named(finding: Finding, logs: Sequence[str]) -> Finding:
+    """With the names of the logs in the lines to copy."""
+    lines = [tuple(in_logs(line, logs) for line in r.lines) for r in finding.remedy]
+    return dataclasses.replace(
+        finding,
+        remedy=tuple(dataclasses.replace(r, lines=own) for r, own in zip(finding.remedy, lines, strict=True)),
+        evidence=tuple(
+            dataclasses.replace(e, text=in_logs(e.text, logs)) if e.text.startswith("decides: ") else e
+            for e in finding.evidence
+        ),
+    )
+
+
+def beside(compared: Comparison, document: VerdictDocument) -> tuple[Comparison, Record]:
+    """The comparison, judged for what leads, and as a step of its own."""
+    judged = against_judge.explained(compared, leading(document.steps, document.causes))
+    return judged, of_findings(AGAINST_STEP, against_judge.findings(judged), against_tables(judged))
 
 
 def _together(same: Sequence[Record]) -> Record:
@@ -131,52 +128,6 @@ def of_run(document: VerdictDocument) -> Case:
     return Case(document, Gathered([]), lead, next_test(document, lead, (), (), {}))
 
 
-def gather(
-    brought: Brought,
-    stdin: BinaryIO | None,
-    gpus: int,
-    look: Callable[[list[int]], Live],
-    against: Sequence[str] = (),
-) -> Gathered:
-    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes,
-    or at every rank; ``against``: logs of a run that worked.
-
-    Raises ValueError for a process, an allocation or a record that cannot be read.
-    """
-    found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
-    found.records.extend(
-        [
-            *_settings(brought.scripts, brought.configurations, found.variables, found.logs),
-            *_plans(brought, gpus),
-        ]
-    )
-    if brought.pids or brought == Brought():
-        found.records.extend(_live([look([int(p) for p in brought.pids])]))
-    if brought.records:
-        found.records.extend(_recorded(brought.records))
-    return found
-
-
-def _recorded(paths: Iterable[str]) -> list[Record]:
-    """Looks at several hosts as one record, and every other record as it is."""
-    from nccl_runbook.hang.read_stacks import whole_looks
-
-    loaded = [r for path in paths for r in load_all(Path(path))]
-    looks = whole_looks(r.facts["live"] for r in loaded if "live" in r.facts)
-    return [*_live(looks), *(r for r in loaded if not looks or "live" not in r.facts)]
-
-
-def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = ()) -> Gathered:
-    """Of what was printed and reported. ``against``: logs of a good run, to compare."""
-    limit = Limit()
-    paths = [p for p in brought.logs if p != "-"]
-    logs = collect([*brought.logs], "\n".join(brought.words), stdin, limit)
-    compared = _compared(against, paths, limit) if against else None
-    return of_logs(
-        logs, hang_of(logs, paths, limit), compared, "".join(against[:1]), "".join(brought.logs[:1])
-    )
-
-
 def of_start(start: Start) -> Case:
     """The answer to what 00-start was given."""
     nothing = Gathered(
@@ -187,76 +138,3 @@ def of_start(start: Start) -> Case:
         ]
     )
     return case(of_logs(start.logs, start.hang) if start.logs else nothing, START_STEP, "", "unknown")
-
-
-def _compared(good: Sequence[str], bad: Sequence[str], limit: Limit) -> Comparison:
-    """The good run beside the bad one."""
-    from nccl_runbook.triage import read_profile
-
-    return compare(*(read_profile.collect([*those], limit=limit) for those in (good, bad)))
-
-
-def _settings(
-    scripts: Iterable[str], configurations: Iterable[str], variables: dict[str, str], job: Answer | None
-) -> Iterator[Record]:
-    """Of each file; what they set is added to ``variables``. ``job``: what the logs of the same job show."""
-    from nccl_runbook.environment.facts import Environment
-    from nccl_runbook.environment.judge import judge
-    from nccl_runbook.environment.read_file import read
-
-    found: list[Finding] = []
-    for path in (*scripts, *configurations):
-        role = read(path)
-        if isinstance(role, Gap):
-            found.append(Finding("not-read", Severity.UNKNOWN, role.detail, (Evidence(role.detail, path),)))
-        elif path in scripts or role.variables:  # a configuration need not set any
-            variables |= role.variables
-            found += judge(Environment([role], Gap("not-run", "only a file was read")))
-    if found:
-        yield of_findings(SETTINGS, [met(f, job.logs) for f in found] if job else found)
-
-
-def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
-    """Each allocation that was named; what holds none has nothing to say here."""
-    named = (*brought.allocations, *brought.scripts, *brought.configurations)
-    if not named:
-        return
-    from nccl_runbook.plan.allocation.areal_rules import newest
-    from nccl_runbook.plan.answer import Plan, plans_of
-    from nccl_runbook.plan.groups import Site
-    from nccl_runbook.plan.table import groups_tables
-
-    plans: list[Plan] = []
-    findings: list[Finding] = []
-    for target in named:
-        try:
-            plans += plans_of(os.path.expanduser(target), Site(gpus, "", 0, ""), newest())[0]
-        except ValueError as error:
-            if target in brought.allocations:
-                raise
-            if "--gpus" in str(error):
-                findings.append(
-                    Finding("not-planned", Severity.UNKNOWN, str(error), (Evidence(str(error), target),))
-                )
-    findings += [
-        dataclasses.replace(p.finding, title=f"{p.where}: {p.finding.title}" if p.where else p.finding.title)
-        for p in plans
-    ]
-    if findings:
-        yield of_findings(PLAN, findings, groups_tables(plans))
-
-
-def _live(looks: list[Live]) -> Iterator[Record]:
-    from nccl_runbook.hang.judge import hang_told, judge
-    from nccl_runbook.hang.live import judge as live
-    from nccl_runbook.hang.live.judge_hosts import together
-    from nccl_runbook.hang.read import collect
-    from nccl_runbook.hang.table import looked_table
-
-    if any(one.ranks for one in looks):
-        jobs = live.judge(together(looks))
-        yield of_findings(
-            DUMPS,
-            [hang_told(judge(dataclasses.replace(collect([]), looks=looks)), still=True)],
-            [looked_table(j, looks) for j in jobs],
-        )

@@ -22,9 +22,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Dict, Iterable, Iterator, List, Tuple, TypeVar
 
-Key, Value = TypeVar("Key"), TypeVar("Value")
-
-
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 GAP_REASONS = ("unsupported", "absent", "no-permission", "timed-out", "failed", "not-run")
 
 
@@ -71,6 +70,21 @@ def to_json(fact: Any) -> Any:
     if isinstance(fact, dict):
         return {str(key): to_json(value) for key, value in fact.items()}
     return [to_json(value) for value in fact] if isinstance(fact, (list, tuple)) else fact
+
+
+def values_at(
+    value: Any,
+    path: Sequence[str],
+    beside: Dict[str, Any] = {},  # noqa: B006
+) -> Iterator[Tuple[Dict[str, Any], Any]]:
+    """Every value at this path, where * is any key or place; with the fields on the way there, and the last
+    key as "key"."""
+    if not path:
+        yield beside, value
+    elif isinstance(value, (dict, list)):
+        parts = value if isinstance(value, dict) else {str(place): part for place, part in enumerate(value)}
+        for key in parts if path[0] == "*" else parts.keys() & {path[0]}:
+            yield from values_at(parts[key], path[1:], {**beside, **parts, "key": key})
 
 
 def gaps_in(fact: Any, path: str = "") -> Iterator[tuple[str, Gap]]:
@@ -120,8 +134,6 @@ def rank_names(ranks: Sequence[object]) -> str:
 
 
 TIMED_OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")  # its operations that have a bandwidth
-
-
 _DEVICE = re.compile(r"\bboth on CUDA device ([0-9a-f]{1,12})\b", re.I)
 
 

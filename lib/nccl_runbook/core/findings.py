@@ -5,7 +5,7 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
 
-from nccl_runbook.core.facts import Evidence
+from nccl_runbook.core.facts import Evidence as Evidence
 
 
 class Severity(enum.StrEnum):
@@ -76,9 +76,14 @@ class Finding:
             )
 
 
-def quoted(line: str) -> str:
+def quoted(line: str, most: int = MOST_QUOTED) -> str:
     """The line that was printed, its beginning where it is long."""
-    return f'"{line.strip()[:MOST_QUOTED]}"'
+    return f'"{cut(line.strip(), most)}"'
+
+
+def cut(text: str, most: int) -> str:
+    """Its whole words as far as they fit."""
+    return text if len(text) <= most else (text[:most].rpartition(" ")[0] or text[:most]) + " ..."
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:

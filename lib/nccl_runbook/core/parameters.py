@@ -23,6 +23,9 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 class ParameterError(ValueError):
     """A parameter of the wrong name or type; the message lists what is allowed."""
 
+    def _render_traceback_(self) -> list[str]:  # IPython 9: instead of the frames of this package
+        return [f"nccl-runbook: {self}"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:

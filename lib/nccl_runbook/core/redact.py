@@ -116,9 +116,8 @@ _VALUE = re.compile(
 # each line, and as a group with the next ones, where its value may stand
 _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
-COLOURS = re.compile(
-    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])"
-)  # and what else a terminal obeys
+# and what else a terminal obeys
+COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -150,7 +149,7 @@ class Terminal(io.TextIOWrapper):
                         stream.buffer,
                         stream.encoding,
                         "backslashreplace",
-                        line_buffering=stream.line_buffering,
+                        line_buffering=bool(stream.line_buffering),
                     ),
                 )
 
@@ -211,8 +210,9 @@ def _values(text: str) -> str:
         if start < done or not (value := _VALUE.match(text, start)):
             continue
         begin, end = value.span(value.lastgroup or 0)
-        if kind == "named" and value["bare"] and _HEADER_NAME.search(lead["name"]):
-            end = _HEADER.match(text, begin).end()
+        is_bare = kind == "named" and value["bare"]
+        if is_bare and _HEADER_NAME.search(lead["name"]) and (header := _HEADER.match(text, begin)):
+            end = header.end()
         if any(
             is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
             for word in (
@@ -295,5 +295,6 @@ class Redactor:
             }
         if isinstance(value, (list, tuple)):
             return type(value)(self._json(v, name) for v in value)
-        is_fact = not isinstance(value, (int, float, type(None))) and dataclasses.is_dataclass(value)
-        return dataclasses.replace(value, **self._json(vars(value), "")) if is_fact else value
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return dataclasses.replace(value, **self._json(vars(value), ""))
+        return value

@@ -126,19 +126,16 @@ _FORMS = (
         r"(?![\w(\[-]|\.\w)",
     ),
 )
-compiled = functools.lru_cache(maxsize=None)(
-    re.compile
-)  # at its first use: together they take 50 ms, and most texts need few
+# at its first use: together they take 50 ms, and most texts need few
+compiled = functools.lru_cache(maxsize=None)(re.compile)
 _WORD = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(%s)(?![A-Za-z0-9])"
 _PARTS = {
     "host": r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?",  # its own name, its number, its domain
     "GPU": "(.{12})()().*",
     "MIG": "(.{12})()().*",
 }  # tables cut a UUID there
-_known: Dict[str, Set[str]] = {
-    "host": {r"(?!)"},
-    "user": {r"(?!)"},
-}  # expressions for the names that this process has seen
+# expressions for the names that this process has seen
+_known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}
 
 
 @functools.lru_cache(maxsize=None)
@@ -170,9 +167,8 @@ def _in_form(kind: str, found: Match[str]) -> str:
     """The form with other names, name by name in a list of hosts."""
     if not found[1]:
         return found[0]
-    names = (
-        re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", found[1]) if kind == "host" else [found[1]]
-    )  # n1:8,n2:8 of mpirun
+    # n1:8,n2:8 of mpirun
+    names = re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", found[1]) if kind == "host" else [found[1]]
     others = [name if not name or at % 2 else _other(kind, name) for at, name in enumerate(names)]
     return (
         found.string[found.start() : found.start(1)]

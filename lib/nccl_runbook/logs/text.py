@@ -198,8 +198,12 @@ def _offset(name: str, told: list[tuple[float, float]]) -> ClockOffset:
     import statistics  # takes 10 ms, and is asked for where several hosts share events
 
     middle = statistics.median(apart for apart, _ in told)
-    error_s = max(abs(apart - middle) for apart, _ in told) + max(error for _, error in told)
-    return ClockOffset(name, round(middle, 3), round(error_s, 3), len(told))
+    return ClockOffset(
+        name,
+        round(middle, 3),
+        round((max(abs(apart - middle) for apart, _ in told) + max(error for _, error in told)), 3),
+        len(told),
+    )
 
 
 def clock(line: LogLine) -> str:

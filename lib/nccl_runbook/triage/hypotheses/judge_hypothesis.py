@@ -8,14 +8,12 @@ from nccl_runbook.core.findings import Finding, Remedy
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import SLOW, Clue, says
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.triage import judge_against
 
 PLATFORMS = {
     "platform-rocm": "AMD GPUs (ROCm, RCCL)",
     "platform-ascend": "Ascend NPUs (HCCL)",
     "platform-xpu": "Intel GPUs (oneCCL)",
 }
-
 
 _NVIDIA = re.compile(
     r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so"
@@ -57,7 +55,6 @@ class Answer:
     findings: list[Finding]
     hosts: list[str]
     there: list[tuple[str, str, str]]
-    compared: judge_against.Comparison | None = None
     fits: tuple[Cause, ...] = ()
 
 
