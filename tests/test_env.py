@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -482,3 +483,13 @@ def test_a_log_sets_nothing_and_is_not_healthy(line, tmp_path):
     (tmp_path / "job.log").write_text(f"{line}\nrun with NCCL_DEBUG=WARN for details\n")
     document = json.loads(run(str(tmp_path / "job.log"), "--json").stdout)
     assert (document["verdict"], document["settings"]) == ("unknown", {"job.log": {}})
+
+
+def test_a_long_line_of_pairs_takes_time_as_it_is_long() -> None:
+    """Each pair looked at the rest of its line: four times the line took sixteen times as long."""
+    def took(count: int) -> float:
+        began = time.process_time()
+        parse("[" + '{"schema": "a", "step": "b", "facts": {}},' * count + "]")
+        return time.process_time() - began
+
+    assert took(4000) < 9 * max(took(1000), 0.02)

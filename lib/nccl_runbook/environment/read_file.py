@@ -202,7 +202,7 @@ def _is_code(match: re.Match[str], in_program: bool) -> bool:
     """Whether the value is nothing, or an expression of Python, where only numbers and what
     stands in quotes are values."""
     bare = (match["b"] or "").rstrip(",})")
-    before = match.string[match.start() : match.start("b")].rstrip()
+    before = match[0][: match.start("b") - match.start()].rstrip()  # of a long line only this match
     named = (
         before.endswith(("=", ","))
         or bool(match["b"])
