@@ -219,6 +219,27 @@ def test_cuda_misses_gpus_fires_when_cuda_counts_fewer_than_the_variable_lets_th
     assert "cuda-misses-gpus" not in ids(rules.judge_gpus(visible(machine(), "0,1,1", [0]))), "a value that is wrong is judged by its own rule"
 
 
+@pytest.mark.parametrize("made", [
+    dataclasses.replace(machine(), cuda=cuda([0, 1, 3], cuda="")),
+    dataclasses.replace(machine(), cuda=cuda([0, 1, 3], error="out of memory", error_code=2)),
+    dataclasses.replace(change_gpu(machine(), 2, mig=m.Mig(True, True, [])), cuda=cuda([0, 1, 3])),
+    visible(machine(), "0,1,7,3", [0])], ids=["CPU build", "CUDA error", "MIG", "a value that is wrong"])
+def test_cuda_misses_gpus_leaves_to_other_rules_what_is_theirs(made):
+    assert "cuda-misses-gpus" not in ids(rules.judge_gpus(made))
+
+
+def test_cuda_misses_gpus_names_none_whose_uuid_nvml_refuses():
+    unread = dataclasses.replace(change_gpu(machine(), 1, uuid=Gap("failed", "Unknown Error")), cuda=cuda([0, 1, 3]))
+    assert the("cuda-misses-gpus", rules.judge_gpus(unread)).title.endswith("; GPU 2 is left out")
+
+
+def test_cuda_misses_gpus_blames_the_container_when_a_device_file_cannot_be_opened():
+    files = [dataclasses.replace(f, error="EPERM" * (f.path == "/dev/nvidia2")) for f in machine().surroundings.files]
+    blocked = dataclasses.replace(change(machine(), "surroundings", files=files), cuda=cuda([0, 1, 3]))
+    found = the("cuda-misses-gpus", rules.judge_gpus(blocked))
+    assert (found.cause, found.status) == ("container-gpu-access", "likely")
+
+
 def test_cuda_misses_gpus_stays_quiet_when_nvml_refuses_the_one():
     words = Gap("failed", "nvmlDeviceGetHandleByIndex(0) failed: Unknown Error")
     judged = rules.judge_gpus(dataclasses.replace(change(machine(), "nvml", gpus=[words, *GPUS[1:]]), cuda=cuda([1, 2, 3])))
