@@ -132,6 +132,18 @@ def test_explain_names_a_killed_rank_and_not_the_echo():
     assert found.cause == "peer-crashed" and re.match(r"rank 1: .*\bsignal 9\b", found.evidence[0].text)
 
 
+def test_explain_names_first_who_was_killed_then_who_raised_then_who_waited():
+    failed = world([rank(0, "timed-out", 15), rank(1, code=1), rank(2, "signalled", 9), rank(3), rank(4, "timed-out", 9, state="T do_signal_stop")])
+    assert [e.text.partition(":")[0] for e in explain("r", "5 ranks", failed, failed).evidence] == ["rank 2", "rank 4", "rank 1", "rank 0"]
+
+
+def test_explain_names_of_a_lost_world_only_ranks_without_an_end_and_counts_it_as_no_repetition():
+    lost = world([rank(0, "lost"), rank(1, "late"), rank(2)])
+    found = explain("r", "3 ranks", lost)
+    assert found.severity is Severity.UNKNOWN and [e.text.partition(":")[0] for e in found.evidence[:-1]] == ["rank 0", "rank 1"]
+    assert "seen 1 of 1" in explain("r", "2 ranks", hung(), lost).title
+
+
 def test_explain_says_once_of_twice_when_the_repetition_passes():
     found = explain("r", "2 ranks", hung(), world())
     assert found.severity is Severity.WARN and "seen 1 of 2" in found.title
