@@ -20,6 +20,7 @@ import zipfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
+from nccl_runbook.against import judge as judge_against, read as read_profile  # noqa: E402
 from nccl_runbook.logs.text import LINE_CHARACTERS  # noqa: E402
 from nccl_runbook.messages import (
     lines as lines_file,  # noqa: E402
@@ -28,7 +29,6 @@ from nccl_runbook.messages import (
 from nccl_runbook.messages.clues import catalogue, compiled  # noqa: E402
 from nccl_runbook.messages.matcher import alternatives  # noqa: E402
 from nccl_runbook.messages.read_ranks import EXPRESSIONS  # noqa: E402
-from nccl_runbook.triage import judge_against, read_profile  # noqa: E402
 from nccl_runbook.triage.judge import answer  # noqa: E402
 from triage_samples import SAMPLES  # noqa: E402
 

@@ -385,3 +385,32 @@ def test_what_was_not_read_stands_directly_below_the_first_line(tmp_path):
     (tmp_path / "job.log").write_text(OOM + "\n")
     lines = read_cli("diagnose", tmp_path / "job.log", tmp_path / "nowhere.log").stdout.splitlines()
     assert "nowhere.log" in lines[1] and sum("nowhere.log" in line for line in lines) == 1
+
+
+def run_folder(folder: Path, *names: str) -> Path:
+    """What a run leaves: records, pages that quote known messages, logs of test ranks."""
+    (folder / "logs" / "04-transports").mkdir(parents=True)
+    for name in names:
+        save(Record(step=name, status="ok", started="2026-11-29T06:00:00Z", findings=[Finding("fine", Severity.OK, "fine")]), folder / f"{name}.json", Redactor({}))
+        (folder / f"{name}.html").write_text(f"<p>{OOM}</p>")
+    (folder / "verdict.json").write_text('{"schema": "nccl-runbook/verdict/1"}')
+    (folder / "logs" / "04-transports" / "rank0.log").write_text(OOM)
+    return folder
+
+
+def test_of_a_whole_run_only_its_records_are_evidence(tmp_path):
+    """Its pages quote messages as examples, and its own logs are those of tests that were to fail."""
+    run = run_folder(tmp_path / "outputs" / "20261129T060000Z", "01-gpu-visibility", "02-environment")
+    for path in (run, run / "verdict.json", run.parent):
+        document = diagnose(path, code=0)
+        assert [Path(p).name for p in document["brought"].pop("records")] == ["01-gpu-visibility.json", "02-environment.json"] and not document["brought"]
+    (run.parent / "train.log").write_text(OOM)  # the job's own log beside it is one
+    assert diagnose(run.parent, code=3)["lead"]["cause"] == "gpu-memory-exhausted"
+    (tmp_path / "verdict.json").write_text('{"schema": "nccl-runbook/verdict/1"}')
+    assert diagnose(tmp_path / "verdict.json", code=4)["brought"] == {"logs": [str(tmp_path / "verdict.json")]}
+
+
+@pytest.mark.parametrize("setting", ["NCCL_P2P_DISABLE=1", "NCCL_NVLS_ENABLE=0"])
+def test_a_path_that_was_switched_off_is_tried_beside_a_control(setting):
+    lead = diagnose(f"the all_reduce hangs, and works with {setting}", code=3)["lead"]
+    assert f"nccl-runbook ab . {setting}" in [line for r in lead["remedy"] for line in r["lines"]]

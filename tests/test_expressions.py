@@ -16,7 +16,7 @@ FAMILIES = 12  # tried of one expression, spread over all that its parts give
 # constant -> longest text, and why no longer one comes
 BOUNDED = {
     "hang.live.judge_hosts._ELSEWHERE": (300, "an address and its port, asked with match"),
-    "triage.read_profile._TIMES": (LINE_CHARACTERS, "a piece of a line"),
+    "against.read._TIMES": (LINE_CHARACTERS, "a piece of a line"),
     "messages.read_ranks._GROUP": (LINE_CHARACTERS, "a line"),
 }
 # rows of tables that are asked of something else than the lines of a log -> how

@@ -26,13 +26,13 @@ SUBJECTS = ("edges", "gpus", "environment", "worlds", "sync", "plan", "hang", "t
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 # Import statements and the docstrings of modules do not count: a file that is split needs more of both.
-# 14,609 without them was 16,263 with them, and the goal of 15,500 was stated with them.
-MOST_STATEMENTS = 14_609
+# 14,609 without them was 16,263 with them, and the goal of 15,500 was stated with them. 121 of the 14,609 are in against/ now.
+MOST_STATEMENTS = 14_488
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 26  # files in which mypy does not follow what rules out a Gap or None
 # subjects that came after that goal was set, each with a bound of its own
-LATER = {"edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150}
+LATER = {"against": 260, "case/good_run.py": 34, "edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150, "sync/pays": 220, "plan/later": 145}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -95,7 +95,7 @@ def test_rooms_stand_on_floors() -> None:
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(LIB)))
 def test_the_layer_is_the_file_name(path: Path) -> None:
     """Facts hold no opinion, who judges asks nothing, who asks judges nothing."""
-    never = NEVER.get(re.split(r"[_.]", path.name)[0], ()) if room_of(path) in (*SUBJECTS, "machine", "messages", "compare") else ()
+    never = NEVER.get(re.split(r"[_.]", path.name)[0], ()) if room_of(path) in (*SUBJECTS, "machine", "messages", "compare", "against") else ()
     wrong = [".".join(m) for m in modules(path) if {m[0], m[-1].split("_")[0], m[-2:-1] and m[-2].split("_")[0]} & {*never}]
     assert not wrong
 

@@ -6,12 +6,12 @@ import json
 import jsonschema
 import pytest
 from hypothesis import given, settings, strategies as st
+from nccl_runbook.against import judge as against, read as log_profile
+from nccl_runbook.against.facts import Comparison, RunProfile
+from nccl_runbook.case.gathered import of_logs
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.messages import read as logs
-from nccl_runbook.triage import judge_against as against, read_profile as log_profile
-from nccl_runbook.triage.facts import RunProfile
-from nccl_runbook.triage.judge import answer
 from processes import ROOT
 from pydantic import TypeAdapter
 from warm_cli import read_cli
@@ -37,7 +37,7 @@ def profile(tmp_path, text, name="run.log") -> RunProfile:
     return log_profile.collect([str(tmp_path / name)])
 
 
-def compared(tmp_path, good: str, bad: str) -> against.Comparison:
+def compared(tmp_path, good: str, bad: str) -> Comparison:
     return against.compare(profile(tmp_path, good, "good.log"), profile(tmp_path, bad, "bad.log"))
 
 
@@ -66,7 +66,7 @@ def test_each_kind_of_difference_is_seen(tmp_path, change, kind, good, bad):
     ((4, 0), (8, 4), [False]), ((4, 4), (8, 0), [False]), ((4, 0), (8, 0), [False]), ((0, 4), (8, 4), []), ((4, 4), (0, 4), [])])
 def test_communicators_explain_a_change_only_if_each_sync_opens_twice_as_many(good, bad, could_explain):
     """Communicators and syncs of each run."""
-    runs = [RunProfile([], communicators=opened, syncs=syncs) for opened, syncs in (good, bad)]
+    runs = [RunProfile([], communicators=opened, syncs=syncs, steps=["x"]) for opened, syncs in (good, bad)]
     differences = against.compare(*runs).differences
     assert [d.could_explain for d in differences] == could_explain and {d.kind for d in differences} <= {"communicators"}
     assert [d.why == against._KINDS["communicators"] for d in differences] == could_explain
@@ -92,8 +92,8 @@ def test_where_times_cannot_be_compared_nothing_is_called_no_slower(tmp_path, go
 
 def test_silence_of_one_log_is_no_difference(tmp_path):
     assert compared(tmp_path, run_log(), "weight sync took 50 s\n" * 4).differences == ()
-    assert compared(tmp_path, run_log(), "").sentence == "Unknown: the log of the bad run could not be read."
-    assert against.finding(compared(tmp_path, run_log(), ""), "a", "b").severity is Severity.UNKNOWN
+    assert compared(tmp_path, run_log(), "").sentence == "Unknown: the bad run could not be read."
+    assert [f.severity for f in against.findings(compared(tmp_path, run_log(), ""))] == [Severity.UNKNOWN]
 
 
 @pytest.mark.parametrize("line, kind, seconds", [
@@ -131,8 +131,9 @@ def test_the_command_shows_both_runs_and_ends_3(tmp_path):
     assert read_cli("triage", tmp_path / "bad.log", "--against", tmp_path / "none.log").returncode == 2
 
 
-def test_a_record_of_before_has_no_comparison():
-    assert against.both(Gap("absent", "the record holds no good"), RunProfile([])) is None is against.both(RunProfile([]), RunProfile([]))
+def test_a_record_that_lacks_a_run_has_no_comparison():
+    told = against.compare(Gap("absent", "the record holds no good"), RunProfile([], steps=["x"]))
+    assert told.sentence.startswith("Unknown: the good run") and told.differences == () and against.findings(None) == []
 
 
 def test_a_sync_that_every_rank_times_is_one_sync(tmp_path):
@@ -151,8 +152,8 @@ def test_beside_a_slower_run_nothing_is_called_harmless(tmp_path):
     assert "benign" not in [h["cause"] for h in told["hypotheses"]] and "2.2 times slower" in told["sentence"]
     told = json.loads(read_cli("triage", str(bad), "--against", str(bad), "--json").stdout)
     assert [h["cause"] for h in told["hypotheses"]] == ["benign"]
-    alone = answer(logs.collect([str(bad)])).findings  # as the notebook does it
+    read = logs.collect([str(bad)])  # as the notebook does it
     runs = [log_profile.collect([str(p)]) for p in (good, bad)]
-    assert "benign" in [f.cause for f in alone]
-    assert [f.id for f in against.beside(alone, against.both(*runs), "a", "b")] == ["run-differs-from-good-run"]
-    assert "benign" in [f.cause for f in against.beside(alone, against.both(runs[1], runs[1]), "a", "b")]
+    for other, calls_it_harmless in ((runs[0], False), (runs[1], True)):
+        found = of_logs(read, None, against.compare(other, runs[1]))
+        assert ("benign" in [f.cause for f in found.findings]) is calls_it_harmless

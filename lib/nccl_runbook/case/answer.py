@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from nccl_runbook.against import judge as against_judge
+from nccl_runbook.against.facts import Comparison
+from nccl_runbook.against.table import tables as against_tables
 from nccl_runbook.case.gathered import Gathered, of_logs
 from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import (
@@ -17,6 +20,7 @@ from nccl_runbook.case.judge import (
     sentence,
     to_collect,
 )
+from nccl_runbook.causes.causes import in_logs
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
 from nccl_runbook.core.records import Record, load_all, of_findings
@@ -28,9 +32,8 @@ from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.read import collect
 from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
-from nccl_runbook.report.verdict_sentence import START_STEP, leading
+from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP, leading
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
-from nccl_runbook.triage.judge_against import Comparison, compare
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Start:
     hang: Hang | None = None
 
 
+MOST_NAMED = 8  # logs in a line to copy
 LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
 
 
@@ -86,6 +90,15 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     found = dataclasses.replace(
         found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()]
     )
+    names = [
+        f.name for f in (found.logs.logs.files if found.logs else ()) if f.lines and os.path.isfile(f.name)
+    ][:MOST_NAMED]
+    found = dataclasses.replace(
+        found,
+        records=[
+            dataclasses.replace(r, findings=[_named(f, names) for f in r.findings]) for r in found.records
+        ],
+    )
     steps = [r.step for r in found.records]
     ended = {
         r.step: f"{r.step} had not finished when its run ended"
@@ -94,19 +107,48 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     }
     run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
     document = verdict_document(run, found.records)
+    if found.compared:
+        compared, record = beside(found.compared, document)
+        found = dataclasses.replace(found, compared=compared, records=[*found.records, record])
+        document = verdict_document(run, found.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(
         document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on)
     )
     told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
     test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
-    lines = [one.line for one in (*told.values(), *([test] if test else []))]
     collect = (
-        to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables)
+        to_collect(
+            document,
+            [one.line for one in (*told.values(), *([test] if test else []))],
+            found.logs.logs,
+            found.dumps is not None,
+            found.variables,
+        )
         if found.logs
         else ()
     )
+    test = test and dataclasses.replace(test, line=in_logs(test.line, names))
     return Case(document, found, lead, test, collect)
+
+
+def _named(finding: Finding, logs: Sequence[str]) -> Finding:
+    """With the names of the logs in the lines to copy."""
+    lines = [tuple(in_logs(line, logs) for line in r.lines) for r in finding.remedy]
+    return dataclasses.replace(
+        finding,
+        remedy=tuple(dataclasses.replace(r, lines=own) for r, own in zip(finding.remedy, lines, strict=True)),
+        evidence=tuple(
+            dataclasses.replace(e, text=in_logs(e.text, logs)) if e.text.startswith("decides: ") else e
+            for e in finding.evidence
+        ),
+    )
+
+
+def beside(compared: Comparison, document: VerdictDocument) -> tuple[Comparison, Record]:
+    """The comparison, judged for what leads, and as a step of its own."""
+    judged = against_judge.explained(compared, leading(document.steps, document.causes))
+    return judged, of_findings(AGAINST_STEP, against_judge.findings(judged), against_tables(judged))
 
 
 def _together(same: Sequence[Record]) -> Record:
@@ -136,24 +178,41 @@ def gather(
     stdin: BinaryIO | None,
     gpus: int,
     look: Callable[[list[int]], Live],
-    against: Sequence[str] = (),
+    compared: Comparison | None = None,
 ) -> Gathered:
     """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes,
-    or at every rank; ``against``: logs of a run that worked.
+    or at every rank; ``compared``: with a good run.
 
     Raises ValueError for a process, an allocation or a record that cannot be read.
     """
-    found = logs_of(brought, stdin, against) if brought.logs or brought.words else Gathered([])
-    found.records.extend(
-        [
-            *_settings(brought.scripts, brought.configurations, found.variables, found.logs),
-            *_plans(brought, gpus),
-        ]
-    )
+    found = left_by(brought, stdin, gpus, compared)
     if brought.pids or brought == Brought():
         found.records.extend(_live([look([int(p) for p in brought.pids])]))
-    if brought.records:
-        found.records.extend(_recorded(brought.records))
+    return found
+
+
+def left_by(
+    brought: Brought,
+    stdin: BinaryIO | None = None,
+    gpus: int = 0,
+    compared: Comparison | None = None,
+) -> Gathered:
+    """The judgement of what a job left; no process is looked at. ``compared``: with a good run."""
+    found = (
+        logs_of(brought, stdin, compared)
+        if brought.logs or brought.words
+        else Gathered([], compared=compared)
+    )
+    plans = [*_plans(brought, gpus)]
+    settings = [*_settings(brought.scripts, brought.configurations, found.variables, found.logs)]
+    # a launch that is planned need not set a variable
+    found.records.extend(
+        [
+            *(r for r in settings if not plans or {f.id for f in r.findings} != {"nothing-read"}),
+            *plans,
+            *(_recorded(brought.records) if brought.records else ()),
+        ]
+    )
     return found
 
 
@@ -166,15 +225,11 @@ def _recorded(paths: Iterable[str]) -> list[Record]:
     return [*_live(looks), *(r for r in loaded if not looks or "live" not in r.facts)]
 
 
-def logs_of(brought: Brought, stdin: BinaryIO | None, against: Sequence[str] = ()) -> Gathered:
-    """Of what was printed and reported. ``against``: logs of a good run, to compare."""
+def logs_of(brought: Brought, stdin: BinaryIO | None, compared: Comparison | None = None) -> Gathered:
+    """Of what was printed and reported. ``compared``: with a good run."""
     limit = Limit()
-    paths = [p for p in brought.logs if p != "-"]
     logs = collect([*brought.logs], "\n".join(brought.words), stdin, limit)
-    compared = _compared(against, paths, limit) if against else None
-    return of_logs(
-        logs, hang_of(logs, paths, limit), compared, "".join(against[:1]), "".join(brought.logs[:1])
-    )
+    return of_logs(logs, hang_of(logs, [p for p in brought.logs if p != "-"], limit), compared)
 
 
 def of_start(start: Start) -> Case:
@@ -187,13 +242,6 @@ def of_start(start: Start) -> Case:
         ]
     )
     return case(of_logs(start.logs, start.hang) if start.logs else nothing, START_STEP, "", "unknown")
-
-
-def _compared(good: Sequence[str], bad: Sequence[str], limit: Limit) -> Comparison:
-    """The good run beside the bad one."""
-    from nccl_runbook.triage import read_profile
-
-    return compare(*(read_profile.collect([*those], limit=limit) for those in (good, bad)))
 
 
 def _settings(
@@ -259,4 +307,5 @@ def _live(looks: list[Live]) -> Iterator[Record]:
             DUMPS,
             [hang_told(judge_hang(dataclasses.replace(collect([]), looks=looks)), still=True)],
             [looked_table(j, looks) for j in jobs],
+            not_seen=dict.fromkeys(line for j in jobs for line in j.not_seen),
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from nccl_runbook.against.facts import Comparison
 from nccl_runbook.case.judge import DUMPS, LOGS, symptom_recognised
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap
@@ -12,7 +13,6 @@ from nccl_runbook.logs.kind import READ_BY_HANG
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 from nccl_runbook.triage.judge import answer
-from nccl_runbook.triage.judge_against import Comparison
 from nccl_runbook.triage.symptoms import deciding, matching
 from nccl_runbook.triage.table import all_tables
 
@@ -43,23 +43,26 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
         tables(hang, told.culprits),
         told.decides,
     )
-    files = [
-        dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f
-        for f in logs.files
-    ]
-    return dumps, dataclasses.replace(logs, files=files)
+    return dumps, dataclasses.replace(
+        logs,
+        files=[
+            dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f
+            for f in logs.files
+        ],
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
     """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any;
-    ``steps``: those that decide the symptom; ``variables``: that scripts set."""
+    ``steps``: those that decide the symptom; ``variables``: set by scripts; ``compared``: with a good run."""
 
     records: list[Record]
     logs: Answer | None = None
     dumps: Dumps | None = None
     steps: tuple[str, ...] = ()
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    compared: Comparison | None = None
 
     @property
     def findings(self) -> list[Finding]:
@@ -72,15 +75,17 @@ class Gathered:
         return self.logs.fits if self.logs and not self.dumps else ()
 
 
-def of_logs(
-    logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None, good: str = "", bad: str = ""
-) -> Gathered:
+def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None) -> Gathered:
     """Of dumps and stacks, then of what was printed and reported: each under its own step, so that
     neither repeats the other.
 
-    ``compared``: with a good run; ``good`` and ``bad``: names of the logs compared."""
+    ``compared``: with a good run; nothing is called harmless of a run that became slower."""
     dumps, logs = dumps_of(hang, logs)
-    given = answer(logs, compared, good, bad, dumps.next if dumps else None)
+    given = answer(logs, dumps.next if dumps else None)
+    if compared and compared.slower:
+        kept = [h for h in given.hypotheses if h.cause != "benign"]
+        shown = [f for f in given.findings if f.cause != "benign"]
+        given = dataclasses.replace(given, hypotheses=kept, findings=shown, fits=())
     words = logs.context.splitlines()
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
     if (
@@ -100,4 +105,4 @@ def of_logs(
                 not_seen=unread,
             )
         )
-    return Gathered(records, given, dumps, tuple(deciding(words)))
+    return Gathered(records, given, dumps, tuple(deciding(words)), compared=compared)

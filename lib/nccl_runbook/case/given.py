@@ -1,10 +1,12 @@
 """What was given, sorted by what reads it."""
 
 import dataclasses
+import itertools
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.kind import kind
@@ -12,6 +14,7 @@ from nccl_runbook.logs.sources import heads
 from nccl_runbook.plan import frameworks
 from nccl_runbook.plan.allocation.areal_rules import newest
 from nccl_runbook.plan.areal import Refused, parse
+from nccl_runbook.report.run import RECORDS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +80,30 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
         yield "logs", path
         return
     until = time.monotonic() + SORT_S
-    inside = [(_of_file(name, head), name) for name, head in heads(path) if time.monotonic() < until]
+    if os.path.basename(path) == "verdict.json" and (records := sorted(Path(path).parent.glob(RECORDS))):
+        yield from (("records", str(record)) for record in records)
+        return
+    in_time = itertools.takewhile(lambda _: time.monotonic() < until, heads(path))
+    inside = _without_pages((_of_file(name, head), name) for name, head in in_time)
     is_folder = os.path.isdir(os.path.expanduser(path))
     if is_folder and (all(what == "logs" for what, _ in inside) or time.monotonic() > until):
         yield "logs", path
     else:
         yield from inside if is_folder else ((what, path) for what, _ in inside)
+
+
+def _without_pages(inside: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Of a run's folder only the records: its pages and notebooks quote messages that nobody printed, and its
+    logs are of tests."""
+    found = list(inside)
+    runs = {os.path.dirname(name) for what, name in found if what == "records"} & {
+        os.path.dirname(name) for _, name in found if os.path.basename(name) == "verdict.json"
+    }
+    return [
+        (what, name)
+        for what, name in found
+        if what == "records" or not any(name.startswith(run + os.sep) for run in runs)
+    ]
 
 
 def _of_file(name: str, head: bytes) -> str:

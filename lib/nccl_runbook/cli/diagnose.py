@@ -3,16 +3,21 @@ only; no torch, no Jupyter."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from typing import Annotated, Any
 
+from nccl_runbook.against.table import tables
 from nccl_runbook.case.answer import Case, case, gather
 from nccl_runbook.case.gathered import Gathered
 from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.table import text
 from nccl_runbook.cli import answer
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
+from nccl_runbook.logs.file import READ_S, Limit
 from nccl_runbook.logs.source import piped
 
 EPILOG = (
@@ -34,7 +39,10 @@ def diagnose(
     ] = None,
     against: Annotated[
         list[str],
-        answer.typer.Option(metavar="GOOD", help="The log of a run that worked, to compare. Repeatable."),
+        answer.typer.Option(
+            metavar="GOOD",
+            help="What a run that worked left: its folder in outputs, records, logs, scripts. Repeatable.",
+        ),
     ] = [],  # noqa: B006
     gpus: Annotated[
         int,
@@ -76,7 +84,8 @@ def diagnose(
     from nccl_runbook.environment.change import diff_of
 
     diff = diff_of(told.lead, (*brought.scripts, *brought.configurations))
-    said = _document(told, brought, diff) if json else text(told, diff)
+    shown = "\n\n".join([text(told, diff), *map(repr, tables(told.found.compared))])
+    said = _document(told, brought, diff) if json else shown
     answer.end(
         said,
         told.document.exit_code,
@@ -88,6 +97,8 @@ def diagnose(
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
+    done = threading.Event()
+    threading.Thread(target=_while_reading, args=[done, any(map(os.path.isdir, given))], daemon=True).start()
     try:
         # an empty variable of the shell
         brought = sort(given) if all(map(str.strip, given)) else answer.leave("an empty name was given")
@@ -98,10 +109,18 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
             piped(sys.stdin.fileno()) if "-" in brought.logs else None,
             gpus,
             lambda pids: _look(pids, gap_s),
-            against,
+            compared_with(against, brought),
         )
     except ValueError as error:  # a record that is none, too
         answer.leave(error)
+    finally:
+        done.set()
+
+
+def _while_reading(done: threading.Event, is_folder: bool) -> None:
+    for pause in (2.0, *[10.0] * 30) if is_folder else ():
+        if not done.wait(pause) and Limit.now:
+            answer.say(f"{Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
 
 
 def _look(pids: list[int], gap_s: float) -> Live:
@@ -125,6 +144,7 @@ def _document(told: Case, brought: Brought, diff: str) -> dict[str, Any]:
         "next": told.test,
         "collect": told.collect,
         "not_looked_at": document.not_looked_at,
+        "against": told.found.compared,
         "brought": {what: names for what, names in vars(brought).items() if names},
         "steps": [{"step": s.notebook, "status": s.status, "reason": s.reason} for s in document.steps],
     }

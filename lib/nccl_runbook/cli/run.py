@@ -15,9 +15,11 @@ from typing import Annotated, TextIO
 
 import typer
 
+from nccl_runbook.against.table import tables
 from nccl_runbook.book import Book, Choice, duration_s
 from nccl_runbook.book.folder import Options, from_here, in_order
 from nccl_runbook.book.plan import Planned, UsageError, make_plan
+from nccl_runbook.case.good_run import good_run, run_against
 from nccl_runbook.cli import answer
 from nccl_runbook.cli.hosts import judge_hosts_together
 from nccl_runbook.core.parameters import ParameterError
@@ -72,6 +74,13 @@ def run(
     parameter: Annotated[
         list[str], typer.Option("-p", metavar="NAME VALUE", help="A notebook parameter. Repeatable.")
     ] = [],  # noqa: B006
+    against: Annotated[
+        list[str],
+        typer.Option(
+            metavar="GOOD",
+            help="What a run that worked left, to compare: its folder in outputs, records, logs. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
     record: Annotated[
         list[Path],
         typer.Option(metavar="FILE...", help="Judge these records again, without touching a machine."),
@@ -104,7 +113,7 @@ def run(
             )
         given, seconds = [*brought, *map(_pair, parameter)], duration_s(budget)
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
-        answer.named(read)
+        answer.named([*read, *against])
         if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _LEAST_FILES:
             answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs so many open files", 1)
         for source in sources(
@@ -117,6 +126,7 @@ def run(
             given,
             record,
         )
+        good = good_run(against, [p.name for p in plan]) if against else None
         options = Options(
             outputs=notebooks.absolute().parent / "outputs",
             out=out,
@@ -136,6 +146,9 @@ def run(
             _by_evidence(symptom) if brought and not step else in_order,
         )
         document = book.run()
+        if good and not book.stop():
+            document, compared = run_against(book.page.parent, document, good, read)
+            book.on_line("".join(f"\n{table!r}" for table in tables(compared)))
     except (UsageError, ParameterError, RecordError) as error:
         answer.leave(
             error,

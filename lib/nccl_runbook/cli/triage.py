@@ -6,9 +6,11 @@ import gc
 import sys
 from typing import Annotated, Any
 
+from nccl_runbook.against.table import tables
 from nccl_runbook.case.answer import Case, case, logs_of
 from nccl_runbook.case.gathered import Dumps
 from nccl_runbook.case.given import Brought
+from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.table import text as answer_text
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import answer
@@ -16,7 +18,7 @@ from nccl_runbook.core.findings import UNDECIDED, Evidence
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.source import piped
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform
-from nccl_runbook.triage.table import against_table, ranks_table, there_tables, unknown_table
+from nccl_runbook.triage.table import ranks_table, there_tables, unknown_table
 
 EPILOG = (
     "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; "
@@ -33,7 +35,8 @@ def triage(
         ),
     ],
     against: Annotated[
-        list[str], answer.typer.Option(metavar="GOOD", help="The log of a good run, to compare. Repeatable.")
+        list[str],
+        answer.typer.Option(metavar="GOOD", help="What a run that worked left, to compare. Repeatable."),
     ] = [],  # noqa: B006
     context: Annotated[
         str, answer.typer.Option(metavar="TEXT", help="What you ran and what happened, in your words.")
@@ -50,12 +53,12 @@ def triage(
         answer.named(paths, one=not against)
     gc.disable()  # what a log gives lives until the end of this short process
     brought = Brought(logs=tuple(paths), words=(context,) * bool(context))
-    told = case(
-        logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, against),
-        "triage",
-        answer.command(),
-        fail_on,
-    )
+    try:
+        compared = compared_with(against, brought)
+    except ValueError as error:  # what was left of the good run cannot be compared
+        answer.leave(error)
+    found = logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, compared)
+    told = case(found, "triage", answer.command(), fail_on)
     answer.end(
         document(told) if json else text(told),
         told.document.exit_code,
@@ -90,7 +93,7 @@ def document(told: Case) -> dict[str, Any]:
         "files": logs.files,
         "launcher": logs.launcher,
         "platform": platform(logs),
-        "against": given.compared,
+        "against": told.found.compared,
         "unknown_lines": [
             {"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times}
             for t in logs.unknown
@@ -103,13 +106,12 @@ def _of_dumps(dumps: Dumps) -> Hypothesis:
     """The cause that dumps name."""
     finding, cause = dumps.finding, causes()[dumps.finding.cause]
     seen = [e for e in finding.evidence if e.source != "next"] or [Evidence(finding.title, "dumps")]
-    lines = tuple(LogLine(e.source, 0, e.text) for e in seen)
     return Hypothesis(
         cause.id,
         finding.status,
         cause.title,
         cause.says,
-        lines,
+        tuple(LogLine(e.source, 0, e.text) for e in seen),
         finding.remedy,
         Decides(cause.decides[0], "", dumps.next),
     )
@@ -121,9 +123,14 @@ def text(told: Case) -> str:
     logs, undecided = given.logs, told.document.verdict == "unknown"
     shown = [
         *there_tables(logs.here, given.hosts, given.there),
-        *([against_table(given.compared)] if given.compared else []),
+        *tables(told.found.compared),
         *([ranks_table(logs)] if logs.ranks else []),
         *([unknown_table(logs)] if logs.unknown and undecided else []),
     ]
-    other = [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
-    return "\n".join([answer_text(told), *other, *(f"\n{table!r}" for table in shown)])
+    return "\n".join(
+        [
+            answer_text(told),
+            *[f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem],
+            *(f"\n{table!r}" for table in shown),
+        ]
+    )

@@ -72,6 +72,21 @@ def to_json(fact: Any) -> Any:
     return [to_json(value) for value in fact] if isinstance(fact, (list, tuple)) else fact
 
 
+def values_at(
+    value: Any,
+    path: Sequence[str],
+    beside: Dict[str, Any] = {},  # noqa: B006
+) -> Iterator[Tuple[Dict[str, Any], Any]]:
+    """Every value at this path, where * is any key or place; with the fields on the way there, and the last
+    key as "key"."""
+    if not path:
+        yield beside, value
+    elif isinstance(value, (dict, list)):
+        parts = value if isinstance(value, dict) else {str(place): part for place, part in enumerate(value)}
+        for key in parts if path[0] == "*" else parts.keys() & {path[0]}:
+            yield from values_at(parts[key], path[1:], {**beside, **parts, "key": key})
+
+
 def gaps_in(fact: Any, path: str = "") -> Iterator[tuple[str, Gap]]:
     """Every Gap below ``fact`` with its dotted path, such as ``gpus.gpus[1].ecc``."""
     if isinstance(fact, Gap):

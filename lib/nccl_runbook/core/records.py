@@ -38,7 +38,8 @@ Shape = TypeVar("Shape")
 def strict(shape: type[Shape]) -> type[Shape]:
     """A dataclass that is written and read back: what was written elsewhere is checked, and
     refused where nobody knows it."""
-    shape.__pydantic_config__ = {"extra": "forbid"}  # type: ignore[attr-defined]  # pydantic asks for it
+    # pydantic asks for it
+    shape.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
     return dataclasses.dataclass(kw_only=True)(shape)
 
 

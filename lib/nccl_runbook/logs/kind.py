@@ -42,7 +42,8 @@ def kind(head: bytes) -> tuple[str, bool]:
         if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):
             return words, is_log
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    sets = sum(bool(_ENV.match(line)) for line in lines)
     return (
-        "variables: `nccl-runbook env` judges them" if len(lines) > 2 and sets * 5 > len(lines) * 4 else ""
+        "variables: `nccl-runbook env` judges them"
+        if len(lines) > 2 and sum(bool(_ENV.match(line)) for line in lines) * 5 > len(lines) * 4
+        else ""
     ), True

@@ -265,5 +265,6 @@ def says(words: str, what: str) -> bool:
 
 def works(words: str) -> bool:
     """Whether a reporter only asks what a line means, or says that the job works and complains of nothing."""
-    fine = _WONDERS.search(words) or compiled(_spelt("(?i)<asks>|<works>")).search(words)
-    return bool(fine) and not says(compiled(_spelt("(?i)<no-fault>")).sub(" ", words), "<complaint>")
+    return bool(_WONDERS.search(words) or compiled(_spelt("(?i)<asks>|<works>")).search(words)) and not says(
+        compiled(_spelt("(?i)<no-fault>")).sub(" ", words), "<complaint>"
+    )

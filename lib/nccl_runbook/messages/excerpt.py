@@ -25,8 +25,13 @@ def written(rows: list[bytes]) -> list[str]:
     )
     if not has_title and 2 * sum(map(bool, map(_SENTENCE.match, filled))) < max(len(filled) - 1, 2):
         return []
-    fences = itertools.accumulate(raw.lstrip().startswith((b"```", b"~~~")) for raw in rows)
-    lines = [raw.decode("utf-8", "replace").strip() for raw, number in zip(rows, fences) if number % 2 == 0]
+    lines = [
+        raw.decode("utf-8", "replace").strip()
+        for raw, number in zip(
+            rows, itertools.accumulate(raw.lstrip().startswith((b"```", b"~~~")) for raw in rows)
+        )
+        if number % 2 == 0
+    ]
     return [line for line in lines if not _PROGRAM.search(line)][:MAX_SPOKEN]
 
 

@@ -73,8 +73,11 @@ def collect(
         [Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [],
         sources(paths, stdin, limit),
     )
-    files = read_each((s for s in texts if s.name not in skip), reader.read)
-    return Redactor(os.environ).json(reader.facts(files, "\n".join(context_lines)))
+    return Redactor(os.environ).json(
+        reader.facts(
+            read_each((s for s in texts if s.name not in skip), reader.read), "\n".join(context_lines)
+        )
+    )
 
 
 class _Reader:
@@ -199,10 +202,9 @@ class _Reader:
         )
         by_message = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
-        ours = self._kinds.ours or self._kinds.is_training()
         foreign = (
             bool(self._kinds.first or context)
-            and not ours
+            and not (self._kinds.ours or self._kinds.is_training())
             and not by_message.keys() - clues.catalogue()["fits"].keys()
         )
         begun = (

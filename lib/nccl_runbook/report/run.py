@@ -13,6 +13,8 @@ from nccl_runbook.report.tables import Line
 from nccl_runbook.report.verdict import VERDICT_STEP, verdict_document
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 
+RECORDS = "[0-9][0-9]-*.json"  # of a run, in its folder
+
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
@@ -30,7 +32,7 @@ def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
     is reported, never dropped: step -> why, in one sentence, 99-verdict apart."""
     good: list[records.Record] = []
     bad: dict[str, str] = {}
-    for path in sorted(run_dir.glob("[0-9][0-9]-*.json")):
+    for path in sorted(run_dir.glob(RECORDS)):
         try:
             record = records.load(path)
             if record.step != path.stem:

@@ -9,6 +9,8 @@ from nccl_runbook.core.records import Judged
 from nccl_runbook.report.verdict_document import Cause, RunInfo, StepEntry, _running
 
 START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
+AGAINST_STEP = "98-against"  # lays a good run beside this one: that, too, tests nothing
+CHANGED = "changed since the good run"  # the source of the evidence that could explain what leads
 
 
 DONE = ("ok", "note")
@@ -28,8 +30,11 @@ PROOF = {
 }
 
 
+MEASURED = ("hang-told", "look-told", "transport-at-fault", "variable-at-fault")  # say what happened, not why
+
+
 def tests_nothing(step: StepEntry) -> bool:
-    return step.notebook == START_STEP and step.status in DONE
+    return step.notebook in (START_STEP, AGAINST_STEP) and step.status in DONE
 
 
 def _sentence(
@@ -42,10 +47,16 @@ def _sentence(
         return f"Running: {done} of {counted(len(steps), 'step')} done{so_far}."
     tail = f"; interrupted after {done} of {counted(len(steps), 'step')}" if run.interrupted else ""
     if trouble:
-        return f"{trouble}{tail}."
+        return f"{trouble}{tail}{_changed(steps)}."
     if word == "healthy":
-        return f"Healthy: {_what_passed(steps, judged)}{tail}."
+        return f"Healthy: {_what_passed([s for s in steps if s.notebook != AGAINST_STEP], judged)}{tail}."
     return f"Unknown: {tail.removeprefix('; ') or _what_is_open(run, steps)}."
+
+
+def _changed(steps: Iterable[StepEntry]) -> str:
+    """What changed since the good run and could explain what leads; "" without one."""
+    told = [e.text for s in steps for f in s.findings for e in f.evidence if e.source == CHANGED]
+    return "".join(f"; since the good run, {text}" for text in told[:1])
 
 
 def _bare(text: str) -> str:
@@ -99,7 +110,7 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
         return f"{word.capitalize()}: {''.join(whys[:1])}"
     status = next((c.status for c in causes if c.id == lead.cause), "")
     said = _bare(lead.title) or lead.id
-    if lead.id == "hang-told" and lead.cause:  # what a rank did is seen; how sure is why
+    if lead.id in MEASURED and lead.cause:  # what happened is seen; how sure is why
         return f"{word.capitalize()}: {said} ({status}: {known()[lead.cause].title})"
     return (
         f"{word.capitalize()}: {said}"

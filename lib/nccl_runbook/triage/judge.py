@@ -9,7 +9,6 @@ from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, S
 from nccl_runbook.messages.clues import ENDED, says, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import current, surely_after
-from nccl_runbook.triage import judge_against
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     _NVIDIA,
     Answer,
@@ -58,10 +57,16 @@ def judge(logs: Logs) -> list[Hypothesis]:
         [*seen, *triage_ranks_judge_experiments.experiments(logs.context)],
         key=lambda p: (p.cause in ENDED and failed_before(p.evidence[0], logs), p.place),
     )  # what had failed comes first
-    merged = [
-        _hypothesis(cause, those, logs) for cause, those in grouped((p.cause, p) for p in found).items()
-    ]
-    ranked = _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)
+    ranked = _without_noise(
+        sorted(
+            [
+                _hypothesis(cause, those, logs)
+                for cause, those in grouped((p.cause, p) for p in found).items()
+            ],
+            key=lambda h: STATUSES.index(h.status),
+        ),
+        logs,
+    )
     return (
         [_carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY][:MOST]
         if platform(logs)
@@ -162,10 +167,9 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
                 "no log was given: --log takes a file or a folder (papermill: -p log PATH)",
             )
         ]
-    missed = {f.name: f.problem or f.left_out for f in logs.files}
     unread = [
         Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),))
-        for name, why in missed.items()
+        for name, why in {f.name: f.problem or f.left_out for f in logs.files}.items()
         if why
     ]
     if not hypotheses or hypotheses[0].cause == "benign":
@@ -184,7 +188,9 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         )
     return [
         *(
-            log_points_to_cause(h, Severity.BROKEN if failed_line(logs) else Severity.WARN)
+            log_points_to_cause(
+                h, Severity.BROKEN if failed_line(logs) or h.cause == "peer-crashed" else Severity.WARN
+            )
             for h in hypotheses
         ),
         *unread,
@@ -192,24 +198,14 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     ]
 
 
-def answer(
-    logs: Logs,
-    compared: judge_against.Comparison | None = None,
-    good: str = "",
-    bad: str = "",
-    hang_asks: str | None = None,
-) -> Answer:
-    """Judge the logs alone and beside a good run. ``good`` and ``bad``: names of the compared logs;
-    ``hang_asks``: what `hang`, which has read dumps among these files, asks for next."""
+def answer(logs: Logs, hang_asks: str | None = None) -> Answer:
+    """Judge the logs alone. ``hang_asks``: what `hang`, which has read dumps among these files,
+    asks for next."""
     read, found = current(logs), judge(current(logs))
     if hang_asks is not None:
         found = [_after_hang(h, hang_asks) for h in found]
-    slower = bool(compared and compared.slower)
-    kept = [h for h in found if h.cause != "benign" or not slower]
-    shown = judge_against.beside(
-        findings(dataclasses.replace(read, catalogue=logs.catalogue), found), compared, good, bad
-    )
-    return Answer(read, kept, shown, *there(read, kept), compared, () if slower else tuple(fits(read, kept)))
+    shown = findings(dataclasses.replace(read, catalogue=logs.catalogue), found)
+    return Answer(read, found, shown, *there(read, found), tuple(fits(read, found)))
 
 
 def _after_hang(hypothesis: Hypothesis, asks: str) -> Hypothesis:

@@ -25,7 +25,14 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
             Severity.BROKEN,
             f"{role.name} starts {ranks} ranks on a node, where {counted(gpus, 'GPU')} "
             f"{'is' if gpus == 1 else 'are'} available",
-            (Evidence(f"{ranks} ranks, {counted(gpus, 'GPU')}", f"environment.roles[{index}].crowded"),),
+            (
+                Evidence(
+                    f"{ranks} ranks, {counted(gpus, 'GPU')}",
+                    f"{role.name} {role.crowded_by}"
+                    if role.crowded_by
+                    else f"environment.roles[{index}].crowded",
+                ),
+            ),
             (
                 Remedy(
                     "your launcher",

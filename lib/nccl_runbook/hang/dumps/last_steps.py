@@ -48,7 +48,7 @@ def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dic
             _number(at),
         )
         for e, at in rows
-        if needs_all(e["profiling_name"].rpartition(":")[2].strip("_"))
+        if needs_all(e["profiling_name"].split(":", 1)[-1].strip("_"))
         for name in [short(e["process_group"][0])]
     }
 
@@ -101,7 +101,7 @@ def _step_name(group: tuple, name: str) -> str:
     name = (
         f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}"
         if peer
-        else name.rpartition(":")[2].strip("_")
+        else name.split(":", 1)[-1].strip("_")
     )
     return f"{desc if desc not in ('', 'undefined') else short(group[0])} {name.partition(' ')[0][:80]}"
 

@@ -8,7 +8,6 @@ from nccl_runbook.core.findings import Finding, Remedy
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import SLOW, Clue, says
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.triage import judge_against
 
 PLATFORMS = {
     "platform-rocm": "AMD GPUs (ROCm, RCCL)",
@@ -56,7 +55,6 @@ class Answer:
     findings: list[Finding]
     hosts: list[str]
     there: list[tuple[str, str, str]]
-    compared: judge_against.Comparison | None = None
     fits: tuple[Cause, ...] = ()
 
 

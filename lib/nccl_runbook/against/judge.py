@@ -1,0 +1,210 @@
+"""Last week's good run beside the bad one: what became slower, what differs, and which
+difference could explain it."""
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Sequence
+
+from nccl_runbook.against.facts import Comparison, Difference, RunProfile, TimeChange
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.tables import table
+from nccl_runbook.causes.variables import variables
+from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.report.verdict_sentence import CHANGED
+
+# ratio of medians that somebody would act on; the noise of one set-up on one host was
+# below 5 % (4 H200, 2026-11-20)
+SLOWER = 1.2
+# samples on each side: with fewer nobody knows the spread; a bandwidth is a median of repeats already
+LEAST = {"s": 3, "GB/s": 2}
+_TABLE = table("against/profile")
+_KINDS: dict[str, str] = _TABLE["kind"]  # the surest first, and why it could explain a change
+
+
+def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Comparison:
+    """What differs between two runs. Where only one of them shows a thing, it is no difference: silence
+    says nothing. ``line``: that runs both set-ups in turn."""
+    read = [
+        p for p in (good, bad) if isinstance(p, RunProfile) and (p.steps or any(f.lines for f in p.files))
+    ]
+    if len(read) < 2:
+        return Comparison(f"Unknown: the {'bad' if good in read else 'good'} run could not be read.", (), ())
+    was, now = read
+    kinds = dict.fromkeys([*("init", "step", "sync"), *sorted({*was.times, *now.times})])
+    times = [_time(kind, was.times.get(kind, []), now.times.get(kind, [])) for kind in kinds]
+    found = [*_settings(was, now), *_communicators(was, now)]
+    # of what differs alike on many GPUs or ranks the first stands for all
+    alike = grouped(((d.kind, re.sub(r" \d+", "", d.name)), d) for d in found).values()
+    differences = tuple(
+        dataclasses.replace(same[0], why=same[0].why + f"; {len(same)} of these differ" * (len(same) > 1))
+        for same in alike
+    )
+    shown = tuple(t for t in times if "few" not in t.says or t.unit == "s" and t.good[0] + t.bad[0])
+    both = [was.settings[kind].keys() & now.settings[kind] for kind in was.settings.keys() & now.settings]
+    return _told(Comparison("", shown, differences, sum(map(len, both)), good_is=was.problem, line=line))
+
+
+def explained(compared: Comparison, lead: Finding | None) -> Comparison:
+    """The same, judged for what leads in the bad run: a difference could explain it if the lead names it or
+    its cause depends on it. If the cause is established, another difference cannot; else it is not tested."""
+    if not (lead and compared.differences) or compared.slower and lead.severity is not Severity.BROKEN:
+        return compared  # the change of speed is what to explain
+    fix = (line for r in lead.remedy for line in (r.text, *r.lines))
+    proof = "\n".join([lead.title, *(e.text for e in lead.evidence), *fix])
+    touches = next((row["kinds"] for row in _TABLE["touch"] if lead.cause in row["causes"]), None)
+    is_sure = lead.status == "established" and touches is not None
+    what, name = ("cause", causes()[lead.cause].title) if lead.cause in causes() else ("finding", lead.id)
+
+    def judged(d: Difference) -> Difference:
+        if not d.could_explain:
+            return d
+        if d.kind == "environment" and re.search(rf"\b{re.escape(d.name)}\b", proof):
+            return dataclasses.replace(d, why=f"the proof or the fix of the {what} names it")
+        if f"{d.kind} {d.name}".startswith(touches or ("\n",)):
+            return dataclasses.replace(d, why=f"{d.why}, and the {what} depends on that")
+        why = f"the {what} does not depend on it" if is_sure else f"no evidence links it to the {what}"
+        return dataclasses.replace(d, could_explain=False, is_tested=is_sure, why=why)
+
+    differences = tuple(map(judged, compared.differences))
+    return _told(dataclasses.replace(compared, differences=differences, of=f"the {what} ({name})"))
+
+
+def _time(kind: str, good: list[float], bad: list[float]) -> TimeChange:
+    was, now, unit = _spread(good), _spread(bad), "GB/s" if kind.endswith("GB/s") else "s"
+    if min(was[0], now[0]) < LEAST[unit]:
+        return TimeChange(kind, was, now, "too few samples", unit)
+    less, more = (was[1], now[1]) if unit == "s" else (now[1], was[1])
+    ratio = more / less if less else float("inf")
+    factor, word = (ratio, "slower") if ratio >= 1 or not ratio else (1 / ratio, "faster")
+    is_other = factor >= SLOWER and _apart(good, bad)
+    return TimeChange(kind, was, now, f"{factor:.1f} times {word}" if is_other else "as before", unit)
+
+
+def _spread(values: list[float]) -> tuple[int, float, float, float]:
+    return (
+        (len(values), statistics.median(values), min(values), max(values)) if values else (0, 0.0, 0.0, 0.0)
+    )
+
+
+def _apart(one: list[float], other: list[float]) -> bool:  # the middle halves of the two do not overlap
+    (a, _, b), (c, _, d) = (statistics.quantiles(v, n=4, method="inclusive") for v in (one, other))
+    return b < c or d < a
+
+
+def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
+    # who shows every variable that is set leaves out those that were not: records, and logs or scripts
+    # beside others of their kind; any other silence is no difference
+    alike, found = good.variables_from == bad.variables_from != [], list[Difference]()
+    for kind in _KINDS:
+        was, now = good.settings.get(kind, {}), bad.settings.get(kind, {})
+        whole = [kind == "environment" and (alike or "record" in p.variables_from) for p in (good, bad)]
+        names = [n for n in {**was, **now} if n in was and n in now or whole[0 if n in now else 1]]
+        found += [
+            _setting(kind, n, was.get(n, []), now.get(n, []))
+            for n in sorted(names, key=lambda name: (len(name), name))
+            if _differ(was.get(n), now.get(n))
+        ]
+    return found
+
+
+# a log names the CUDA of a build (2.27.5+cuda12.9), a record may not: then that is no difference
+def _differ(was: list[str] | None, now: list[str] | None) -> bool:
+    if not was or not now or all("+" in version for version in (*was, *now)):
+        return was != now
+    return {version.partition("+")[0] for version in was} != {version.partition("+")[0] for version in now}
+
+
+def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference:
+    rows = [
+        row["why"] for row in _TABLE["harmless"] if row["kind"] == kind and re.fullmatch(row["name"], name)
+    ]
+    if kind == "environment" and (name not in variables() or variables()[name].until):
+        rows.append("no known library reads it")
+    return Difference(kind, name or "channels", _many(was), _many(now), not rows, [*rows, _KINDS[kind]][0])
+
+
+def _many(values: list[str]) -> str:
+    return " and ".join([*values[:4], *[f"{len(values) - 4} more"] * (len(values) > 4)]) or "not set"
+
+
+# per sync where both timed their syncs, else in all
+def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
+    if not (good.communicators and bad.communicators):
+        return []
+    per = bool(good.syncs and bad.syncs)
+    was, now = (p.communicators / p.syncs if per else p.communicators for p in (good, bad))
+    if max(was, now) < 2 * min(was, now):
+        return []
+    could, name = per and now > was, "communicators opened" + (" per sync" if per else "")
+    few = "fewer than before" if per else "without timed syncs in both runs, only their length may differ"
+    return [
+        Difference(
+            "communicators", name, f"{was:.3g}", f"{now:.3g}", could, could and _KINDS["communicators"] or few
+        )
+    ]
+
+
+# the same with its sentence, and the differences in order: what could explain most first
+def _told(compared: Comparison) -> Comparison:
+    differences = sorted(
+        compared.differences,
+        key=lambda d: (not d.could_explain, d.is_tested, [*_KINDS].index(d.kind), d.name),
+    )
+    return dataclasses.replace(
+        compared, differences=tuple(differences), sentence=_sentence(compared, differences)
+    )
+
+
+def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
+    slower = next((t for t in reversed(compared.times) if "slower" in t.says), None)
+    head = "Too few times are in both runs. " * bool(compared.times)
+    if slower:
+        head = "{}: {} then, {} now, {}. ".format(slower.kind, *slower.spans, slower.says)
+    elif any("few" not in t.says for t in compared.times):
+        head = "No time that both runs print became slower. "
+    could, many = sum(d.could_explain for d in differences), counted(len(differences), "difference")
+    said = f"{many}, of which {could} could explain {compared.of or 'a change'}."
+    said += " They changed at the same time, so this comparison proves none of them." * (could > 1)
+    if all(d.is_tested and not d.could_explain for d in differences):
+        cannot = f"; {many} cannot explain it" * bool(differences)
+        said = f"Nothing that matters differs in {counted(compared.settings, 'setting')}{cannot}."
+    if not differences and not compared.settings:
+        said = "No version and no setting is in both runs."
+    return head + said + f" The good run had a fault itself: {compared.good_is}" * bool(compared.good_is)
+
+
+def findings(compared: Comparison | None) -> list[Finding]:
+    """The comparison as a finding of the step; none without one."""
+    if compared is None:
+        return []
+    could = [d for d in compared.differences if d.could_explain]
+    more = f", and {counted(len(could) - 1, 'other difference')} could explain it" * (len(could) > 1)
+    told = [
+        *(
+            (f"{d.name} changed (was {d.good}, now {d.bad}){more}", CHANGED)
+            for d in could[: bool(compared.of)]
+        ),
+        *(("{}: {} then, {} now: {}".format(t.kind, *t.spans, t.says), "both runs") for t in compared.times),
+        *((f"{d.name}: {d.good} then, {d.bad} now: {d.why}", "both runs") for d in could[:8]),
+    ]
+    return [
+        Finding(
+            "run-differs-from-good-run",
+            Severity.WARN
+            if compared.slower
+            else Severity.UNKNOWN
+            if compared.sentence.startswith("Unknown")
+            else Severity.NOTE,
+            compared.sentence,
+            tuple(Evidence(*row) for row in told),
+            (
+                Remedy(
+                    "you", "Run both set-ups in turn, and find what makes the difference:", (compared.line,)
+                ),
+            )
+            if compared.line and (could or compared.slower)
+            else (),
+        )
+    ]
