@@ -34,7 +34,7 @@ def looked(pids: list[int], gap_s: float) -> tuple[Live, list[rules.Picture]]:
     """A real look at the job of these ranks and its pictures; looked at again where they are unknown."""
     for _ in range(LOOKS):
         look = look_live.look([p for p in pids if alive(p)][:1], gap_s, str)
-        pictures = rules.judge([look])
+        pictures = rules.judge_looks([look])
         if {p.kind for p in pictures} != {"unknown"}:
             break
     return look, pictures

@@ -32,7 +32,7 @@ def test_arms_on_the_cpu_have_a_control_before_and_after(engine):
     assert made.control.passed and made.control_after.passed and made["interface pinned"].passed
     assert made.clean == Gap("not-run", "no variable here affects NCCL") and isinstance(made.guilty, Gap)
     assert TypeAdapter(Arms | Gap).validate_python(to_json(made)) == made
-    assert transports.judge(made)[0].severity.value == "unknown"
+    assert transports.judge_transports(made)[0].severity.value == "unknown"
     with pytest.raises(KeyError, match="P2P off.*: control, interface pinned"):
         made["P2P off"]
 
@@ -135,7 +135,7 @@ def planted(tmp_path_factory):
 def judged(planted, fails, budget_s=500):
     planted.fails, planted.names = fails, []
     made = arms.collect(planted, [0, 1], budget_s, halve)
-    return made, transports.judge(made), planted.names
+    return made, transports.judge_transports(made), planted.names
 
 
 def not_the_transport(finding):

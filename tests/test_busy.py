@@ -66,6 +66,11 @@ def test_memory_without_a_process_is_reported_of_a_gpu_only_if_no_process_is_lis
     assert in_the_way(GpuUsers([unlisted], False), allow_busy=False).mine == []
 
 
+def test_memory_on_a_gpu_whose_processes_nvml_does_not_name_is_somebodys():
+    unnamed = GpuUsers([GpuUse(3, 60000, [0, 0], Gap("no-permission", "Insufficient Permissions"))], False)
+    assert [word.rpartition(" on ")[2] for word in in_the_way(unnamed, allow_busy=False).words] == ["GPU 3"]
+
+
 def test_gpus_busy_stays_quiet_when_the_user_allows_it():
     assert gpus_busy(users(owner()), allow_busy=True) is None
 

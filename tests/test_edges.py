@@ -31,7 +31,7 @@ def test_right_copies_of_a_rehearsal(engine: Engine) -> None:
     seen = ask.collect(engine, [None] * 3, 60)
     assert isinstance(seen, Edges) and not seen.on_gpus and seen.bad == [] and seen.wanted == 6
     assert {ends(e) for e in seen.edges} == {(a, b) for a in range(3) for b in range(3) if a != b}
-    assert judge.judge(seen) == [] and read(Edges | Gap, to_json(seen)) == seen
+    assert judge.judge_edges(seen) == [] and read(Edges | Gap, to_json(seen)) == seen
 
 
 @pytest.mark.parametrize(("fault", "outcome"), [("corrupt@2-0", "wrong values"), ("stop@1-2", "hung")])
@@ -42,7 +42,7 @@ def test_one_planted_copy_is_named_and_the_others_are_right(engine: Engine, faul
     assert [(ends(e), e.outcome, e.seen, e.runs) for e in seen.bad] == [(where, outcome, 2, 2)]
     assert len(seen.edges) == seen.wanted == 6
     assert time.monotonic() - began < 3 * ask.STALL_S + 20
-    [finding] = judge.judge(seen)
+    [finding] = judge.judge_edges(seen)
     assert (finding.id, finding.severity, finding.cause) == ("edge-fails", Severity.WARN, None)
     cells = {cell.text for row in edges_table(seen).rows for cell in row[1:]}
     assert outcome in cells
@@ -69,7 +69,7 @@ def edge(source: int, target: int, outcome: str = "right", peer: bool = True) ->
 def test_what_bad_copies_have_in_common(bad: list[tuple[int, int]], cause: str, words: set[str]) -> None:
     every = [(a, b) for a in range(3) for b in range(3) if a != b]
     seen = Edges(6, True, [edge(a, b, "wrong values" if (a, b) in bad else "right") for a, b in every], 1.0, "line")
-    [finding] = judge.judge(seen)
+    [finding] = judge.judge_edges(seen)
     assert (finding.cause, finding.status, finding.severity) == (cause, "established", Severity.BROKEN)
     assert len(finding.evidence) == len(bad) + 1  # no hardware has shown it yet
     named = {word for word in finding.title.replace(",", " ").partition(":")[0].split() if word.isdecimal()}
@@ -78,23 +78,23 @@ def test_what_bad_copies_have_in_common(bad: list[tuple[int, int]], cause: str, 
 
 def test_copies_that_were_seen_bad_only_once_are_likely() -> None:
     once = Edge(0, 1, "hung", True, 4, seen=1, runs=2)
-    [finding] = judge.judge(Edges(2, True, [once, edge(1, 0)], 1.0, "line"))
+    [finding] = judge.judge_edges(Edges(2, True, [once, edge(1, 0)], 1.0, "line"))
     assert (finding.status, finding.severity) == ("likely", Severity.WARN)
 
 
 def test_a_copy_that_could_not_be_tried_accuses_nobody() -> None:
     failed = dataclasses.replace(edge(0, 1, "failed"), text="torch.OutOfMemoryError: CUDA out of memory")
-    [finding] = judge.judge(Edges(2, True, [failed, edge(1, 0)], 1.0, "line"))
+    [finding] = judge.judge_edges(Edges(2, True, [failed, edge(1, 0)], 1.0, "line"))
     assert (finding.id, finding.severity, finding.cause) == ("edges-not-tried", Severity.UNKNOWN, None)
 
 
 def test_where_others_were_not_tried_no_gpu_is_named() -> None:
     hung = [edge(0, b, "hung") for b in (1, 2, 3)]
-    [finding] = judge.judge(Edges(56, True, hung, 1.0, "line"))
+    [finding] = judge.judge_edges(Edges(56, True, hung, 1.0, "line"))
     assert finding.cause == "p2p-broken-acs-iommu" and "GPU 0" not in finding.title
 
 
 def test_a_run_that_ended_early_is_no_health() -> None:
-    assert judge.judge(Edges(6, True, [edge(0, 1)], 1.0, "line")) == []
-    [right] = judge.judge(Edges(2, True, [edge(0, 1), edge(1, 0)], 1.0, "line"))
+    assert judge.judge_edges(Edges(6, True, [edge(0, 1)], 1.0, "line")) == []
+    [right] = judge.judge_edges(Edges(2, True, [edge(0, 1), edge(1, 0)], 1.0, "line"))
     assert (right.id, right.severity) == ("edges-right", Severity.OK)

@@ -32,7 +32,7 @@ QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCh
 
 
 def told(folder: Path) -> rules_silence.Told:
-    return rules.judge(reader.collect([str(folder)]))
+    return rules.judge_hang(reader.collect([str(folder)]))
 
 
 def injected(seed: int, faults: int, world: int = 0) -> Job:
@@ -226,9 +226,9 @@ class TestSimulatedJobs:
         job = injected(seed, 1, world=8)
         folder = job.write(tmp_path_factory.mktemp("job"))
         files = sorted(str(p) for p in folder.iterdir())
-        assert rules.judge(reader.collect(data.draw(st.permutations(files)))) == rules.judge(reader.collect(files))
+        assert rules.judge_hang(reader.collect(data.draw(st.permutations(files)))) == rules.judge_hang(reader.collect(files))
         fewer = data.draw(st.lists(st.sampled_from(files), unique=True))
-        assert set(rules.judge(reader.collect(fewer)).culprits) <= set(job.culprits)
+        assert set(rules.judge_hang(reader.collect(fewer)).culprits) <= set(job.culprits)
 
     @QUICK
     @given(seed=st.integers(0, 400), cut=st.floats(0, 0.99), rank=st.integers(0, 7))
@@ -237,7 +237,7 @@ class TestSimulatedJobs:
         path = job.write(tmp_path_factory.mktemp("job")) / f"nccl_trace_rank_{rank}"
         path.write_bytes(path.read_bytes()[: int(cut * path.stat().st_size)])
         hang = reader.collect([str(path.parent)])
-        assert set(rules.judge(hang).culprits) <= set(job.culprits)
+        assert set(rules.judge_hang(hang).culprits) <= set(job.culprits)
         assert any(f.problem for f in hang.files if f.name.endswith(f"_{rank}"))
 
 
@@ -289,7 +289,7 @@ class TestWhatIsNotProven:
         other["entries"][-1] = {**job.dump(0)["entries"][-1], "record_id": 77}
         (folder / "b" / "nccl_trace_rank_0").write_bytes(pickle.dumps(other, protocol=2))
         hang = reader.collect([str(folder)])
-        assert [f.rank for f in hang.files if f.problem] == [0, 0] and set(rules.judge(hang).culprits) <= {2}
+        assert [f.rank for f in hang.files if f.problem] == [0, 0] and set(rules.judge_hang(hang).culprits) <= {2}
 
     def test_wrong_rank_in_the_name_is_said(self, tmp_path):
         _, folder = self.job(tmp_path)
@@ -309,7 +309,7 @@ class TestAttempts:
     @pytest.mark.parametrize(("folder", "left_out"), [("elastic-names", 3), ("elastic-same", 0)])
     def test_the_last_attempt_is_judged_and_the_page_says_so(self, folder, left_out):
         hang = reader.collect([str(DATA / folder)])
-        answer = rules.judge(hang)
+        answer = rules.judge_hang(hang)
         assert (answer.culprits, answer.kind) == ((2,), "skipped"), answer.sentence
         assert any("attempt" in e.text for e in answer.evidence if e.source == "files")
         assert [f.rank for f in hang.files if f.problem.startswith(EARLIER) and "clock" in f.problem] == [left_out]
@@ -318,7 +318,7 @@ class TestAttempts:
     @pytest.mark.parametrize("path", ["elastic-names/logs", "elastic-same/console.log"])
     def test_an_error_of_the_first_attempt_ends_nobody_in_the_second(self, path):
         hang = reader.collect([str(DATA / path)])
-        answer = rules.judge(hang)
+        answer = rules.judge_hang(hang)
         assert (answer.culprits, answer.kind) == ((), "unknown") and "last attempt" in answer.evidence[0].text
         left_out = [f.name.rpartition("logs/")[2] for f in hang.files if f.problem == "of an earlier attempt: 1 is judged, this is 0"]
         assert len(left_out) == (8 if path.endswith("logs") else 0) and all(name.startswith("run/attempt_0/") for name in left_out)
@@ -366,7 +366,7 @@ class TestAttempts:
                 (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
             hang = reader.collect([str(tmp_path)])
             assert {f.rank for f in hang.files if "earlier attempt" in f.problem} == set(stale), (older, stale)
-            assert set(rules.judge(hang).culprits) <= set(culprits[newer]) - set(stale), (older, stale, rules.judge(hang).sentence)
+            assert set(rules.judge_hang(hang).culprits) <= set(culprits[newer]) - set(stale), (older, stale, rules.judge_hang(hang).sentence)
 
     @pytest.mark.parametrize("older", ["skip", "stall", "op", "spin", "slow"])
     def test_a_dump_of_a_larger_world_accuses_its_rank_of_nothing_in_the_smaller_one_after_it(self, tmp_path, older):
@@ -497,7 +497,7 @@ class TestClocks:
             hang = reader.collect([str(folder)])
             doubted = {f.rank for f in hang.files if f.problem.startswith(EARLIER)}
             assert doubted == (set(range(5, 8)) if ahead < 0 else set(range(5)) if own_clock else set()), seed
-            assert set(rules.judge(hang).culprits) <= {seed % 8}, (seed, rules.judge(hang).sentence)
+            assert set(rules.judge_hang(hang).culprits) <= {seed % 8}, (seed, rules.judge_hang(hang).sentence)
 
     @pytest.mark.parametrize("own_clock", [False, True])
     @pytest.mark.parametrize("ahead", [3600.0, -3600.0, -7.5])
@@ -630,7 +630,7 @@ class TestJoin:
         late = "[rank{r}]:[E1120 12:03:18.236 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: {n}, last completed NCCL work: {n}.\n"
         (tmp_path / "job.log").write_text("".join(work.format(r=r, n=7) + says.format(r=r, s=15, n=7, c=6) for r in (0, 1, 3)) + late.format(r=2, n=6))
         hang = reader.collect([str(tmp_path)])
-        answer = rules.judge(hang)
+        answer = rules.judge_hang(hang)
         assert (answer.kind, answer.culprits, answer.victims) == ("skipped", (2,), (0, 1, 3)), answer.sentence
         assert {(t.rank, t.enqueued, t.completed) for g in hang.groups for t in g.tracks} == {(0, 7, 6), (1, 7, 6), (3, 7, 6), (2, 6, 6)}
 
@@ -723,7 +723,7 @@ class TestFindings:
     def test_facts_survive_a_record(self):
         hang = reader.collect([str(DATA / "skip")])
         again = TypeAdapter(Hang).validate_python(json.loads(json.dumps(to_json(hang))))
-        assert rules.judge(again) == rules.judge(hang)
+        assert rules.judge_hang(again) == rules.judge_hang(hang)
 
 
 class TestActiveOperationsAlone:

@@ -245,7 +245,7 @@ def test_a_learner_without_a_minibatch_is_named_with_its_counts_and_the_guard(tm
     """Field note 004, scaled down: four Gloo ranks, one of which has 3 // 4 = 0 minibatches in step 3; the others run into their time-out."""
     done = subprocess.run([sys.executable, str(Path(__file__).parent / "hang_job.py"), str(tmp_path), "gloo", "4", "minibatch,op", "2", "2"], timeout=200, check=False)
     assert done.returncode == 0
-    op = rules.judge(reader.collect([str(tmp_path / "op")]))
+    op = rules.judge_hang(reader.collect([str(tmp_path / "op")]))
     assert (op.kind, op.culprits) == ("mismatch", (3,)), op.sentence
     page = tmp_path / "page.html"
     document = json.loads(read_cli("hang", str(tmp_path / "minibatch"), "--json", "--html", str(page)).stdout)

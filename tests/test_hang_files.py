@@ -131,12 +131,12 @@ def test_other_files_beside_the_dumps_do_no_harm(tmp_path):
     os.mkfifo(folder / "fr_rank_7")
     (folder / "gone").symlink_to("nowhere")
     hang = reader.collect([str(folder)])
-    assert rules.judge(hang).culprits == (1,)
+    assert rules.judge_hang(hang).culprits == (1,)
     assert {f.name.rpartition("/")[2] for f in hang.files if f.problem} >= {"core", "fr_rank_9", "fr_rank_8"}
 
 
 def test_archives_gzip_and_json_hold_the_same_dumps(tmp_path):
-    answer = rules.judge(reader.collect([str(DATA / "skip")]))
+    answer = rules.judge_hang(reader.collect([str(DATA / "skip")]))
     with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as archive:
         archive.add(DATA / "skip", "dumps")
     packed = tmp_path / "packed"
@@ -148,7 +148,7 @@ def test_archives_gzip_and_json_hold_the_same_dumps(tmp_path):
     for path in (DATA / "skip").iterdir():
         (as_json / f"{path.name}.json").write_text(json.dumps(dump_file.decode(path.read_bytes())))
     for place in (tmp_path / "all.tar.gz", packed, as_json):
-        found = rules.judge(reader.collect([str(place)]))
+        found = rules.judge_hang(reader.collect([str(place)]))
         assert (found.culprits, found.kind, found.collective) == (answer.culprits, answer.kind, answer.collective), place
 
 
@@ -171,8 +171,8 @@ def test_formats_of_torch_2_2_to_2_13(tmp_path, version):
             dump = dump_file.decode(path.read_bytes())
             rows = [{k: v for k, v in e.items() if k not in ("record_id", "op_id")} for e in dump["entries"]]
             path.write_bytes(pickle.dumps({"version": "1.1", "entries": rows}, protocol=2))
-    assert set(rules.judge(reader.collect([str(folder)])).culprits) <= {1}
-    assert version == "1.1" or rules.judge(reader.collect([str(folder)])).culprits == (1,)
+    assert set(rules.judge_hang(reader.collect([str(folder)])).culprits) <= {1}
+    assert version == "1.1" or rules.judge_hang(reader.collect([str(folder)])).culprits == (1,)
 
 
 @settings(max_examples=60, deadline=None)
@@ -216,7 +216,7 @@ def test_a_number_beyond_every_clock_is_refused(tmp_path, field):
     dump["entries"][-1][field] = 10**400
     (tmp_path / "fr_rank_0").write_bytes(pickle.dumps(dump, protocol=2))
     hang = reader.collect([str(tmp_path)])
-    assert rules.judge(hang).kind == "unknown"
+    assert rules.judge_hang(hang).kind == "unknown"
     assert any("dump" in f.problem for f in hang.files)
 
 
@@ -234,7 +234,7 @@ def test_a_call_of_an_unknown_name_that_is_open_is_no_health(tmp_path):
         for entry in dump["entries"]:
             entry["profiling_name"] = entry["profiling_name"].replace("nccl:all_reduce", "own:fused all reduce")
         (tmp_path / f"fr_rank_{rank}").write_bytes(pickle.dumps(dump))
-    found = rules.judge(reader.collect([str(tmp_path)]))
+    found = rules.judge_hang(reader.collect([str(tmp_path)]))
     assert found.culprits == (2,) and found.kind == "skipped", found.sentence
 
 
@@ -252,7 +252,7 @@ def test_json_with_a_byte_order_mark_is_a_dump_too(tmp_path):
     for rank in range(4):
         dump = pickle.loads((DATA / "skip" / f"fr_rank_{rank}").read_bytes())
         (tmp_path / f"fr_rank_{rank}.json").write_bytes(b"\xef\xbb\xbf" + json.dumps(dump).encode())
-    assert rules.judge(reader.collect([str(tmp_path)])).culprits == (2,)
+    assert rules.judge_hang(reader.collect([str(tmp_path)])).culprits == (2,)
 
 
 def test_readers_in_several_threads_leave_no_bound_on_the_process():
@@ -298,4 +298,4 @@ def test_what_another_backend_retires_without_an_end_did_not_time_out(tmp_path: 
         entries = [{**row, "record_id": n, "collective_seq_id": n + 1, "time_created_ns": 10**18 + n} for n in range(5)]
         dump = {"version": "2.10", "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}, "entries": entries}
         (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    assert rules.judge(reader.collect([str(tmp_path)])).kind == kind
+    assert rules.judge_hang(reader.collect([str(tmp_path)])).kind == kind

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.hang.judge import judge
+from nccl_runbook.hang.judge import judge_hang
 from nccl_runbook.hang.judge_silence import Told
 from nccl_runbook.hang.live import ask_ras as live_answers_ask_ras
 from nccl_runbook.hang.live.ranks.judge_calls import apart
@@ -39,7 +39,7 @@ def told(folder: Path, *answers: str) -> Told:
         (folder / f"ras{number}.txt").write_text(answer)
     hang = collect([str(folder)])
     assert [(f.what, f.problem) for f in hang.files] == [("ras", "")] * len(answers)
-    return judge(hang)
+    return judge_hang(hang)
 
 
 def as_json(*communicators: tuple[str, dict[int, dict[str, int]], dict[int, dict[str, bool]]]) -> str:
@@ -95,7 +95,7 @@ def test_text_names_the_missing_and_the_dead(tmp_path) -> None:
     place = "GPU {0} managed by process {1} on node n1"
     incomplete = f"#0-0 (aa11) INCOMPLETE\n  Missing communicator data from 1 rank\n  Rank 1 -- {place.format(1, 701)}\n\n"
     dead = "DEAD\n  1 process is considered dead\n  Process 701 on node n1 managing GPU 1\n\n"
-    assert (told(tmp_path, text(4, incomplete)).kind, judge(collect([str(tmp_path)])).culprits) == ("unknown", (1,))
+    assert (told(tmp_path, text(4, incomplete)).kind, judge_hang(collect([str(tmp_path)])).culprits) == ("unknown", (1,))
     (tmp_path / "dead").mkdir()
     found = told(tmp_path / "dead", text(4, incomplete + dead))
     assert (found.kind, found.culprits) == ("dead", (1,))

@@ -43,7 +43,7 @@ def folder(path, frames, state="active"):
 @pytest.mark.parametrize("waits", [COLLECTIVE, SYNCS, ["wait (ProcessGroupNCCL.cpp:700)", *COLLECTIVE], STORE])
 @pytest.mark.parametrize(("works", "place"), [(WRITES, "dump, store.py:52"), (EVALUATES, "evaluate, metrics.py:77")])
 def test_one_round_names_who_is_elsewhere_as_possible(tmp_path, waits, works, place):
-    told = rules.judge(collect([str(folder(tmp_path, [waits, waits, works, waits]))]))
+    told = rules.judge_hang(collect([str(folder(tmp_path, [waits, waits, works, waits]))]))
     assert (told.kind, told.culprits, told.victims, told.status) == ("host-busy", (2,), (0, 1, 3), "possible")
     assert told.frame.startswith(place.partition(" ")[0]) or "decode" in told.frame
     assert told.collective in ("all_gather", "init_process_group")
@@ -52,7 +52,7 @@ def test_one_round_names_who_is_elsewhere_as_possible(tmp_path, waits, works, pl
 def test_two_rounds_in_which_it_stays_make_it_likely(tmp_path):
     rounds = [COLLECTIVE, COLLECTIVE, COLLECTIVE, WRITES]
     one, two = folder(tmp_path / "1", rounds), folder(tmp_path / "2", rounds)
-    told = rules.judge(collect([str(one), str(two)]))
+    told = rules.judge_hang(collect([str(one), str(two)]))
     assert (told.culprits, told.status, told.cause) == ((3,), "likely", "rank-busy-on-host")
     assert told.decides == "open store.py:52"
 
@@ -60,13 +60,13 @@ def test_two_rounds_in_which_it_stays_make_it_likely(tmp_path):
 def test_who_went_on_between_two_rounds_is_possible_at_most_and_who_came_is_not_named(tmp_path):
     one, elsewhere = folder(tmp_path / "1", [COLLECTIVE] * 3 + [WRITES]), folder(tmp_path / "2", [COLLECTIVE] * 3 + [FORWARD])
     came = folder(tmp_path / "3", [COLLECTIVE] * 4)
-    assert [(t.culprits, t.status) for t in (rules.judge(collect([str(one), str(two)])) for two in (elsewhere, came))] == [
+    assert [(t.culprits, t.status) for t in (rules.judge_hang(collect([str(one), str(two)])) for two in (elsewhere, came))] == [
         ((3,), "possible"), ((), None)]
 
 
 def test_waiters_that_moved_between_two_rounds_wait_for_nobody(tmp_path):
     one, two = folder(tmp_path / "1", [COLLECTIVE] * 3 + [WRITES]), folder(tmp_path / "2", [FORWARD] * 3 + [WRITES])
-    assert rules.judge(collect([str(one), str(two)])).culprits == ()
+    assert rules.judge_hang(collect([str(one), str(two)])).culprits == ()
 
 
 @pytest.mark.parametrize("frames", [
@@ -74,13 +74,13 @@ def test_waiters_that_moved_between_two_rounds_wait_for_nobody(tmp_path):
     *([COLLECTIVE, COLLECTIVE, COLLECTIVE, innocent] for innocent in (DEVICE, BACKWARD, LOADER, JOINS, STORE, RECEIVES)),
     [COLLECTIVE, FORWARD, FORWARD, FORWARD]])
 def test_nobody_is_named_who_only_waits_or_for_whom_nobody_waits(tmp_path, frames):
-    told = rules.judge(collect([str(folder(tmp_path, frames, "idle"))]))
+    told = rules.judge_hang(collect([str(folder(tmp_path, frames, "idle"))]))
     assert (told.kind, told.culprits, told.frame) == ("unknown", (), "")
 
 
 def test_a_stay_in_one_wait_for_the_gpu_over_two_rounds_counts_as_waiting(tmp_path):
     rounds = [BACKWARD, BACKWARD, BACKWARD, WRITES]
-    told = rules.judge(collect([str(folder(tmp_path / "1", rounds)), str(folder(tmp_path / "2", rounds))]))
+    told = rules.judge_hang(collect([str(folder(tmp_path / "1", rounds)), str(folder(tmp_path / "2", rounds))]))
     assert (told.culprits, told.status) == ((3,), "likely")
 
 
@@ -92,11 +92,11 @@ def watchdog(rank):
 def test_the_stack_says_what_a_silent_rank_was_in(tmp_path):
     (tmp_path / "job.log").write_text("".join(map(watchdog, (0, 1, 3))))
     only = folder(tmp_path / "s", [COLLECTIVE, COLLECTIVE, WRITES, COLLECTIVE])
-    told = rules.judge(collect([str(tmp_path / "job.log"), str(only)]))
+    told = rules.judge_hang(collect([str(tmp_path / "job.log"), str(only)]))
     assert (told.kind, told.culprits, told.victims, told.status) == ("host-busy", (2,), (0, 1, 3), "likely")
     assert told.frame == "dump, store.py:52"
     in_it = folder(tmp_path / "t", [COLLECTIVE] * 4)
-    assert rules.judge(collect([str(tmp_path / "job.log"), str(in_it)])).culprits == ()
+    assert rules.judge_hang(collect([str(tmp_path / "job.log"), str(in_it)])).culprits == ()
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,5 +104,5 @@ def test_the_stack_says_what_a_silent_rank_was_in(tmp_path):
 def test_any_stacks_give_the_same_answer_in_any_order(rows):
     stacks = [Stack(rank, f"{at}", frames, state) for at, (rank, frames, state) in enumerate(rows)]
     told = {json.dumps([t.kind, t.culprits, t.victims, t.status]) for order in itertools.islice(itertools.permutations(stacks), 4)
-            for t in [rules.judge(Hang([], [], [], [], sorted(order, key=lambda s: (s.rank, s.source)), Logs([], "", {}, [])))]}
+            for t in [rules.judge_hang(Hang([], [], [], [], sorted(order, key=lambda s: (s.rank, s.source)), Logs([], "", {}, [])))]}
     assert len(told) == 1

@@ -117,7 +117,7 @@ def alike(*each: dict[str, Any]) -> tuple[list[tuple[str, list[str]]], dict[str,
     """Differences as (severity, odd hosts) and id -> severity, of hosts n0, n1, ... that show these facts."""
     hosts = [HostFacts(f"n{at}", "srun", dict(flat(facts))) for at, facts in enumerate(each)]
     found = differences(hosts)
-    return [(d.severity, d.odd) for d in found], {f.id: f.severity.value for f in rules.judge(Hosts({h.host: h for h in hosts}), found)}
+    return [(d.severity, d.odd) for d in found], {f.id: f.severity.value for f in rules.judge_hosts(Hosts({h.host: h for h in hosts}), found)}
 
 
 def test_names_that_not_every_host_was_asked_for_are_no_difference() -> None:
@@ -156,7 +156,7 @@ def test_only_the_name_below_host_is_each_hosts_own() -> None:
                                                 ("NCCL", "^lo", False), ("NCCL", "^lo,bond", True), ("NCCL", "x,bond", False), ("GLOO", "", False), ("GLOO", "eth0", True)])
 def test_values_of_socket_ifname(name: str, value: str, wrong: bool) -> None:
     facts = {"network": {"interfaces": {"bond0.42": {"mtu": "9000"}, "lo": {"mtu": "65536"}}}, "environment": {"roles": [{"variables": {f"{name}_SOCKET_IFNAME": value}}]}}
-    assert bool(judge_network.judge([HostFacts(h, "srun", dict(flat(facts))) for h in ("n0", "n1")])) is wrong
+    assert bool(judge_network.judge_network([HostFacts(h, "srun", dict(flat(facts))) for h in ("n0", "n1")])) is wrong
 
 
 def events(finished: int, began: int = 0) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ def error(text: str) -> list[dict[str, Any]]:
 def judged(hosts: list[str], *ranks: RankResult) -> tuple[list[str], list[str]]:
     """ids of the findings of one world, and the hosts that it accuses."""
     worlds = [HostWorld("test", hosts, list(ranks), 1.0, "nccl")]
-    return [f.id for f in judge_worlds.judge(worlds)], [*judge_worlds.failing(worlds)]
+    return [f.id for f in judge_worlds.judge_host_worlds(worlds)], [*judge_worlds.failing(worlds)]
 
 
 INFO = ["n2:1:2 [0] NCCL INFO Connected all rings", "n2:1:2 [0] NCCL INFO via NET/Socket/0"]
@@ -211,7 +211,7 @@ def test_a_world_without_its_time_is_not_started_and_a_host_without_torch_is_nam
     monkeypatch.setattr(over, "warm", lambda: {"n3": Gap("failed", "no torch")})
     found = ask_worlds.ladder(over, 5.0)
     assert {w.hosts[0] for w in found if w.not_run} == {"n1", "n2", "n3"} and judge_worlds.failing(found) == {}
-    assert {(f.id, f.severity.value) for f in judge_worlds.judge(found)} == {("hosts-world-not-run", "unknown")}
+    assert {(f.id, f.severity.value) for f in judge_worlds.judge_host_worlds(found)} == {("hosts-world-not-run", "unknown")}
 
 
 def test_an_agent_that_is_lost_before_the_facts_is_a_gap() -> None:
@@ -294,7 +294,7 @@ def tried(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Tc
     monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
     with ask.Agents(["n1", "n2"], ask.srun(cluster.job, [sys.executable])) as agents:
         found = ask_paths.paths(agents, 29500)
-    findings = [f for f in judge_paths.judge(found) if f.severity.value == "broken"]
+    findings = [f for f in judge_paths.judge_paths(found) if f.severity.value == "broken"]
     return found, {f.id: f.cause for f in findings}, [line for f in findings for r in f.remedy for line in r.lines]
 
 

@@ -80,7 +80,7 @@ def test_a_rank_that_only_asks_for_a_connection_during_the_look_is_seen_to(tmp_p
         pids = worlds.start(slow, tmp_path, "dropped")
         look = look_live.look(pids[:1], 4.5, str)
         worlds.end(slow)
-    (picture,) = rules.judge([look])
+    (picture,) = rules.judge_looks([look])
     culprits = json.loads((tmp_path / "truth.json").read_text())["culprits"]
     assert (picture.kind, [v.rank for v in picture.culprits]) == ("unreachable", culprits), text([picture], [look])
 

@@ -17,7 +17,7 @@ from book_samples import run_cli
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.hang.live import ask_processes as live_processes
 from nccl_runbook.hang.live.facts import Frame, Live, LiveRank, Socket
-from nccl_runbook.hang.live.judge import Picture, judge
+from nccl_runbook.hang.live.judge import Picture, judge_looks
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.look.live import page, record, text
@@ -32,7 +32,7 @@ def looks_of(case: str) -> list[Live]:
 
 
 def told(looks: list[Live]) -> Picture:
-    (picture,) = judge(together(looks))
+    (picture,) = judge_looks(together(looks))
     return picture
 
 
@@ -51,7 +51,7 @@ def test_of_both_hosts_the_right_rank_kind_and_host_in_any_order(case: str) -> N
 @pytest.mark.parametrize("host", [0, 1])
 def test_of_one_host_nobody_innocent_is_accused_and_the_other_is_asked_for(case: str, host: int) -> None:
     truth = SEEN[case]["truth"]
-    for found in judge([looks_of(case)[host]]):
+    for found in judge_looks([looks_of(case)[host]]):
         assert {v.rank for v in found.culprits} <= set(truth["culprits"]), found.sentence
         assert found.kind != "healthy" and found.decides == LOOK_THERE
         assert any(re.match(r"\d+ of \d+ ranks, ", line) for line in found.not_seen)
@@ -82,21 +82,21 @@ def test_jobs_of_two_hosts_that_each_meet_at_localhost_are_two_though_their_name
     hung = [s.rank(0, s.IN_ALL_REDUCE, world=2), s.rank(1, s.ASLEEP, waits="hrtimer_nanosleep", world=2)]
     steps = [s.rank(n, s.IN_ALL_REDUCE, world=2, cpu_s=0.2, switches=30, lines=(0, 2, 0, 1), moments={"S futex": 50, "R": 50}) for n in (0, 1)]
     looks = two_hosts([*hung, *steps])
-    found = judge(together(looks))
+    found = judge_looks(together(looks))
     assert [(p.kind, [v.rank for v in p.culprits], {v.host for v in p.ranks}) for p in found] == [("skipped", [1], {"node1"}), ("healthy", [], {"node2"})]
 
 
 def test_ranks_of_one_job_that_meet_at_localhost_on_two_hosts_are_one_job() -> None:
-    (found,) = judge(together(two_hosts([s.rank(n, s.IN_INIT) for n in range(4)])))
+    (found,) = judge_looks(together(two_hosts([s.rank(n, s.IN_INIT) for n in range(4)])))
     assert len(found.ranks) == 4
     other_port = two_hosts([s.rank(n, s.IN_INIT) for n in range(4)])
     other_port[1] = dataclasses.replace(other_port[1], ranks=[dataclasses.replace(r, variables={"MASTER_PORT": "29501"}) for r in other_port[1].ranks])
-    assert len(judge(together(other_port))) == 2
+    assert len(judge_looks(together(other_port))) == 2
 
 
 def test_children_of_one_pid_on_two_hosts_are_two_jobs() -> None:
-    assert len(judge(together(two_hosts([s.rank(n, s.IN_ALL_REDUCE) for n in range(4)], job="children of 8")))) == 2
-    assert len(judge(together(two_hosts([s.rank(n, s.IN_ALL_REDUCE) for n in range(4)], job="MPI job 4711")))) == 1
+    assert len(judge_looks(together(two_hosts([s.rank(n, s.IN_ALL_REDUCE) for n in range(4)], job="children of 8")))) == 2
+    assert len(judge_looks(together(two_hosts([s.rank(n, s.IN_ALL_REDUCE) for n in range(4)], job="MPI job 4711")))) == 1
 
 
 def test_ranks_below_mpirun_have_its_job_on_every_host() -> None:
@@ -252,7 +252,7 @@ def test_ranks_that_two_looks_show_are_counted_once() -> None:
 
 def test_two_whole_jobs_of_one_host_each_are_not_halves_of_one_though_each_lost_another_rank() -> None:
     looks = [dataclasses.replace(look, ranks=look.ranks[n:n + 1]) for n, look in enumerate(two_hosts([s.rank(n % 2, s.IN_ALL_REDUCE, world=2) for n in range(4)]))]
-    found = judge(together(looks))
+    found = judge_looks(together(looks))
     assert sorted((p.kind, p.culprits[0].rank, p.culprits[0].host) for p in found) == [("dead", 0, "node2"), ("dead", 1, "node1")]
 
 

@@ -48,7 +48,7 @@ def narrowed(tmp_path, n, fails, carried=P2P, budget_s=300.0):
     with Planted(tmp_path / "logs", fails, carried) as engine:
         found = probe_ask_pairs.pairs(engine, made, budget_s)
     assert TypeAdapter(Pairs | Gap).validate_python(to_json(found)) == found
-    return engine.asked, found, transports.judge(made, found)[0]
+    return engine.asked, found, transports.judge_transports(made, found)[0]
 
 
 def gpus_in(text):
@@ -57,7 +57,7 @@ def gpus_in(text):
 
 def unnarrowed(n):
     """The finding of the same arms without pairs."""
-    return transports.judge(failing(n))[0]
+    return transports.judge_transports(failing(n))[0]
 
 
 def test_one_bad_link_is_named_with_its_own_remedy_and_what_still_works(tmp_path):
@@ -94,27 +94,27 @@ def test_a_budget_that_ends_is_no_all_clear(tmp_path):
 @pytest.mark.parametrize("kept", range(1, 6))
 def test_a_bad_gpu_of_which_few_pairs_were_tried_is_not_called_a_link(kept):
     every = [pair(a, b, hung(devices=[a, b]) if 2 in (a, b) else world(), hung()) for a, b in [(2, 3), (0, 1), (0, 2), (1, 3), (0, 3)]]
-    told = transports.judge(failing(4), Pairs(6, every[:kept]))[0]
+    told = transports.judge_transports(failing(4), Pairs(6, every[:kept]))[0]
     assert not gpus_in(told.title), "neither a GPU nor a link is named"
     assert any(e.text.startswith(f"{6 - kept} of 6 ") for e in told.evidence)
     assert kept == 1 or f"; {sum(not p.trial.passed for p in every[:kept])} of " in told.title
 
 
 def test_one_gpu_that_two_bad_links_share_is_left_out_alone():
-    told = transports.judge(failing(4), Pairs(6, [pair(a, b, hung(devices=[a, b]) if a == 0 and b < 3 else world()) for a, b in itertools.combinations(range(4), 2)]))[0]
+    told = transports.judge_transports(failing(4), Pairs(6, [pair(a, b, hung(devices=[a, b]) if a == 0 and b < 3 else world()) for a, b in itertools.combinations(range(4), 2)]))[0]
     assert re.findall(r"GPUs (\d) and (\d)", told.title) == [("0", "1"), ("0", "2")] and gpus_in(told.remedy[1].text) == ["0"]
     assert re.findall(r"GPU (\d) \(PCI bus ", told.remedy[0].text) == gpus_in(told.remedy[0].text) == ["0", "1", "2"]
 
 
 def test_a_pair_whose_world_the_runbook_lost_is_a_pair_not_tried():
     found = Pairs(3, [pair(0, 1, world(outcome="lost", code=None)), pair(0, 2, world()), pair(1, 2, world())])
-    told, before = transports.judge(failing(3), found)[0], transports.judge(failing(3))[0]
+    told, before = transports.judge_transports(failing(3), found)[0], transports.judge_transports(failing(3))[0]
     assert (told.title, told.cause) == (before.title, before.cause) and told.evidence[0].text.startswith("1 of 3 ")
 
 
 def test_of_sixteen_a_gpu_with_five_bad_links_has_others_that_work():
     every = list(itertools.combinations(range(16), 2))
-    told = transports.judge(failing(16), Pairs(len(every), [pair(a, b, hung(devices=[a, b]) if a == 0 and b < 6 else world()) for a, b in every]))[0]
+    told = transports.judge_transports(failing(16), Pairs(len(every), [pair(a, b, hung(devices=[a, b]) if a == 0 and b < 6 else world()) for a, b in every]))[0]
     assert "; 5 of " in told.title and not gpus_in(told.title) and gpus_in(told.remedy[1].text) == ["0"]
 
 
@@ -136,7 +136,7 @@ def test_nothing_is_run_where_a_pair_would_tell_nothing(name):
     made = REFUSED[name]
     found = probe_ask_pairs.pairs(None, made, 300)
     assert found.reason == "not-run" and "unchanged test" in found.detail
-    assert transports.judge(made, found) == transports.judge(made)
+    assert transports.judge_transports(made, found) == transports.judge_transports(made)
 
 
 def pair(a, b, first, again=None):
@@ -145,20 +145,20 @@ def pair(a, b, first, again=None):
 
 def test_where_the_others_do_not_go_over_p2p_the_host_s_settings_stay_suspect():
     found = Pairs(3, [pair(0, 1, hung(), hung()), pair(0, 2, world(transports=SHM)), pair(1, 2, world(transports=SHM))])
-    told = transports.judge(failing(3), found)[0]
+    told = transports.judge_transports(failing(3), found)[0]
     assert told.cause == "p2p-broken-acs-iommu" and re.search(r"\bGPUs 0 and 1 \(2 .*SHM\)$", told.title)
 
 
 def test_what_takes_more_than_two_is_said_so():
-    told = transports.judge(failing(3), Pairs(3, [pair(0, 1, world()), pair(0, 2, world()), pair(1, 2, world())]))[0]
+    told = transports.judge_transports(failing(3), Pairs(3, [pair(0, 1, world()), pair(0, 2, world()), pair(1, 2, world())]))[0]
     assert re.search(r"; .*\(3 .*\)$", told.title) and told.cause == "p2p-broken-acs-iommu"
 
 
 def test_a_pair_that_passes_when_repeated_is_not_named():
     found = Pairs(3, [pair(0, 1, hung(), world()), pair(0, 2, world()), pair(1, 2, world())])
-    told, before = transports.judge(failing(3), found)[0], transports.judge(failing(3))[0]
+    told, before = transports.judge_transports(failing(3), found)[0], transports.judge_transports(failing(3))[0]
     assert told.title == before.title and told.cause == before.cause
-    steady = transports.judge(failing(3), Pairs(3, [pair(0, 1, hung(), hung()), *found.pairs[1:]]))[0]
+    steady = transports.judge_transports(failing(3), Pairs(3, [pair(0, 1, hung(), hung()), *found.pairs[1:]]))[0]
     assert told.evidence[0].text.startswith("GPUs 0 and 1 alone: ") and told.evidence[0] not in steady.evidence, "it comes and goes"
 
 
@@ -168,7 +168,7 @@ def test_every_matrix_of_pairs_has_an_answer_that_names_no_pair_which_passed(n, 
     every = list(itertools.combinations(range(n), 2))
     failed = data.draw(st.lists(st.sampled_from(every), unique=True))
     found = Pairs(len(every), [pair(a, b, hung() if (a, b) in failed else world()) for a, b in every])
-    told = transports.judge(failing(n), found)[0]
+    told = transports.judge_transports(failing(n), found)[0]
     named = of_pairs(range(n), failed)
     assert set(named.pairs) <= set(failed) and all((min(g, o), max(g, o)) in failed for g in named.gpus for o in range(n) if o not in (g, *named.gpus))
     assert told.severity.value == "broken" and told.remedy and told.evidence

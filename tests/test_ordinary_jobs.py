@@ -101,7 +101,7 @@ def test_live_a_healthy_one_is_healthy(seen: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("job", GUILTY)
 def test_from_the_dumps_the_rank_is_named_and_no_innocent(seen: dict[str, Any], job: str) -> None:
-    told = after.judge(collect([str(seen[job][2])]))
+    told = after.judge_hang(collect([str(seen[job][2])]))
     assert told.culprits == (ordinary.JOBS[job],), told
     if job not in ordinary.ELSEWHERE:  # its line is that of the call that the others did not make
         assert is_marked(job, told.frame)
@@ -182,7 +182,7 @@ def test_ranks_that_an_earlier_launch_left_are_a_job_and_a_finding_of_their_own(
     assert {r.pid for r in live_ask.chosen([newer])[0]} == set(new), "one launcher's tree"
     assert {r.pid for r in live_ask.chosen([old[0]])[0]} == set(old)
     look = look_live.look([earlier, newer], 0.6, str)
-    pictures = rules.judge([look])
+    pictures = rules.judge_looks([look])
     left = next(p for p in pictures if p.job.endswith(LEFT_OVER))
     assert (left.kind, left.status, sorted(v.pid for v in left.culprits)) == ("left-over", "established", sorted(old))
     assert [v.pid for p in pictures if p is not left for v in p.ranks] == sorted(new)
@@ -209,7 +209,7 @@ def test_orphans_of_long_ago_are_left_over_though_their_numbers_are_not_there_tw
 def test_a_process_that_is_no_rank_is_said_to_be_none() -> None:
     stranger = subprocess.Popen(["sleep", "60"], env={n: v for n, v in os.environ.items() if n not in live_processes.NAMES})
     try:
-        (picture,) = rules.judge([look_live.look([stranger.pid], 0.6, str)])
+        (picture,) = rules.judge_looks([look_live.look([stranger.pid], 0.6, str)])
         assert (picture.job, picture.kind) == (rules_others.NO_JOB, "unknown") and str(stranger.pid) in picture.sentence
     finally:
         stranger.kill()
@@ -224,10 +224,10 @@ def test_without_a_hung_job_strangers_are_not_described(launch: Any) -> None:
     try:
         assert stranger.stdout.readline() == b"ready\n"
         alone = look_live.look([stranger.pid], 0.6, str)
-        (picture,) = rules.judge([alone])
+        (picture,) = rules.judge_looks([alone])
         assert (picture.job, picture.kind, [v.pid for v in picture.ranks]) == (rules_others.NO_JOB, "unknown", [stranger.pid])
         both = look_live.look([stranger.pid, launch("0 1 2")], 0.6, str)
-        assert rules_others.NO_JOB not in {p.job for p in rules.judge([both])} and len(both.ranks) == 4
+        assert rules_others.NO_JOB not in {p.job for p in rules.judge_looks([both])} and len(both.ranks) == 4
     finally:
         stranger.kill()
         stranger.wait()
@@ -242,7 +242,7 @@ SEEN = json.loads((Path(__file__).parent / "data" / "live-ordinary.json").read_t
 @pytest.mark.parametrize("job", SEEN)
 def test_what_was_seen_of_the_frameworks_jobs_names_the_rank_and_the_line(job: str) -> None:
     truth, (look,) = SEEN[job]["truth"], whole_looks([SEEN[job]["live"]])
-    (picture,) = rules.judge([look])
+    (picture,) = rules.judge_looks([look])
     assert [v.rank for v in picture.culprits] == [truth["culprit"]] and len(picture.victims) == len(look.ranks) - 1, text([picture], [look])
     assert truth["at"] in picture.culprits[0].frame + picture.culprits[0].helper, text([picture], [look])
 
@@ -253,4 +253,4 @@ def test_a_look_of_an_earlier_version_is_read_with_the_fields_that_it_had_beside
         rank.update(program="train.py", helpers=[rank["pid"] + 10], handled_signals=[10])
         del rank["children"]
     (look,) = whole_looks([old])
-    assert [v.rank for v in rules.judge([look])[0].culprits] == [1]
+    assert [v.rank for v in rules.judge_looks([look])[0].culprits] == [1]

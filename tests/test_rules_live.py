@@ -33,7 +33,7 @@ from nccl_runbook.hang.live.facts import (
     Socket,
     Stack,
 )
-from nccl_runbook.hang.live.judge import Picture, judge, verdict
+from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict
 from nccl_runbook.look.live import first_text, page, text
 from processes import quickest_s
 from pydantic import TypeAdapter
@@ -42,7 +42,7 @@ BUSY = {"R running": 97}
 
 
 def told(*looks: Live) -> Picture:
-    (picture,) = judge(looks)
+    (picture,) = judge_looks(looks)
     page([picture], looks)
     text([picture], looks)
     return picture
@@ -269,14 +269,14 @@ def test_without_stacks_the_kernel_still_tells_who_sleeps_elsewhere() -> None:
 
 def test_no_rank_is_no_health() -> None:
     nothing = s.look()
-    assert verdict(judge([nothing])) == "unknown" and "--pid" in first_text(nothing)
+    assert verdict(judge_looks([nothing])) == "unknown" and "--pid" in first_text(nothing)
 
 
 def test_of_several_jobs_the_hung_one_is_told_first() -> None:
     """A colleague's healthy job with lower pids must not give the page its title."""
     fine = [s.rank(n, None, "R", moments=BUSY, cpu_s=3.0, job="localhost:1 in net:[1]") for n in range(2)]
     one = s.look(*fine, s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))
-    found = judge([one])
+    found = judge_looks([one])
     assert [p.job.split()[0] for p in found] == ["localhost:29500", "localhost:1"] and verdict(found) == "broken"
     assert re.search("<title>Broken: rank 0 never came.*<h1>Broken: rank 0 never came", page(found, [one]), re.S)
     assert "<h1>Healthy: " in page(found[1:], [one]) and "<h1>Unknown: " in page([], [one]), "the word of the verdict, as on every page"
@@ -285,7 +285,7 @@ def test_of_several_jobs_the_hung_one_is_told_first() -> None:
 def test_what_others_named_is_escaped_on_the_page() -> None:
     evil = s.rank(1, [Frame("<script>alert(1)</script>", "/a/<img src=x>.py", 3)], "S", "hrtimer_nanosleep")
     one = s.look(evil, *waiting(0, 2, 3), host="<b>host</b>")
-    shown = page(judge([one]), [one])
+    shown = page(judge_looks([one]), [one])
     assert "<script" not in shown and "<img" not in shown and "<b>host" not in shown and "&lt;script&gt;" in shown
 
 
@@ -560,7 +560,7 @@ def test_a_connection_that_is_not_answered_is_that_of_its_own_host() -> None:
     """Pids repeat from container to container."""
     asks = s.rank(0, s.IN_INIT, sockets=[Socket("SYN-SENT", "10.0.0.1:40000", "10.0.0.9:29500")], job="a", world=2)
     other = dataclasses.replace(s.rank(1, s.IN_INIT, job="a", world=2), pid=asks.pid)
-    (picture,) = judge([s.look(asks), dataclasses.replace(s.look(other, host="node2"), boot_id="c")])
+    (picture,) = judge_looks([s.look(asks), dataclasses.replace(s.look(other, host="node2"), boot_id="c")])
     assert (picture.kind, culprits(picture)) == ("unreachable", [0])
 
 
@@ -596,7 +596,7 @@ def test_of_two_attempts_of_one_torchrun_the_last_is_judged_and_named() -> None:
     found = told(before, s.look(*attempt(1, "9f-1", *after), taken="2026-11-21T19:09:00Z"))
     assert culprits(found) == [2] and found.sentence.startswith("attempt 1: rank 2 ")
     assert culprits(told(before)) == [1] and not told(before).sentence.startswith("attempt")
-    assert len(judge([dataclasses.replace(before, ranks=attempt(0, "none", *before.ranks)), s.look(*attempt(0, "none", *after), taken="2026-11-21T19:09:00Z")])) == 2
+    assert len(judge_looks([dataclasses.replace(before, ranks=attempt(0, "none", *before.ranks)), s.look(*attempt(0, "none", *after), taken="2026-11-21T19:09:00Z")])) == 2
 
 
 def test_a_world_size_of_a_billion_takes_no_memory() -> None:

@@ -25,50 +25,50 @@ def failing(**more):
 
 
 def test_variable_at_fault_fires_with_the_proof_of_the_halving():
-    found, = transports.judge(with_clean(failing(), world(), Guilty({"NCCL_TOPO_FILE": "/t.xml"}, 12, 7)))
+    found, = transports.judge_transports(with_clean(failing(), world(), Guilty({"NCCL_TOPO_FILE": "/t.xml"}, 12, 7)))
     assert (found.id, found.cause, found.status) == ("variable-at-fault", "topology-file-bad", "established")
     assert found.title.endswith(" NCCL_TOPO_FILE=/t.xml") and found.remedy[0].lines == ("unset NCCL_TOPO_FILE",)
     assert re.findall(r"\d+", found.evidence[0].text) == ["1", "12", "11"], "1 of 12 variables; the other 11 are cleared"
 
 
 def test_variable_at_fault_is_only_likely_when_the_halving_did_not_end():
-    found, = transports.judge(with_clean(failing(), world(), Guilty({"NCCL_A": "1", "NCCL_B": "2"}, 12, 5, "unclear")))
+    found, = transports.judge_transports(with_clean(failing(), world(), Guilty({"NCCL_A": "1", "NCCL_B": "2"}, 12, 5, "unclear")))
     assert (found.cause, found.status) == ("env-conflict", "likely") and "which of 2: unclear" in found.title
 
 
 def test_variable_at_fault_names_what_is_left_where_the_budget_cut_the_halving():
     left = Guilty({"NCCL_A": "1", "NCCL_B": "2"}, 12, 5, "cut off by the time budget")
-    found, = transports.judge(with_clean(failing(), world(), left))
+    found, = transports.judge_transports(with_clean(failing(), world(), left))
     assert found.status == "likely" and re.search(r"\(.*budget, 2 .*: NCCL_A, NCCL_B\)$", found.title)
     assert re.search(r": 2 of 12 .*\b5 tests: .*budget", found.evidence[0].text)
     assert found.remedy[0].lines == ("unset NCCL_A NCCL_B",)
 
 
 def test_variable_at_fault_takes_out_all_of_them_where_others_than_the_one_found_do_it_too():
-    found, = transports.judge(with_clean(failing(), world(), Guilty({"NCCL_X3": "1"}, 12, 6, "confounded")))
+    found, = transports.judge_transports(with_clean(failing(), world(), Guilty({"NCCL_X3": "1"}, 12, 6, "confounded")))
     assert found.status == "likely" and "which of 12: confounded" in found.title and found.evidence[0].text.startswith("NCCL_X3=1: 1 of 12")
     assert found.remedy[0].lines == (f"unset {' '.join([*NAMES, 'NCCL_P2P_DISABLE'])}",) and "not proven" in found.remedy[0].text
 
 
 def test_variable_at_fault_stays_quiet_when_clean_fails_too():
-    found, = transports.judge(with_clean(failing(), hung()))
+    found, = transports.judge_transports(with_clean(failing(), hung()))
     assert (found.id, found.cause) == ("control-fails", None) and found.evidence[-1].text.startswith("not the ")
 
 
 def test_variable_at_fault_stays_quiet_when_the_control_passes_at_the_end():
     made = arms(control=hung(transports=P2P), p2p=hung(), shm=hung(), both=hung(), pinned=hung(), after=world())
-    assert transports.judge(with_clean(made, world(), Guilty({"NCCL_A": "1"}, 12, 7)))[0].cause is None
+    assert transports.judge_transports(with_clean(made, world(), Guilty({"NCCL_A": "1"}, 12, 7)))[0].cause is None
 
 
 def test_environment_costs_bandwidth_fires_with_both_figures():
     slow = arms(control=world(transports=SHM, taken=["NCCL_P2P_DISABLE=1"], slow=13.0))
-    found = [f for f in transports.judge(with_clean(slow, world(), Guilty({"NCCL_P2P_DISABLE": "1"}, 12, 7))) if f.severity.value == "warn"]
+    found = [f for f in transports.judge_transports(with_clean(slow, world(), Guilty({"NCCL_P2P_DISABLE": "1"}, 12, 7))) if f.severity.value == "warn"]
     assert [(f.id, f.cause, f.status) for f in found] == [("environment-costs-bandwidth", "env-conflict", "established")]
     assert "all_reduce 18.8 GB/s, and 244.0 without NCCL_P2P_DISABLE=1" in found[0].title
 
 
 def test_environment_costs_bandwidth_stays_quiet_when_clean_is_no_faster():
-    assert [f.id for f in transports.judge(with_clean(arms(), world()))] == ["transports-pass"]
+    assert [f.id for f in transports.judge_transports(with_clean(arms(), world()))] == ["transports-pass"]
 
 
 def test_a_narrowed_p2p_level_acted_only_if_less_p2p_is_left():

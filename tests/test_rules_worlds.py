@@ -132,6 +132,18 @@ def test_explain_names_a_killed_rank_and_not_the_echo():
     assert found.cause == "peer-crashed" and re.match(r"rank 1: .*\bsignal 9\b", found.evidence[0].text)
 
 
+def test_explain_names_first_who_was_killed_then_who_raised_then_who_waited():
+    failed = world([rank(0, "timed-out", 15), rank(1, code=1), rank(2, "signalled", 9), rank(3), rank(4, "timed-out", 9, state="T do_signal_stop")])
+    assert [e.text.partition(":")[0] for e in explain("r", "5 ranks", failed, failed).evidence] == ["rank 2", "rank 4", "rank 1", "rank 0"]
+
+
+def test_explain_names_of_a_lost_world_only_ranks_without_an_end_and_counts_it_as_no_repetition():
+    lost = world([rank(0, "lost"), rank(1, "late"), rank(2)])
+    found = explain("r", "3 ranks", lost)
+    assert found.severity is Severity.UNKNOWN and [e.text.partition(":")[0] for e in found.evidence[:-1]] == ["rank 0", "rank 1"]
+    assert "seen 1 of 1" in explain("r", "2 ranks", hung(), lost).title
+
+
 def test_explain_says_once_of_twice_when_the_repetition_passes():
     found = explain("r", "2 ranks", hung(), world())
     assert found.severity is Severity.WARN and "seen 1 of 2" in found.title
@@ -199,49 +211,49 @@ SINGLES = Singles({"0": trial(world(1)), "1": trial(world(1))})
 
 
 def test_fewer_gpus_is_ok_when_everything_passes():
-    found = fewer_gpus.judge(ladder(rung(1), rung(2)), SINGLES, PAIRS)
+    found = fewer_gpus.judge_worlds(ladder(rung(1), rung(2)), SINGLES, PAIRS)
     assert [f.severity for f in found] == [Severity.OK] and "1 and 2 ranks" in found[0].title
 
 
 def test_first_failing_world_size_fires_when_three_ranks_hang():
     bad = hung(ranks=3)
-    found = fewer_gpus.judge(ladder(rung(1), rung(2), rung(3, bad, bad), wanted=[1, 2, 3, 4]), SINGLES, PAIRS)
+    found = fewer_gpus.judge_worlds(ladder(rung(1), rung(2), rung(3, bad, bad), wanted=[1, 2, 3, 4]), SINGLES, PAIRS)
     assert [f.id for f in found] == ["first-failing-world-size"] and found[0].title == "3 ranks hung"
 
 
 def test_gpu_fails_alone_fires_when_one_gpu_fails_and_names_it():
     bad = world([rank(0, code=1, error="CUDA error: uncorrectable ECC error encountered")])
-    found = fewer_gpus.judge(ladder(rung(1)), Singles({"0": trial(world(1)), "1": trial(bad, bad)}), PAIRS)
+    found = fewer_gpus.judge_worlds(ladder(rung(1)), Singles({"0": trial(world(1)), "1": trial(bad, bad)}), PAIRS)
     assert [(f.id, f.cause) for f in found] == [("gpu-fails-alone", "gpu-or-link-fault")] and "GPU 1 alone" in found[0].title
 
 
 def test_pair_fails_fires_when_one_pair_hangs():
-    found = fewer_gpus.judge(ladder(rung(1)), SINGLES, Pairs(2, [Pair(0, 1, 0, trial()), Pair(2, 3, 0, trial(hung(), hung()))]))
+    found = fewer_gpus.judge_worlds(ladder(rung(1)), SINGLES, Pairs(2, [Pair(0, 1, 0, trial()), Pair(2, 3, 0, trial(hung(), hung()))]))
     assert [f.title for f in found] == ["GPUs 2 and 3 hung"]
 
 
 def test_every_pair_fails_is_one_finding_and_each_the_recurrence_of_the_others():
-    found = fewer_gpus.judge(ladder(rung(1)), SINGLES, Pairs(3, [Pair(a, b, 0, trial(hung())) for a, b in ((0, 1), (0, 2), (1, 2))]))
+    found = fewer_gpus.judge_worlds(ladder(rung(1)), SINGLES, Pairs(3, [Pair(a, b, 0, trial(hung())) for a, b in ((0, 1), (0, 2), (1, 2))]))
     assert [(f.id, f.severity) for f in found] == [("every-pair-fails", Severity.BROKEN)] and "hung" in found[0].title
 
 
 def test_pairs_not_finished_fires_when_the_budget_ends_between_pairs():
-    found = fewer_gpus.judge(ladder(rung(1), rung(2)), SINGLES, Pairs(6, [Pair(0, 1, 0, trial())]))
+    found = fewer_gpus.judge_worlds(ladder(rung(1), rung(2)), SINGLES, Pairs(6, [Pair(0, 1, 0, trial())]))
     assert [(f.id, f.severity) for f in found] == [("pairs-not-finished", Severity.UNKNOWN)] and "1 of 6" in found[0].title
 
 
 def test_ladder_not_finished_fires_when_the_budget_ends_early():
-    found = fewer_gpus.judge(ladder(rung(1), wanted=[1, 2, 3]), SINGLES, PAIRS)
+    found = fewer_gpus.judge_worlds(ladder(rung(1), wanted=[1, 2, 3]), SINGLES, PAIRS)
     assert [(f.id, f.severity) for f in found] == [("ladder-not-finished", Severity.UNKNOWN)]
 
 
 def test_a_rehearsal_is_never_health():
-    found = fewer_gpus.judge(ladder(rung(1), rung(2), backend="gloo"), Gap("not-run"), Gap("not-run"))
+    found = fewer_gpus.judge_worlds(ladder(rung(1), rung(2), backend="gloo"), Gap("not-run"), Gap("not-run"))
     assert [f.severity for f in found] == [Severity.UNKNOWN]
 
 
 def test_a_ladder_that_was_not_run_is_unknown_and_says_why():
-    found = fewer_gpus.judge(Gap("not-run", "not run: busy (pid 4711)"), Gap("not-run"), Gap("not-run"))
+    found = fewer_gpus.judge_worlds(Gap("not-run", "not run: busy (pid 4711)"), Gap("not-run"), Gap("not-run"))
     assert [(f.severity, f.title) for f in found] == [(Severity.UNKNOWN, "not run: busy (pid 4711)")]
 
 
@@ -250,16 +262,16 @@ def ids(found):
 
 
 def test_a_rehearsal_whose_second_control_fails_is_not_all_right():
-    assert [f.id for f in transports.judge(arms(backend="gloo"))] == ["rehearsed"]
-    found, = transports.judge(arms(backend="gloo", after=hung()))
+    assert [f.id for f in transports.judge_transports(arms(backend="gloo"))] == ["rehearsed"]
+    found, = transports.judge_transports(arms(backend="gloo", after=hung()))
     assert ids([found])[0][:2] == ("rehearsal-fails", "warn") and re.search(": control again hung, .* 1 of 2$", found.title)
-    lone, = transports.judge(arms(backend="gloo", shm=hung()))
+    lone, = transports.judge_transports(arms(backend="gloo", shm=hung()))
     assert re.search(": SHM off hung, .* 1 of 1$", lone.title)
     assert lone.remedy[0].text != found.remedy[0].text, "this was not repeated; that passed before the arms"
 
 
 def test_transports_pass_and_the_price_is_named():
-    found = transports.judge(arms())
+    found = transports.judge_transports(arms())
     assert ids(found) == [("transports-pass", "ok", None)] and any("P2P off" in e.text and "13.0 times slower" in e.text for e in found[0].evidence)
 
 
@@ -273,14 +285,14 @@ def test_an_arm_without_a_log_is_no_proof():
 
 
 def test_transport_at_fault_fires_when_the_control_hangs_and_p2p_off_passes():
-    found = transports.judge(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))
+    found = transports.judge_transports(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))
     assert ids(found) == [("transport-at-fault", "broken", "p2p-broken-acs-iommu")] and found[0].status == "likely"
     assert [r.who for r in found[0].remedy] == ["the administrator", "you"] and "P2P off" in found[0].remedy[1].text and "host" not in found[0].remedy[1].text
 
 
 def test_transport_at_fault_stays_quiet_when_the_arm_that_passes_did_not_act():
     stuck = arms(control=hung(transports=P2P), p2p=world(transports=P2P), shm=hung(), both=hung(), pinned=hung(), after=hung())
-    assert ids(transports.judge(stuck)) == [("control-fails", "broken", None)]
+    assert ids(transports.judge_transports(stuck)) == [("control-fails", "broken", None)]
 
 
 @pytest.mark.parametrize("same_as_the_control", [{"shm": world()}, {"after": world()}, {"once": world()}])
@@ -290,48 +302,48 @@ def test_transport_at_fault_stays_quiet_when_the_same_passed_without_the_switch(
     made = arms(control=hung(transports=P2P), **{**failing, **same_as_the_control})
     if once:
         made = dataclasses.replace(made, control=trial(made.control.world, once, "control"))
-    found = transports.judge(made)
+    found = transports.judge_transports(made)
     assert [f.cause for f in found] == [None] and found[0].id == "control-fails"
     assert transports.decide(transports_judge_control.in_words(made, False)).kind == "inconclusive" and not found[0].evidence[-1].text.startswith(("inconclusive", "not the "))
 
 
 def test_transport_at_fault_stays_quiet_when_two_different_switches_both_help():
-    found = transports.judge(arms(control=hung(transports=P2P), shm=hung(), after=hung()))
+    found = transports.judge_transports(arms(control=hung(transports=P2P), shm=hung(), after=hung()))
     assert ids(found) == [("control-fails", "broken", None)] and any(e.text == "interface pinned: pass" for e in found[0].evidence)
 
 
 def test_transport_at_fault_is_only_possible_when_the_control_never_connected():
-    found = transports.judge(arms(control=hung(transports={}), p2p=hung(), both=hung(), pinned=hung(), after=hung(), shm=world(transports=P2P)))
+    found = transports.judge_transports(arms(control=hung(transports={}), p2p=hung(), both=hung(), pinned=hung(), after=hung(), shm=world(transports=P2P)))
     assert ids(found) == [("transport-at-fault", "broken", "shm-too-small")] and found[0].status == "possible"
 
 
 def test_transport_at_fault_says_that_lo_is_for_one_host():
-    found = transports.judge(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), after=hung()))
+    found = transports.judge_transports(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), after=hung()))
     assert found[0].cause == "socket-interface-wrong" and "host" in found[0].remedy[-1].text
 
 
 def test_switched_off_already_fires_when_the_control_runs_without_p2p():
-    found = transports.judge(arms(control=world(transports=SHM, taken=["NCCL_P2P_DISABLE=1"], slow=13.0)))
+    found = transports.judge_transports(arms(control=world(transports=SHM, taken=["NCCL_P2P_DISABLE=1"], slow=13.0)))
     assert ids(found)[1] == ("switched-off-already", "note", None) and found[1].remedy[0].lines == ("unset NCCL_P2P_DISABLE",)
 
 
 def test_switched_off_already_stays_quiet_when_the_variable_leaves_it_on():
-    assert ids(transports.judge(arms(control=world(taken=["NCCL_P2P_DISABLE=0", "NCCL_DEBUG=INFO"])))) == [("transports-pass", "ok", None)]
+    assert ids(transports.judge_transports(arms(control=world(taken=["NCCL_P2P_DISABLE=0", "NCCL_DEBUG=INFO"])))) == [("transports-pass", "ok", None)]
 
 
 def test_control_fails_keeps_a_message_that_says_more_than_the_arms():
     bad = world(code=1, error=MESSAGES["socket-interface-wrong"], transports={})
-    found = transports.judge(arms(control=bad, p2p=bad, shm=bad, both=bad, after=bad))
+    found = transports.judge_transports(arms(control=bad, p2p=bad, shm=bad, both=bad, after=bad))
     assert found[0].cause == "socket-interface-wrong" and found[0].status == "established"
 
 
 def test_fallback_fails_is_a_note_when_the_control_passes():
     full = world(code=1, error=MESSAGES["shm-too-small"], transports=SHM)
-    assert ids(transports.judge(arms(p2p=full))) == [("transports-pass", "ok", None), ("fallback-fails", "note", None)]
+    assert ids(transports.judge_transports(arms(p2p=full))) == [("transports-pass", "ok", None), ("fallback-fails", "note", None)]
 
 
 def test_control_changed_is_inconclusive():
-    found = transports.judge(arms(after=hung()))
+    found = transports.judge_transports(arms(after=hung()))
     assert ids(found) == [("control-changed", "unknown", None)] and found[0].title.endswith("seen 1 of 2")
     assert any(re.match(r"rank 0: .*\bdeadline\b", e.text) for e in found[0].evidence)
 
@@ -339,14 +351,14 @@ def test_control_changed_is_inconclusive():
 def test_control_changed_fires_when_arms_that_share_nothing_come_and_go():
     made = arms()
     once = {a.name: dataclasses.replace(a, trial=trial(hung(), world(), a.name)) for a in made.arms if a.name in ("P2P off", "interface pinned")}
-    told = [transports.judge(dataclasses.replace(made, arms=[once[a.name] if a.name in names else a for a in made.arms], control_after=Gap("not-run")))
+    told = [transports.judge_transports(dataclasses.replace(made, arms=[once[a.name] if a.name in names else a for a in made.arms], control_after=Gap("not-run")))
             for names in (["P2P off", "interface pinned"], ["P2P off"])]
     assert ids(told[0]) == [("control-changed", "unknown", None)] and all(name in told[0][0].title for name in once)
     assert ids(told[1]) == [("transports-pass", "ok", None), ("fallback-fails", "note", None)]
 
 
 def test_the_runbook_s_own_death_is_no_failure_of_the_control():
-    assert ids(transports.judge(arms(after=world(outcome="lost", code=None)))) == [("transports-pass", "ok", None)]
+    assert ids(transports.judge_transports(arms(after=world(outcome="lost", code=None)))) == [("transports-pass", "ok", None)]
 
 
 def test_an_arm_that_the_budget_did_not_let_repeat_names_nothing():
@@ -354,12 +366,12 @@ def test_an_arm_that_the_budget_did_not_let_repeat_names_nothing():
     first = made.arms[0].trial.world
     untimed = dataclasses.replace(first, request=dataclasses.replace(first.request, timed=False))
     made = dataclasses.replace(made, arms=[dataclasses.replace(made.arms[0], trial=trial(untimed)), *made.arms[1:]])
-    assert transports_judge_control.outcomes(made)["P2P off"] == "passed 1 of 1" and ids(transports.judge(made)) == [("control-fails", "broken", None)]
+    assert transports_judge_control.outcomes(made)["P2P off"] == "passed 1 of 1" and ids(transports.judge_transports(made)) == [("control-fails", "broken", None)]
 
 
 def test_one_gpu_is_skipped_and_busy_is_unknown():
-    assert ids(transports.judge(Gap("unsupported", "one GPU: a transport needs two ranks"))) == [("transports-not-run", "skipped", None)]
-    assert ids(transports.judge(Gap("not-run", "busy"))) == [("transports-not-run", "unknown", None)]
+    assert ids(transports.judge_transports(Gap("unsupported", "one GPU: a transport needs two ranks"))) == [("transports-not-run", "skipped", None)]
+    assert ids(transports.judge_transports(Gap("not-run", "busy"))) == [("transports-not-run", "unknown", None)]
 
 
 def test_an_arm_acts_after_a_control_that_never_connected_only_if_its_transport_is_not_used():
@@ -369,6 +381,6 @@ def test_an_arm_acts_after_a_control_that_never_connected_only_if_its_transport_
 
 
 def test_what_was_tried_stands_beside_the_fix_with_its_price():
-    found = transports.judge(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))[0]
+    found = transports.judge_transports(arms(control=hung(transports=P2P), shm=hung(), pinned=hung(), after=hung()))[0]
     assert found.tried.count("hung") == 2 and "P2P off: passed" in found.tried and "GB/s" in found.tried
-    assert transports.judge(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), pinned=hung(), after=hung()))[0].tried == ""
+    assert transports.judge_transports(arms(control=hung(), p2p=hung(), shm=hung(), both=hung(), pinned=hung(), after=hung()))[0].tried == ""

@@ -48,7 +48,7 @@ def judged(tmp_path, n, fails, times=None, budget_s=200):
     with Planted(tmp_path / "logs", fails, times) as engine:
         facts = collect(engine, n, budget_s)
     assert TypeAdapter(Search | Gap).validate_python(to_json(facts[3])) == facts[3]
-    return facts, fewer_gpus.judge(*facts)
+    return facts, fewer_gpus.judge_worlds(*facts)
 
 
 CASES = {
@@ -128,7 +128,7 @@ def test_a_pair_of_two_gpus_that_fails_is_repeated_as_no_search_does_it(tmp_path
 def test_a_search_that_the_budget_ends_is_unknown_and_names_the_smallest_group(tmp_path):
     with Planted(tmp_path / "logs", lambda g: {0, 2} <= g) as engine:
         ladder, singles, pairs, _ = collect(engine, 3)
-        found = fewer_gpus.judge(ladder, singles, pairs, worlds.search(engine, ladder, singles, pairs, 0.1, identify))
+        found = fewer_gpus.judge_worlds(ladder, singles, pairs, worlds.search(engine, ladder, singles, pairs, 0.1, identify))
     assert [f.severity.value for f in found if f.id == "search-not-finished"] == ["unknown"]
 
 

@@ -20,7 +20,7 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.judge import judge as judge_environment
 from nccl_runbook.environment.read_file import read as read_file
-from nccl_runbook.hang.judge import judge as judge_hang
+from nccl_runbook.hang.judge import judge_hang
 from nccl_runbook.hang.read import collect as read_hang
 from nccl_runbook.look import live
 from nccl_runbook.messages.read import collect

@@ -162,11 +162,11 @@ def test_what_the_guard_forbids_is_a_gap_that_says_why(step):
 
 def test_a_replay_gives_the_same_findings_and_touches_no_machine(step, tmp_path):
     ladder = step.collect("ladder", worlds.ladder, lambda: step.engine, lambda: step.devices, lambda: step.left_s)
-    step.finish(fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run")))
+    step.finish(fewer_gpus.judge_worlds(ladder, Gap("not-run"), Gap("not-run")))
     again = Step("03-fewer-gpus", {"run_dir": str(tmp_path / "again"), "record_path": str(tmp_path / "03-fewer-gpus.json")})
     replayed = again.collect("ladder", worlds.ladder, lambda: again.engine, lambda: again.devices, lambda: again.left_s)
     assert isinstance(replayed, Ladder) and replayed == ladder
-    again.finish(fewer_gpus.judge(replayed, Gap("not-run"), Gap("not-run")))
+    again.finish(fewer_gpus.judge_worlds(replayed, Gap("not-run"), Gap("not-run")))
     assert read(again).findings == read(step).findings and read(again).judged == read(step).judged
     with pytest.raises(RuntimeError, match="record"):
         again.trial()

@@ -23,7 +23,7 @@ def test_a_ladder_on_the_cpu_passes_and_survives_the_round_trip_through_a_record
     ladder = worlds.ladder(engine, [None, None, None], 60)
     assert [t.name for t in ladder.rungs] == ["1 rank", "2 ranks", "3 ranks"] and all(t.passed for t in ladder.rungs)
     assert TypeAdapter(Ladder | Gap).validate_python(to_json(ladder)) == ladder
-    told = fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run"))[0]
+    told = fewer_gpus.judge_worlds(ladder, Gap("not-run"), Gap("not-run"))[0]
     assert told.id == "rehearsed" and "Gloo" in told.title and "1, 2 and 3 ranks" in told.title
 
 
@@ -31,7 +31,7 @@ def test_a_ladder_stops_at_the_first_size_that_fails_and_tries_that_twice(own_en
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothing9")
     ladder = worlds.ladder(own_engine, [None, None], 60)
     assert ladder.first_failing.name == "1 rank" and not ladder.first_failing.again.passed
-    assert fewer_gpus.judge(ladder, Gap("not-run"), Gap("not-run"))[0].cause == "socket-interface-wrong"
+    assert fewer_gpus.judge_worlds(ladder, Gap("not-run"), Gap("not-run"))[0].cause == "socket-interface-wrong"
 
 
 @given(st.integers(2, 40))

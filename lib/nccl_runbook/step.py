@@ -158,11 +158,11 @@ class Step:
         titles = {f.title for f in findings}  # a Gap that a finding tells in its own words is not told again
         missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
-        told = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
+        sources = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
         unseen = [
             Finding("not-seen", Severity.UNKNOWN, f"{p} could not be seen ({g})", (Evidence(str(g), p),))
             for p, g in needed
-            if p not in told
+            if p not in sources
         ]
         judged = worst_first([*self._not_here(), *findings, *unseen])
         status, reason = step_status(judged)

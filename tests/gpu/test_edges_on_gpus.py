@@ -27,7 +27,7 @@ def test_every_copy_is_right_within_five_seconds_a_run(engine: Engine) -> None:
     seen = ask.collect(engine, [*range(COUNT)], 60)
     print(f"{COUNT} GPUs: {time.monotonic() - began:.2f} s from the start, {seen}")
     assert isinstance(seen, Edges) and seen.on_gpus and seen.bad == [] and len(seen.edges) == COUNT * (COUNT - 1)
-    [right] = judge.judge(seen)
+    [right] = judge.judge_edges(seen)
     assert right.id == "edges-right" and all(e.gb_per_s and e.gb_per_s > 1 for e in seen.edges)
 
 
@@ -36,5 +36,5 @@ def test_a_planted_copy_is_named(engine: Engine, fault: str, outcome: str) -> No
     seen = ask.collect(engine, [*range(COUNT)], 150, fault)
     source, target = map(int, fault[-3:].split("-"))
     assert [(e.source, e.target, e.outcome, e.seen) for e in seen.bad] == [(source, target, outcome, 2)]
-    [finding] = judge.judge(seen)
+    [finding] = judge.judge_edges(seen)
     assert finding.cause in ("gpu-or-link-fault", "p2p-broken-acs-iommu") and finding.status == "established"

@@ -25,7 +25,7 @@ def judged(engine, monkeypatch, **env):
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     made = arms.collect(engine, every(engine), 240, halve)
-    return made, transports.judge(made)
+    return made, transports.judge_transports(made)
 
 
 def test_the_bandwidth_is_most_of_what_the_links_carry(on_gpus):

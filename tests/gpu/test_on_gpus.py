@@ -44,16 +44,16 @@ def severities(findings):
 
 def test_healthy_gpus_raise_no_alarm(on_gpus):
     devices = every(on_gpus)
-    assert severities(gpu_visibility.judge(gpus.collect(on_gpus))) <= FINE
+    assert severities(gpu_visibility.judge_gpus(gpus.collect(on_gpus))) <= FINE
     ladder = worlds.ladder(on_gpus, devices, 120)
     singles = worlds.singles(on_gpus, devices, 120)
-    found = fewer_gpus.judge(ladder, singles, worlds.pairs(on_gpus, devices, singles, 120))
+    found = fewer_gpus.judge_worlds(ladder, singles, worlds.pairs(on_gpus, devices, singles, 120))
     assert severities(found) == {Severity.OK}, found
 
 
 def test_healthy_transports_raise_no_alarm_and_the_log_proves_each_switch(on_gpus):
     arms = arms_probe.collect(on_gpus, every(on_gpus), 200, halve)
-    assert severities(transports.judge(arms)) == {Severity.OK}
+    assert severities(transports.judge_transports(arms)) == {Severity.OK}
     outcomes = transports_judge_control.outcomes(arms)
     assert outcomes["P2P and SHM off"] == "pass" and set(arms["P2P and SHM off"].transports) <= {"NET/Socket", "NET/Socket/Shared"}
     if any(name.startswith("P2P") for name in arms["control"].transports):
@@ -70,21 +70,21 @@ def test_the_mapped_libnccl_is_named_and_agrees_with_its_wheel(on_gpus):
 
 
 def test_two_ranks_on_one_gpu_are_named(on_a_gpu):
-    found = fewer_gpus.judge(worlds.ladder(on_a_gpu, [0, 0], 120), Gap("not-run"), Gap("not-run"))
+    found = fewer_gpus.judge_worlds(worlds.ladder(on_a_gpu, [0, 0], 120), Gap("not-run"), Gap("not-run"))
     assert [(f.cause, f.status) for f in found] == [("device-not-set-per-rank", "established")]
 
 
 def test_an_interface_that_does_not_exist_is_named(on_gpus, monkeypatch):
     on_gpus.close()
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth99")
-    found = transports.judge(arms_probe.collect(on_gpus, [0, 1], 200, halve))
+    found = transports.judge_transports(arms_probe.collect(on_gpus, [0, 1], 200, halve))
     assert [(f.cause, f.status) for f in found] == [("socket-interface-wrong", "established")]
 
 
 def test_a_hidden_gpu_is_named_with_its_variable(on_gpus, monkeypatch):
     on_gpus.close()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    found = [f for f in gpu_visibility.judge(gpus.collect(on_gpus)) if f.severity is Severity.WARN]
+    found = [f for f in gpu_visibility.judge_gpus(gpus.collect(on_gpus)) if f.severity is Severity.WARN]
     assert [f.cause for f in found] == ["visible-devices-wrong"] and "CUDA_VISIBLE_DEVICES=0 hides" in found[0].title
 
 

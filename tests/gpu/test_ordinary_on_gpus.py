@@ -45,7 +45,7 @@ def test_the_rank_of_the_mistake_and_no_innocent(running: Any, job: str, tmp_pat
         wait_for_dumps([tmp_path])
     finally:
         worlds.end(running)
-    found = after.judge(collect([str(tmp_path)]))
+    found = after.judge_hang(collect([str(tmp_path)]))
     keep(job, look, pictures, found, tmp_path)
     guilty = [] if ordinary.JOBS[job] is None else [ordinary.JOBS[job]]
     live = [v.rank for p in pictures for v in p.culprits]

@@ -39,19 +39,19 @@ class Planned:
         the name or the value, or quotes the value; else "". A number alone is no quote: Python's
         own errors are full of them."""
         error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
-        said = error[1] if error else ""
+        reason = error[1] if error else ""
         words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
-        begins = said.startswith(tuple(f"{start}: " for start in (*self.parameters, *words)))
-        return said if begins or any(repr(word) in said for word in words) else ""
+        begins = reason.startswith(tuple(f"{start}: " for start in (*self.parameters, *words)))
+        return reason if begins or any(repr(word) in reason for word in words) else ""
 
 
 def notebooks_in(folder: Path) -> dict[str, Path]:
     """The notebooks of a book by step name, in the order in which they run."""
-    if not (found := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
+    if not (by_stem := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
         raise UsageError(
             f"no notebooks in {folder}: run from a checkout, or name the folder with --notebooks"
         )
-    return found
+    return by_stem
 
 
 def make_plan(

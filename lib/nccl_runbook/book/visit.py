@@ -137,10 +137,10 @@ class Visit:
             return ""
         if type(self.error).__name__ == "DeadKernelError":
             return ": ".join(filter(None, ("its kernel died", killed_by(self.client.died_with))))
-        said = f"; the kernel said: {self._last_words}" if self._last_words else ""
+        last_words = f"; the kernel said: {self._last_words}" if self._last_words else ""
         return (
             f"the notebook could not be run: {type(self.error).__name__}: "
-            f"{_first_line(str(self.error))}{said}"
+            f"{_first_line(str(self.error))}{last_words}"
         )
 
     @property
@@ -261,17 +261,17 @@ def mend(notebook: Any, why: str) -> Any:
     return notebook
 
 
-def _mark(cell: Any, status: str, said: str) -> None:
+def _mark(cell: Any, status: str, sentence: str) -> None:
     cell.metadata.setdefault("papermill", {})["status"] = status
-    if said:
-        cell.outputs = [{"output_type": "stream", "name": "stdout", "text": said + "\n"}]
+    if sentence:
+        cell.outputs = [{"output_type": "stream", "name": "stdout", "text": sentence + "\n"}]
 
 
 def _banner(why: str) -> dict[str, Any]:
     """The reason stands in a code block: it may quote anything. Its fence is longer than any inside."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", why)), default=0))
-    told = (
+    banner = (
         f"**This step has no result: it is unknown.** Cells marked *{NOT_RUN}* were never "
         f"reached.\n\n{fence}text\n{why}\n{fence}"
     )
-    return {"cell_type": "markdown", "id": BANNER_ID, "metadata": {"tags": [BANNER_ID]}, "source": told}
+    return {"cell_type": "markdown", "id": BANNER_ID, "metadata": {"tags": [BANNER_ID]}, "source": banner}

@@ -32,10 +32,10 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
     these files count as read."""
     if hang is None or isinstance(hang, Gap):
         return None, logs
-    from nccl_runbook.hang.judge import hang_told, judge
+    from nccl_runbook.hang.judge import hang_told, judge_hang
     from nccl_runbook.hang.table import tables
 
-    told = judge(hang)
+    told = judge_hang(hang)
     sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
     dumps = Dumps(
         f"{told.kind}: {told.sentence}{sure}",

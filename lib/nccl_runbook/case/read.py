@@ -168,17 +168,17 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
 
 
 def _live(looks: list[Live]) -> Iterator[Record]:
-    from nccl_runbook.hang.judge import hang_told, judge
+    from nccl_runbook.hang.judge import hang_told, judge_hang
     from nccl_runbook.hang.live import judge as live
     from nccl_runbook.hang.live.judge_hosts import together
     from nccl_runbook.hang.read import collect
     from nccl_runbook.hang.table import looked_table
 
     if any(one.ranks for one in looks):
-        jobs = live.judge(together(looks))
+        jobs = live.judge_looks(together(looks))
         yield of_findings(
             DUMPS,
-            [hang_told(judge(dataclasses.replace(collect([]), looks=looks)), still=True)],
+            [hang_told(judge_hang(dataclasses.replace(collect([]), looks=looks)), still=True)],
             [looked_table(j, looks) for j in jobs],
             not_seen=dict.fromkeys(line for j in jobs for line in j.not_seen),
         )

@@ -40,7 +40,7 @@ def hang(
     stop.end()
     answer.named(paths, one=True)
     seen = collect(paths)
-    told, findings = rules.judge(seen), rules.findings(seen)
+    told, findings = rules.judge_hang(seen), rules.findings(seen)
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     shown = tables(seen, told.culprits)

@@ -68,7 +68,7 @@ def look(
     )
     pictures = [
         dataclasses.replace(p, decides=p.decides if record else p.decides.replace(*again))
-        for p in rules.judge(looks)
+        for p in rules.judge_looks(looks)
     ]
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)

@@ -192,13 +192,13 @@ def _unfinished(
 def _looked_at(pid: int) -> str:
     """What a live look says of the hung job, before its evidence dies with it; "" for one without torch."""
     from nccl_runbook.hang.live.ask import Look
-    from nccl_runbook.hang.live.judge import judge
+    from nccl_runbook.hang.live.judge import judge_looks
 
     looking = Look([pid])
     if not any(r.has_torch for r in looking.ranks):
         return ""
     looking.first()
-    return "; ".join(p.sentence for p in judge([looking.after(LOOK_S)]))
+    return "; ".join(p.sentence for p in judge_looks([looking.after(LOOK_S)]))
 
 
 # --- how it is told

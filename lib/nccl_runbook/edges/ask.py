@@ -30,7 +30,7 @@ def collect(
     if not 2 <= count <= MOST_GPUS:
         return Gap("not-run", f"copies need two to {MOST_GPUS} GPUs, and there are {count}")
     every = [f"{a}-{b}" for a in range(count) for b in range(count) if a != b]
-    found: Dict[str, Edge] = {}
+    edges: Dict[str, Edge] = {}
     lines: List[str] = []
     began = time.monotonic()
 
@@ -50,19 +50,19 @@ def collect(
         lines.append(world.shell_line)
         return _edges(world.ranks[0], gpus or [*range(count)])
 
-    while len(found) < len(every) and len(lines) <= MOST_HANGS and time.monotonic() + DEADLINE_S < until:
-        more = run([e for e in every if e not in found])
-        if isinstance(more, Gap) and not found:  # no copy was begun at all
+    while len(edges) < len(every) and len(lines) <= MOST_HANGS and time.monotonic() + DEADLINE_S < until:
+        more = run([e for e in every if e not in edges])
+        if isinstance(more, Gap) and not edges:  # no copy was begun at all
             return more
-        found.update({} if isinstance(more, Gap) else more)
-    for name in [n for n, e in found.items() if e.outcome in (WRONG, HUNG)][:MOST_AGAIN]:
+        edges.update({} if isinstance(more, Gap) else more)
+    for name in [n for n, e in edges.items() if e.outcome in (WRONG, HUNG)][:MOST_AGAIN]:
         if time.monotonic() + DEADLINE_S < until:
             again = run([name])
-            same = not isinstance(again, Gap) and again[name].outcome == found[name].outcome
-            found[name] = dataclasses.replace(found[name], runs=2, seen=1 + same)
+            same = not isinstance(again, Gap) and again[name].outcome == edges[name].outcome
+            edges[name] = dataclasses.replace(edges[name], runs=2, seen=1 + same)
     if not lines:
         return Gap("not-run", "the budget was spent: raise budget_s")
-    return Edges(len(every), bool(gpus), [*found.values()], time.monotonic() - began, lines[0])
+    return Edges(len(every), bool(gpus), [*edges.values()], time.monotonic() - began, lines[0])
 
 
 def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
@@ -70,7 +70,7 @@ def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
     begun = {e["edge"]: e for e in rank.named("begin")}
     if not begun:
         return rank.why_silent()
-    found = {}
+    edges = {}
     for name, last in begun.items():
         copies = [e for e in rank.named("copy") if e["edge"] == name]
         right = [e for e in copies if not e["wrong"]]
@@ -83,7 +83,7 @@ def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
         elif is_open:
             outcome = HUNG if rank.outcome == "timed-out" else FAILED
             text = "" if outcome == HUNG else " | ".join(rank.last_lines[-2:])
-        found[name] = Edge(
+        edges[name] = Edge(
             source,
             target,
             outcome,
@@ -94,4 +94,4 @@ def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
             right[-1]["size_bytes"] / right[-1]["s"] / 1e9 if right else None,
             text,
         )
-    return found
+    return edges

@@ -6,7 +6,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.edges.facts import FAILED, WRONG, Edge, Edges
 
 
-def judge(edges: Edges | Gap) -> list[Finding]:
+def judge_edges(edges: Edges | Gap) -> list[Finding]:
     """One finding for all bad edges, or one that says what was right; none where nothing was copied."""
     if isinstance(edges, Gap):
         return []

@@ -51,7 +51,7 @@ def _alone(request: WorldRequest) -> RankResult:
 
 def fact_of(rank: RankResult, event: str, kind: Any) -> Any:
     """The rank's event as a fact of that kind, or a Gap that says why the rank did not come to that."""
-    found, no_torch = rank.first(event), rank.first("no_torch")
-    if found is not None:
-        return from_json(kind, found, "event")
+    answer, no_torch = rank.first(event), rank.first("no_torch")
+    if answer is not None:
+        return from_json(kind, answer, "event")
     return Gap("absent", no_torch["error"]) if no_torch else rank.why_silent()

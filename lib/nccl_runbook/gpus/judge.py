@@ -138,7 +138,7 @@ RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
 )
 
 
-def judge(machine: Machine | Gap) -> list[Finding]:
+def judge_gpus(machine: Machine | Gap) -> list[Finding]:
     """All that the three views and the health fields say. Nothing at all is left to the
     step, which then is unknown."""
     if isinstance(machine, Gap):
@@ -153,6 +153,6 @@ def judge(machine: Machine | Gap) -> list[Finding]:
         ]
     if nothing := no_gpu_anywhere(machine):
         return [nothing]
-    found = [f for rule in RULES for f in rule(machine)]
-    is_fine = all(f.severity in (Severity.NOTE, Severity.OK) for f in found)
-    return [*found, *views_agree(machine)] if is_fine else found
+    findings = [f for rule in RULES for f in rule(machine)]
+    is_fine = all(f.severity in (Severity.NOTE, Severity.OK) for f in findings)
+    return [*findings, *views_agree(machine)] if is_fine else findings

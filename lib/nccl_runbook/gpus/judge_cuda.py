@@ -57,13 +57,13 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
         or (selection and not selection.shown)
     ):
         return
-    said = Evidence(cuda.error, "gpus.cuda.error")
+    quote = Evidence(cuda.error, "gpus.cuda.error")
     if row := next((r for r in table("gpus/faults")["error"] if re.search(r["said"], cuda.error)), None):
         yield Finding(
             "cuda-cannot-start",
             Severity.BROKEN,
             f"a rank cannot start CUDA: {row['means']}",
-            (said,),
+            (quote,),
             gpu_health.remedies(row),
             row["cause"],
             "established",
@@ -73,7 +73,7 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
             "cuda-cannot-start",
             Severity.BROKEN,
             f"a rank cannot start CUDA: {missing[0]}",
-            (said, *(Evidence(m, "gpus.surroundings.files") for m in missing)),
+            (quote, *(Evidence(m, "gpus.surroundings.files") for m in missing)),
             usual("container-gpu-access"),
             "container-gpu-access",
             "likely",
@@ -83,7 +83,7 @@ def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
             "cuda-cannot-start",
             Severity.BROKEN,
             f"a rank cannot start CUDA: {cuda.error.splitlines()[0]}",
-            (said,),
+            (quote,),
             (
                 Remedy(
                     "the administrator", "CUDA does not start on this host. Read the kernel log:", KERNEL_LOG

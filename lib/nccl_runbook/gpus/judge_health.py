@@ -88,14 +88,14 @@ _SHOWS: dict[str, Callable[[NvmlGpu], str]] = {
 
 def faults(machine: Machine) -> Iterator[Finding]:
     """What single GPUs have, one finding for each id of faults.toml."""
-    found: dict[str, Finding] = {}
+    by_title: dict[str, Finding] = {}
     for row in table("gpus/faults")["fault"]:
         bad, shown = (
             [g for g in _gpus(machine) if _HAS[name](g, machine)]
             for name in (row["has"], row.get("shown", row["has"]))
         )
-        if bad and row["id"] not in found:
-            found[row["id"]] = Finding(
+        if bad and row["id"] not in by_title:
+            by_title[row["id"]] = Finding(
                 row["id"],
                 Severity(row["severity"]),
                 f"GPU {', '.join(str(g.nvml_index) for g in bad)}: {row['says']}",
@@ -110,7 +110,7 @@ def faults(machine: Machine) -> Iterator[Finding]:
                 row.get("cause"),
                 row.get("status"),
             )
-    yield from found.values()
+    yield from by_title.values()
 
 
 def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, ...]:

@@ -44,7 +44,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
         return None
     error = "" if isinstance(machine.cuda, Gap) else "; ".join(machine.cuda.error.splitlines())
     on_bus = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.pci_gpus
-    said = tuple(
+    quotes = tuple(
         Evidence(text, source)
         for text, source in (
             (str(nvml) if isinstance(nvml, Gap) else "NVML works, but lists no GPU", "gpus.nvml"),
@@ -61,7 +61,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
             "no-gpu-anywhere",
             Severity.UNKNOWN,
             "no GPU is visible here: neither NVML, nor the device files, nor CUDA show one",
-            said,
+            quotes,
             (
                 Remedy(
                     "you",
@@ -81,7 +81,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
             "no-gpu-anywhere",
             Severity.WARN,
             f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container got none",
-            said,
+            quotes,
             usual("container-gpu-access"),
             "container-gpu-access",
             "likely",
@@ -90,7 +90,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
         "no-gpu-anywhere",
         Severity.UNKNOWN,
         f"no GPU is visible here: {len(on_bus)} on the PCI bus without NVIDIA's driver",
-        said,
+        quotes,
         (
             Remedy(
                 "the administrator",
@@ -158,11 +158,11 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
     gpus = nvml_gpus(machine)
     refused = {i: g for i, g in enumerate(gpus) if isinstance(g, Gap)}
     names = ", ".join(map(str, refused))
-    said = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused.items())
+    quotes = tuple(Evidence(str(g), f"gpus.nvml.gpus[{i}]") for i, g in refused.items())
     forbidden = all(g.reason == "no-permission" for g in refused.values())
     if refused and forbidden and 0 < len(gpus) - len(refused) <= cuda_count(machine):
         yield Finding(
-            "nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not available to this process", said
+            "nvml-refuses-a-gpu", Severity.NOTE, f"GPU {names}: not available to this process", quotes
         )
     elif refused:
         first = next(iter(refused.values()))
@@ -171,7 +171,7 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
             "nvml-refuses-a-gpu",
             Severity.BROKEN,
             f"NVML returns an error for GPU {names} of {len(gpus)}: {first.detail}",
-            said,
+            quotes,
             (
                 Remedy(
                     "the administrator",

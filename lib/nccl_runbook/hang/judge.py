@@ -45,16 +45,16 @@ _WORST = (
 )
 
 
-def judge(hang: Hang) -> Told:
+def judge_hang(hang: Hang) -> Told:
     """The answer, the same for any order of files."""
-    found = graphs.graph(hang)
-    if accused := accuse(hang, found) or by_ras(hang.ras) or ([] if found.waits else slow(hang)):
-        told = _guilty(hang, found, accused)
+    known_graph = graphs.graph(hang)
+    if accused := accuse(hang, known_graph) or by_ras(hang.ras) or ([] if known_graph.waits else slow(hang)):
+        verdict = _guilty(hang, known_graph, accused)
     elif len(first := raised(hang)) > 1:
-        told = Told(
+        verdict = Told(
             "unknown",
             (),
-            tuple(sorted(found.waits)),
+            tuple(sorted(known_graph.waits)),
             f"{rank_names([e.rank for e in first if e.rank is not None])} ended with an "
             "error of their own each, too close together for their clocks to say which was first.",
             cause="peer-crashed",
@@ -62,21 +62,21 @@ def judge(hang: Hang) -> Told:
             evidence=tuple(map(quoted, first)),
             decides="chronyc tracking   # on both hosts: how far its clock is off",
         )
-    elif not hang.dumps and (quiet := silent(hang, found)):
-        told = fell_silent(hang, found, quiet)
-    elif hang.ras and not found.waits:
-        told = Told("unknown", (), (), ras_unclear(hang.ras), decides=RAS_AGAIN)
+    elif not hang.dumps and (quiet := silent(hang, known_graph)):
+        verdict = fell_silent(hang, known_graph, quiet)
+    elif hang.ras and not known_graph.waits:
+        verdict = Told("unknown", (), (), ras_unclear(hang.ras), decides=RAS_AGAIN)
     else:
-        told = nobody(hang, found) if found.waits else nothing_open(hang)
+        verdict = nobody(hang, known_graph) if known_graph.waits else nothing_open(hang)
     return by_look(
-        hang, dataclasses.replace(told, evidence=(*told.evidence, *_attempts(hang), *_apart(hang)))
+        hang, dataclasses.replace(verdict, evidence=(*verdict.evidence, *_attempts(hang), *_apart(hang)))
     )
 
 
-def _guilty(hang: Hang, found: graphs.Graph, accused: list[Accused]) -> Told:
+def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
     lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
-    waits = [w for w in found.all() if w.rank not in ranks]
+    waits = [w for w in graph.all() if w.rank not in ranks]
     victims = tuple(
         sorted(
             {w.rank for w in waits}
@@ -107,7 +107,7 @@ def _guilty(hang: Hang, found: graphs.Graph, accused: list[Accused]) -> Told:
         * bool(victims and collective),
     ]
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
-    seen = [
+    witnesses = [
         *(e for a in accused[:8] for e in a.evidence),
         *(Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven),
     ]
@@ -125,7 +125,7 @@ def _guilty(hang: Hang, found: graphs.Graph, accused: list[Accused]) -> Told:
         else "established"
         if lead.kind in ("mismatch", "stopped", "order")
         else "likely",
-        tuple(dict.fromkeys((*seen[:1], *undated, *seen[1:]))),
+        tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
         _decides(hang, lead),
     )
 
@@ -210,9 +210,9 @@ def _decides(hang: Hang, lead: Accused) -> str:
     return f"open {lead.frame.rpartition(', ')[2]}" if known and lead.frame else STACK_LINE
 
 
-def _in_its_log(line: str, seen: tuple[Evidence, ...]) -> str:
+def _in_its_log(line: str, evidence: tuple[Evidence, ...]) -> str:
     """The line with the log that the first evidence names in the place of LOG."""
-    log = seen[0].source.rpartition(" line ")[0] if seen else ""
+    log = evidence[0].source.rpartition(" line ")[0] if evidence else ""
     return in_logs(line, [log] * bool(log))
 
 
@@ -230,7 +230,7 @@ def findings(hang: Hang) -> list[Finding]:
             )
         ]
     return [
-        hang_told(judge(hang), hang.logs.launcher),
+        hang_told(judge_hang(hang), hang.logs.launcher),
         *(
             Finding("dump-not-used", Severity.NOTE, f"{f.name}: {f.problem}", (Evidence(f.problem, f.name),))
             for f in hang.files
@@ -239,20 +239,24 @@ def findings(hang: Hang) -> list[Finding]:
     ]
 
 
-def hang_told(told: Told, launcher: str = "", still: bool = False) -> Finding:
+def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding:
     """Who did not come. A picture of the past proves no health: without an open operation it is no more than
     that. A rank that only possibly did not come is a warning, as the job may have been moving, unless it was
     seen to stand ``still``."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(
-        told.kind,
-        Severity.WARN if told.status == "possible" and told.culprits and not still else Severity.BROKEN,
+        verdict.kind,
+        Severity.WARN if verdict.status == "possible" and verdict.culprits and not still else Severity.BROKEN,
     )
-    known = usual(told.cause, told.status, [e.text for e in told.evidence], launcher) if told.cause else ()
+    known = (
+        usual(verdict.cause, verdict.status, [e.text for e in verdict.evidence], launcher)
+        if verdict.cause
+        else ()
+    )
     remedy = [
-        dataclasses.replace(r, lines=tuple(_in_its_log(line, told.evidence) for line in r.lines))
+        dataclasses.replace(r, lines=tuple(_in_its_log(line, verdict.evidence) for line in r.lines))
         for r in known
     ]
-    if told.cause == "uneven-minibatches":
+    if verdict.cause == "uneven-minibatches":
         remedy.insert(
             0,
             Remedy(
@@ -267,16 +271,16 @@ def hang_told(told: Told, launcher: str = "", still: bool = False) -> Finding:
             ),
         )
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
-        remedy = [Remedy("you", "Run the test that decides.", (told.decides,) if told.decides else ())]
-    decides = (Evidence(f"decides: {told.decides}", "next"),) * bool(
-        told.decides and not any(told.decides in r.lines for r in remedy)
+        remedy = [Remedy("you", "Run the test that decides.", (verdict.decides,) if verdict.decides else ())]
+    decides = (Evidence(f"decides: {verdict.decides}", "next"),) * bool(
+        verdict.decides and not any(verdict.decides in r.lines for r in remedy)
     )
     return Finding(
         "hang-told",
         severity,
-        told.sentence,
-        (*told.evidence, *decides),
+        verdict.sentence,
+        (*verdict.evidence, *decides),
         tuple(remedy),
-        told.cause,
-        told.status,
+        verdict.cause,
+        verdict.status,
     )

@@ -18,16 +18,16 @@ _SENDS = re.compile(r"(?:batch_)?i?(?:send|recv)(?:_irecv)?, .*/torch/distribute
 RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both outputs to nccl-runbook hang"
 
 
-def accuse(hang: Hang, found: Graph) -> list[Accused]:
+def accuse(hang: Hang, graph: Graph) -> list[Accused]:
     """Every rank with something proven against it, each once, by rank."""
     first = [
-        *_ended(hang, found),
+        *_ended(hang, graph),
         *_different(hang),
         # others are known to wait for them, and they wait for nobody and nothing
         *(
             _missing(hang, rank, waits)
-            for rank, waits in sorted({**_elsewhere(hang, found), **found.waited_for()}.items())
-            if not found.waits.get(rank) and rank not in found.unended
+            for rank, waits in sorted({**_elsewhere(hang, graph), **graph.waited_for()}.items())
+            if not graph.waits.get(rank) and rank not in graph.unended
         ),
         *(
             _by_wait(
@@ -37,9 +37,9 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
                 "all other GPUs finished or started it",
                 f"rank {rank}",
             )
-            for rank, wait in sorted({**not_started(hang, found), **stuck(hang, found)}.items())
+            for rank, wait in sorted({**not_started(hang, graph), **stuck(hang, graph)}.items())
         ),
-        *(_strayed(hang, found, rank, waits) for rank, waits in sorted(strays(hang, found).items())),
+        *(_strayed(hang, graph, rank, waits) for rank, waits in sorted(strays(hang, graph).items())),
     ]
     if not (known := {a.rank: a for a in reversed(first)}):
         circles = [
@@ -50,17 +50,17 @@ def accuse(hang: Hang, found: Graph) -> list[Accused]:
                 "to, while they wait for it elsewhere",
                 source_of(hang, wait),
             )
-            for wait in (found.waits[rank][0] for rank in against_habit(hang, found))
+            for wait in (graph.waits[rank][0] for rank in against_habit(hang, graph))
         ]
-        known = {a.rank: a for a in [*circles, *(silent(hang, found) if hang.dumps else [])]}
+        known = {a.rank: a for a in [*circles, *(silent(hang, graph) if hang.dumps else [])]}
     return [known[rank] for rank in sorted(known)]
 
 
-def _elsewhere(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
+def _elsewhere(hang: Hang, graph: Graph) -> dict[int, list[Wait]]:
     """Ranks that left nothing but a stack, which is in no collective, and the waits that may be for them."""
-    seen = {s.rank: is_elsewhere(frames_of(s)) for s in hang.stacks}
+    is_away = {s.rank: is_elsewhere(frames_of(s)) for s in hang.stacks}
     return grouped(
-        (rank, wait) for wait in found.all() if not wait.p2p for rank in wait.perhaps if seen.get(rank)
+        (rank, wait) for wait in graph.all() if not wait.p2p for rank in wait.perhaps if is_away.get(rank)
     )
 
 
@@ -130,11 +130,11 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     says += ": it completed everything it issued, and issued nothing more in any group" * (
         kind == "host-busy" and stack is None
     )
-    seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
+    evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     # numbers of other groups, and of p2p, count on their own
     there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]
     if there and (track := track_of(hang, wait.group, rank)):
-        seen.insert(
+        evidence.insert(
             0,
             Evidence(
                 f"rank {rank} issued {counted(track.enqueued, 'call')} in this group; "
@@ -142,7 +142,7 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
                 track.source,
             ),
         )
-    return Accused(rank, kind, says, frame_of(hang, rank), tuple(seen), wait.op, wait.group)
+    return Accused(rank, kind, says, frame_of(hang, rank), tuple(evidence), wait.op, wait.group)
 
 
 def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
@@ -154,10 +154,10 @@ def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
     )
 
 
-def _strayed(hang: Hang, found: Graph, rank: int, waits: list[Wait]) -> Accused:
+def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
     """A rank that went another way than in all its steps before, past what others now wait for; it may wait
     for somebody else itself."""
-    wait, own = waits[0], found.waits[rank][0]
+    wait, own = waits[0], graph.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
     says = (
         f"{'came late to' if issued else 'has not called'} {called(hang, wait)}, "
@@ -191,11 +191,11 @@ def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
     )
 
 
-def silent(hang: Hang, found: Graph) -> list[Accused]:
+def silent(hang: Hang, graph: Graph) -> list[Accused]:
     """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when
     the others spoke up. One that is killed, stopped or busy does so alike; where all others broke off as they
     lost a connection, the first lost it to one that ended."""
-    candidates = {r for w in found.all() for r in w.perhaps} - {r for w in found.all() for r in w.on}
+    candidates = {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
     quiet = {
         r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)
     }
@@ -244,11 +244,11 @@ def slow(hang: Hang) -> list[Accused]:
         Accused(
             rank,
             "slow",
-            f"is slow: {told}",
+            f"is slow: {words}",
             frame_of(hang, rank),
-            (Evidence(f"rank {rank} was {told}", "dumps"),),
+            (Evidence(f"rank {rank} was {words}", "dumps"),),
         )
-        for rank, told in sorted(stragglers(hang).items())
+        for rank, words in sorted(stragglers(hang).items())
     ]
 
 

@@ -27,9 +27,9 @@ class Accused:
     doubtful: bool = False
 
 
-def _ended(hang: Hang, found: Graph) -> list[Accused]:
+def _ended(hang: Hang, graph: Graph) -> list[Accused]:
     """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
-    waited, first = {r for w in found.all() for r in w.on | w.perhaps}, raised(hang)
+    waited, first = {r for w in graph.all() for r in w.on | w.perhaps}, raised(hang)
     return [
         *(
             Accused(
@@ -58,14 +58,14 @@ def raised(hang: Hang) -> list[LogLine]:
     """The first error of a rank's own, and those that may have come before it as far as the clocks of their
     hosts tell. Beside dumps others need not have said anything: who left none, and whose log ends with its
     error, is gone. One that goes on was handled."""
-    told = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
+    lines = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
     alive = {d.rank for d in hang.dumps}
     gone = [
         (r.first_error, r.last)
         for r in hang.logs.ranks
         if alive and r.rank not in alive and r.first_error and r.last and not r.warned
     ]
-    return told or [
+    return lines or [
         e
         for e, last in gone
         if last.file == e.file

@@ -16,10 +16,10 @@ from nccl_runbook.hang.judge_graph import (
 )
 
 
-def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
+def stuck(hang: Hang, graph: Graph) -> dict[int, Wait]:
     """Ranks with an operation open that every peer with entries of that group has completed,
     or that do not see its end."""
-    accused = dict(found.unended)
+    accused = dict(graph.unended)
     # where what timed out counts as complete
     on_the_host = {d.rank for d in hang.dumps if d.backend == "gloo"}
     for group in hang.groups:
@@ -31,7 +31,7 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
             wait = next(
                 (
                     w
-                    for w in found.waits.get(rank, ())
+                    for w in graph.waits.get(rank, ())
                     if w.group == group.name and not w.p2p and w.op == track.opened
                 ),
                 None,
@@ -50,12 +50,12 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
     return accused
 
 
-def not_started(hang: Hang, found: Graph) -> dict[int, Wait]:
+def not_started(hang: Hang, graph: Graph) -> dict[int, Wait]:
     """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most
     members, or of the only other, are in. Who never records a start was not timed."""
     timed = {d.rank for d in hang.dumps if d.timed}
     places = grouped(
-        ((w.group, w.op.seq), w) for w in found.all() if w.first and not w.p2p and not w.on and not w.perhaps
+        ((w.group, w.op.seq), w) for w in graph.all() if w.first and not w.p2p and not w.on and not w.perhaps
     )
     begun = {place: sum(w.op.state == "started" for w in waits) for place, waits in places.items()}
     return {
@@ -66,16 +66,16 @@ def not_started(hang: Hang, found: Graph) -> dict[int, Wait]:
     }
 
 
-def strays(hang: Hang, found: Graph) -> dict[int, list[Wait]]:
+def strays(hang: Hang, graph: Graph) -> dict[int, list[Wait]]:
     """Ranks that wait themselves, and that others wait for in just what their own habit had where they lately
     took a step of their own."""
     left_out = {d.rank: d.left_out for d in hang.dumps if d.left_out}
     purpose = {g.name: g.name if g.desc in ("", "undefined") else g.desc for g in hang.groups}
     return {
         rank: waits
-        for rank, every in found.waited_for().items()
+        for rank, every in graph.waited_for().items()
         if rank in left_out
-        and found.waits.get(rank)
+        and graph.waits.get(rank)
         and (
             waits := [
                 w
@@ -105,10 +105,10 @@ def odd_ones(difference: Difference) -> tuple[str, set[int]]:
     }
 
 
-def against_habit(hang: Hang, found: Graph) -> list[int]:
+def against_habit(hang: Hang, graph: Graph) -> list[int]:
     """Of ranks that wait for each other, those that took a step which they, or everybody, never took
     before; only if others did not."""
-    on = {rank: {r for w in waits if w.first for r in w.on} for rank, waits in found.waits.items()}
+    on = {rank: {r for w in waits if w.first for r in w.on} for rank, waits in graph.waits.items()}
     ranks = {rank for rank, others in on.items() if any(rank in on.get(other, ()) for other in others)}
     odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
     return sorted(odd) if odd < ranks else []

@@ -53,13 +53,13 @@ class Told:
     decides: str = ""
 
 
-def by_look(hang: Hang, told: Told) -> Told:
+def by_look(hang: Hang, verdict: Told) -> Told:
     """The answer, or in place of one that is unknown what a look or saved stacks show, under the
     nearest name that a kind has."""
     saved = [] if hang.dumps or hang.groups else graphs_judge_stacks.pictures(hang.stacks)
-    picture = next(iter([*live.judge(together(hang.looks)), *saved]), None)
-    if picture is None or told.kind != "unknown":
-        return told
+    picture = next(iter([*live.judge_looks(together(hang.looks)), *saved]), None)
+    if picture is None or verdict.kind != "unknown":
+        return verdict
     kind = {
         "gil-held": "host-busy",
         "unreachable": "unknown",
@@ -71,7 +71,7 @@ def by_look(hang: Hang, told: Told) -> Told:
         tuple(v.rank for v in views if v.rank is not None) for views in (picture.culprits, picture.victims)
     )
     return dataclasses.replace(
-        told,
+        verdict,
         kind=kind,
         culprits=culprits if kind != "unknown" else (),
         victims=victims,
@@ -81,19 +81,19 @@ def by_look(hang: Hang, told: Told) -> Told:
         cause=picture.cause,
         status=picture.status or None,
         decides=picture.decides,
-        evidence=(*picture.evidence, *told.evidence),
+        evidence=(*picture.evidence, *verdict.evidence),
     )
 
 
-def fell_silent(hang: Hang, found: graphs.Graph, quiet: list[Accused]) -> Told:
+def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead
     one, so no rank is named."""
     return Told(
         "unknown",
         (),
-        tuple(sorted(found.waits)),
-        f"{counted(len(found.waits), 'rank')} waited in "
-        f"{graphs.places(Counter(graphs.called(hang, w) for w in found.all()))}; "
+        tuple(sorted(graph.waits)),
+        f"{counted(len(graph.waits), 'rank')} waited in "
+        f"{graphs.places(Counter(graphs.called(hang, w) for w in graph.all()))}; "
         f"{rank_names([a.rank for a in quiet])} fell "
         "silent: dead, stopped or busy; the logs alone do not show which.",
         cause=CAUSE["dead"],
@@ -103,14 +103,14 @@ def fell_silent(hang: Hang, found: graphs.Graph, quiet: list[Accused]) -> Told:
     )
 
 
-def nobody(hang: Hang, found: graphs.Graph) -> Told:
+def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     """Something is open, and no rank can be named."""
-    first = [w for w in found.all() if w.first] or list(found.all())
+    first = [w for w in graph.all() if w.first] or list(graph.all())
     perhaps = sorted({r for w in first for r in w.perhaps})
     calls = Counter(graphs.called(hang, w) for w in first)
     collective = calls.most_common(1)[0][0]
     there = graphs.places(calls)
-    victims = tuple(sorted(found.waits))
+    victims = tuple(sorted(graph.waits))
     evidence = tuple(
         Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4)
     )
@@ -131,7 +131,7 @@ def nobody(hang: Hang, found: graphs.Graph) -> Told:
             f"wait{'s' * (len(victims) == 1)} in {there}; of {rank_names(perhaps)} nothing is known, "
             "so no rank is named.",
         )
-    if any(w.on for w in found.all() if w.first):
+    if any(w.on for w in graph.all() if w.first):
         return Told(
             "order",
             (),
@@ -177,18 +177,18 @@ def nobody(hang: Hang, found: graphs.Graph) -> Told:
 def nothing_open(hang: Hang) -> Told:
     """No operation is open anywhere."""
     world = {r for g in hang.groups for r in g.ranks}
-    if not (seen := {d.rank for d in hang.dumps if d.entries}):
+    if not (recorded := {d.rank for d in hang.dumps if d.entries}):
         return Told("unknown", (), (), "nothing here shows how far the ranks came.", decides=STACK_LINE)
-    if world - seen:
-        lacking = rank_names(sorted(world - seen))
+    if world - recorded:
+        lacking = rank_names(sorted(world - recorded))
         return Told(
             "unknown",
             (),
             (),
-            f"nothing is open in {counted(len(seen), 'dump')}; of {lacking} there is none.",
+            f"nothing is open in {counted(len(recorded), 'dump')}; of {lacking} there is none.",
             decides=f"collect the dumps of {lacking}",
         )
-    if any(f.problem and f.what == "dump" and f.rank not in seen for f in hang.files):
+    if any(f.problem and f.what == "dump" and f.rank not in recorded for f in hang.files):
         return Told(
             "unknown",
             (),
@@ -210,7 +210,7 @@ def nothing_open(hang: Hang) -> Told:
         "healthy",
         (),
         (),
-        f"every operation in the dumps of {counted(len(seen), 'rank')} is complete, and all ranks made "
+        f"every operation in the dumps of {counted(len(recorded), 'rank')} is complete, and all ranks made "
         "the same calls." + " A slow rank cannot be detected: Gloo records no ends." * blind,
         evidence=(
             Evidence(

@@ -91,11 +91,11 @@ def is_elsewhere(stack: Stack) -> bool:
 def pictures(stacks: Sequence[SavedStack]) -> list[Picture]:
     """One picture of the ranks whose stacks were saved, in one round or several; none without any."""
     rounds = grouped((s.rank, frames_of(s)) for s in stacks if s.frames)
-    views = {rank: _view(rank, seen[-1]) for rank, seen in rounds.items()}
+    views = {rank: _view(rank, samples[-1]) for rank, samples in rounds.items()}
     still = {
-        rank: len(seen) > 1
-        for rank, seen in rounds.items()
-        if len({(own_frame(s), waits_in(s)) for s in seen}) == 1
+        rank: len(samples) > 1
+        for rank, samples in rounds.items()
+        if len({(own_frame(s), waits_in(s)) for s in samples}) == 1
     }
     calls = grouped((views[rank].where, views[rank]) for rank in still if _is_in_collective(rounds[rank]))
     waiters = max(calls.values(), key=len, default=[])
@@ -135,9 +135,9 @@ def _view(rank: int, stack: Stack) -> RankView:
     )
 
 
-def _is_in_collective(seen: list[Stack]) -> bool:
+def _is_in_collective(samples: list[Stack]) -> bool:
     """Whether it waits there for all others. Who stays in one wait for its GPU waits for
     a collective that it has issued."""
-    where = waits_in(seen[0])
-    issued = any(DISTRIBUTED.search(f.file) and f.function == where for f in seen[0].frames)
-    return bool(where) and not _POINT_TO_POINT.search(where) and (issued or len(seen) > 1)
+    where = waits_in(samples[0])
+    issued = any(DISTRIBUTED.search(f.file) and f.function == where for f in samples[0].frames)
+    return bool(where) and not _POINT_TO_POINT.search(where) and (issued or len(samples) > 1)

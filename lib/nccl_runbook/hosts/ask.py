@@ -113,13 +113,13 @@ class Agent:
     def answer(self, number: int, within_s: float) -> dict[str, Any] | Gap:
         """The answer, or a Gap: the agent is gone, or late."""
         try:
-            said = self._answers[number].get(timeout=max(0.0, within_s))
+            line = self._answers[number].get(timeout=max(0.0, within_s))
         except queue.Empty:
-            said = None
+            line = None
         self._answers.pop(number, None)
-        if said is None:
+        if line is None:
             return Gap("timed-out", f"{self.host} did not answer within {within_s:.0f} s")
-        return Gap("failed", said["lost"]) if "lost" in said else said
+        return Gap("failed", line["lost"]) if "lost" in line else line
 
     def renew(self) -> None:
         if self.why_gone:
@@ -195,7 +195,7 @@ def facts(
     """What each host shows, gathered without a rendezvous. ``environment``: the request for
     ranks/environment.py; ``of_environment`` makes facts of its answer. A host without an agent is a Gap
     with the words of what should have started one."""
-    seen: dict[str, dict[str, Any]] = {}
+    by_host: dict[str, dict[str, Any]] = {}
     gaps: dict[str, Gap] = {}
     order, node_file = agents.hosts, source_of("nccl_runbook/hosts/on_node/node.py").decode()
     following = dict(zip(order, [*order[1:], order[0]], strict=True))
@@ -211,33 +211,33 @@ def facts(
         for a in agents.here
     }
     begun = {h: agents.agents[h].begin(**request) for h, request in also.items()}
-    for host, said in agents.ask(asked, NODE_S + 2).items():
-        node = _json(said)
+    for host, reply in agents.ask(asked, NODE_S + 2).items():
+        node = _json(reply)
         gaps.update({host: node} if isinstance(node, Gap) else {})
-        seen[host] = {"network": node}
+        by_host[host] = {"network": node}
     until = time.monotonic() + agents.left(RANK_FILE_S)
     for host, number in begun.items():
-        said = _json(agents.agents[host].answer(number, until - time.monotonic()))
-        seen[host].update(of_environment(said) if isinstance(said, dict) else {"environment": said})
-    answers = {h: HostFacts(h, "agent", dict(_flat(seen[h]))) for h in seen}
+        reply = _json(agents.agents[host].answer(number, until - time.monotonic()))
+        by_host[host].update(of_environment(reply) if isinstance(reply, dict) else {"environment": reply})
+    answers = {h: HostFacts(h, "agent", dict(_flat(by_host[h]))) for h in by_host}
     known = {**answers, **gaps, **agents.missing}  # an agent that went meanwhile is among the gaps, with why
     return {
         h: known[h] if h in known else Gap("failed", agents.agents[h].why_gone or "no answer") for h in order
     }
 
 
-def _flat(seen: dict[str, Any]) -> Iterator[tuple[str, str | Gap]]:
-    for name, fact in seen.items():
+def _flat(answer: dict[str, Any]) -> Iterator[tuple[str, str | Gap]]:
+    for name, fact in answer.items():
         yield from flat(fact, name)
 
 
-def _json(said: dict[str, Any] | Gap) -> dict[str, Any] | Gap:
+def _json(answer: dict[str, Any] | Gap) -> dict[str, Any] | Gap:
     """The JSON object that a file of ours printed last, or a Gap that says why there is none."""
-    if isinstance(said, Gap):
-        return said
-    if said["late"]:
+    if isinstance(answer, Gap):
+        return answer
+    if answer["late"]:
         return Gap("timed-out", "the process that reads this host did not end in time")
-    for line in reversed(said["output"].splitlines()):
+    for line in reversed(answer["output"].splitlines()):
         if line.startswith("{"):
             return json.loads(line)
-    return Gap("failed", (said["errors"].strip().splitlines() or ["no answer"])[-1][:300])
+    return Gap("failed", (answer["errors"].strip().splitlines() or ["no answer"])[-1][:300])

@@ -40,8 +40,8 @@ def paths(agents: Agents, port: int) -> list[TcpPath] | Gap:
     tried: list[TcpPath] = []
     for purpose, asked in (("rendezvous", port), ("data", ANY_PORT)):
         for source, target in pairs(hosts):
-            said = listens[target]
-            number = said if isinstance(said, Gap) else said["ports"].get(str(asked))
+            listener = listens[target]
+            number = listener if isinstance(listener, Gap) else listener["ports"].get(str(asked))
             if number is None:
                 continue
             if not isinstance(number, int):
@@ -61,10 +61,12 @@ def paths(agents: Agents, port: int) -> list[TcpPath] | Gap:
     return tried
 
 
-def _answered(path: TcpPath, said: dict[str, Any] | Gap) -> TcpPath:
-    if isinstance(said, Gap):
-        return TcpPath(path.source, path.target, path.purpose, path.port, "not-tried", str(said))
+def _answered(path: TcpPath, answer: dict[str, Any] | Gap) -> TcpPath:
+    if isinstance(answer, Gap):
+        return TcpPath(path.source, path.target, path.purpose, path.port, "not-tried", str(answer))
     shown = {
-        name: said[name] for name in ("kind", "detail", "address", "mss", "stage", "seconds") if name in said
+        name: answer[name]
+        for name in ("kind", "detail", "address", "mss", "stage", "seconds")
+        if name in answer
     }
     return TcpPath(path.source, path.target, path.purpose, path.port, **shown)

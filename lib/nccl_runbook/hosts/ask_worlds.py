@@ -42,11 +42,11 @@ class Worlds:
             agent.link.send(do="warm", start=LOADER, source=source)
         until, failed = time.monotonic() + self.agents.left(WARM_S), {}
         for agent in cold:
-            said = _next(agent, until - time.monotonic())
-            agent.is_warm = bool(said.get("ready"))
+            report = _next(agent, until - time.monotonic())
+            agent.is_warm = bool(report.get("ready"))
             if not agent.is_warm:
                 failed[agent.host] = Gap(
-                    "failed", said.get("lost") or said.get("error") or "torch was not imported in time"
+                    "failed", report.get("lost") or report.get("error") or "torch was not imported in time"
                 )
         return failed
 
@@ -88,9 +88,9 @@ class Worlds:
 
     def _free_port(self, host: str) -> int | Gap:
         """A port on which nobody listens there: a listener had it a moment ago."""
-        said = self.agents.ask({host: dict(do="listen", ports=[0], token="")}, 5.0)[host]
+        reply = self.agents.ask({host: dict(do="listen", ports=[0], token="")}, 5.0)[host]
         self.agents.ask({host: dict(do="hush")}, 5.0)
-        return said if isinstance(said, Gap) else said["ports"]["0"]
+        return reply if isinstance(reply, Gap) else reply["ports"]["0"]
 
     def _start(
         self,
@@ -143,33 +143,35 @@ class Worlds:
         open_hosts = {h: where.index(h) for h in hosts}
         while open_hosts and time.monotonic() < until:
             for host, first in list(open_hosts.items()):
-                said = _next(self.agents.agents[host], POLL_S / len(hosts))
-                if "lost" in said or "gone" in said:
-                    lost[host] = str(said.get("lost", "the process above its ranks was killed"))
+                report = _next(self.agents.agents[host], POLL_S / len(hosts))
+                if "lost" in report or "gone" in report:
+                    lost[host] = str(report.get("lost", "the process above its ranks was killed"))
                     self.agents.agents[host].is_warm = False
                     del open_hosts[host]
                     for other in open_hosts:
                         self.agents.agents[other].link.send(do="cancel")
                     until = min(until, time.monotonic() + 3.0)
-                elif said.get("world") == world and "done" in said:
+                elif report.get("world") == world and "done" in report:
                     del open_hosts[host]
-                elif said.get("world") == world and "rank" in said:
-                    number = first + said["rank"]
-                    ranks[number] = self._told(ranks[number], said)
+                elif report.get("world") == world and "rank" in report:
+                    number = first + report["rank"]
+                    ranks[number] = self._told(ranks[number], report)
 
-    def _told(self, rank: RankResult, said: dict[str, Any]) -> RankResult:
-        if "said" in said:
-            rank.events.append(self.redact(json.loads(said["said"])))
-        elif "log" in said:
-            rank.last_lines[:] = [*rank.last_lines, *map(self.redact, said["log"].splitlines())][-LAST_LINES:]
-        elif "ended" in said:
+    def _told(self, rank: RankResult, report: dict[str, Any]) -> RankResult:
+        if "said" in report:
+            rank.events.append(self.redact(json.loads(report["said"])))
+        elif "log" in report:
+            rank.last_lines[:] = [*rank.last_lines, *map(self.redact, report["log"].splitlines())][
+                -LAST_LINES:
+            ]
+        elif "ended" in report:
             return dataclasses.replace(
                 rank,
-                outcome=said["ended"],
-                code=said["code"],
-                pid=said["pid"],
-                state=said["state"],
-                stack=self.redact(said["stack"]),
+                outcome=report["ended"],
+                code=report["code"],
+                pid=report["pid"],
+                state=report["state"],
+                stack=self.redact(report["stack"]),
             )
         return rank
 

@@ -49,7 +49,7 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
     value of its own say nothing from three hosts on."""
     gapped = [sorted(p for p, v in h.facts.items() if isinstance(v, Gap)) for h in hosts]
     roots = [{_root(p) for p in h.facts} for h in hosts]
-    found: dict[tuple[Any, ...], list[str]] = {}
+    by_values: dict[tuple[Any, ...], list[str]] = {}
     for path in sorted({p for h in hosts for p in h.facts}):
         if _own().search(path):
             continue
@@ -67,8 +67,8 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
         ranked = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
         kind = rule.get("name") or re.sub(r"\[\d+\]", "[*]", path)
         key = (kind, _severity(path, rule, hosts, by_value), tuple((v, tuple(h)) for v, h in ranked))
-        found.setdefault(key, []).append(path)
-    made = [_difference(kind, how, paths, dict(ranked)) for (kind, how, ranked), paths in found.items()]
+        by_values.setdefault(key, []).append(path)
+    made = [_difference(kind, how, paths, dict(ranked)) for (kind, how, ranked), paths in by_values.items()]
     return sorted(made, key=lambda d: (severity(d) != "warn", len(d.odd), d.name, d.paths))
 
 
@@ -135,12 +135,12 @@ def severity(difference: Difference) -> str:
     return difference.severity
 
 
-def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
+def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Finding]:
     """The comparison as findings; hosts and files that gave nothing are unknown, and hide nothing of the
     others."""
-    answered = seen.answered
-    findings = [_differs(d) for d in found if severity(d) == "warn"]
-    minor = [d for d in found if severity(d) != "warn"]
+    answered = asked_hosts.answered
+    findings = [_differs(d) for d in differing if severity(d) == "warn"]
+    minor = [d for d in differing if severity(d) != "warn"]
     if minor:
         text = f"Further facts that differ: {len(minor)}. None of them is known to stop a job."
         shown = tuple(Evidence(_values(d), d.paths[0]) for d in minor[:6])
@@ -152,9 +152,9 @@ def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
             f"{host} answered at first and was lost: {gap.detail}",
             (Evidence(str(gap), host),),
         )
-        for host, gap in seen.lost.items()
+        for host, gap in asked_hosts.lost.items()
     ]
-    missing = {**{h: g for h, g in seen.hosts.items() if isinstance(g, Gap)}, **seen.unread}
+    missing = {**{h: g for h, g in asked_hosts.hosts.items() if isinstance(g, Gap)}, **asked_hosts.unread}
     findings += [
         Finding(
             "host-not-seen",
@@ -164,7 +164,7 @@ def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
         )
         for name, gap in missing.items()
     ]
-    findings += _steps(seen)
+    findings += _steps(asked_hosts)
     if len(answered) < 2:
         findings.append(
             Finding(
@@ -180,7 +180,7 @@ def judge(seen: Hosts, found: Sequence[Difference]) -> list[Finding]:
         text = f"Nothing of {names(alone)} could be compared." if alone else ""
         text += f" No host could read {names(unread)}: not compared." if unread else ""
         findings.append(Finding("hosts-not-compared", Severity.UNKNOWN, text.strip()))
-    elif len(answered) > 1 and not found:
+    elif len(answered) > 1 and not differing:
         facts = sum(counts.values())
         findings.append(
             Finding(
@@ -220,11 +220,11 @@ _STEP_IS = {
 }
 
 
-def _steps(seen: Hosts) -> list[Finding]:
+def _steps(asked_hosts: Hosts) -> list[Finding]:
     """What each host's own records say: hosts that are broken alike differ in nothing."""
     same = grouped(
         ((step, status, reason), host)
-        for host, steps in seen.judged.items()
+        for host, steps in asked_hosts.judged.items()
         for step, (status, reason) in steps.items()
         if status in _STEP_IS
     )
@@ -245,9 +245,11 @@ def _steps(seen: Hosts) -> list[Finding]:
     ]
 
 
-def broken_hosts(seen: Hosts) -> list[str]:
+def broken_hosts(asked_hosts: Hosts) -> list[str]:
     """Hosts with a broken step; none if every host is broken, as that is no matter of a host."""
     broken = [
-        h for h, steps in seen.judged.items() if any(status == "broken" for status, _ in steps.values())
+        h
+        for h, steps in asked_hosts.judged.items()
+        if any(status == "broken" for status, _ in steps.values())
     ]
-    return broken if len(broken) < len(seen.hosts) else []
+    return broken if len(broken) < len(asked_hosts.hosts) else []

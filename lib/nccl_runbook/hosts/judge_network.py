@@ -9,14 +9,14 @@ from nccl_runbook.hosts.facts import HostFacts
 from nccl_runbook.hosts.judge import names
 
 
-def judge(hosts: Sequence[HostFacts]) -> list[Finding]:
+def judge_network(hosts: Sequence[HostFacts]) -> list[Finding]:
     return [*_loopback(hosts), *_interfaces(hosts)]
 
 
 def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
     """A host whose own name leads to loopback gives the others an address at which each of them finds only
     itself."""
-    found = []
+    findings = []
     for host in hosts:
         own = host.facts.get(f"network.names.{host.host}")
         if isinstance(own, str) and own and all(a.startswith("127.") for a in own.split(", ")):
@@ -27,7 +27,7 @@ def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
             )
             title = f"{host.host} resolves its own name to {own}, an address that no other host can reach."
             evidence = (Evidence(f"{host.host} -> {own}", f"{host.host}: getaddrinfo"),)
-            found.append(
+            findings.append(
                 Finding(
                     "host-name-is-loopback",
                     Severity.BROKEN,
@@ -38,13 +38,13 @@ def _loopback(hosts: Sequence[HostFacts]) -> list[Finding]:
                     "likely",
                 )
             )
-    return found
+    return findings
 
 
 def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
     """A variable that names no interface of the host, or loopback alone: with it no rank finds one on
     another host."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_interface: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
         below = "network.interfaces."  # the name of a VLAN has a dot: bond0.42
         devices = {p[len(below) :].rpartition(".")[0] for p in host.facts if p.startswith(below)} - {""}
@@ -57,7 +57,7 @@ def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
             ):
                 continue
             if len(value) > 1 and not _named(value, devices, name.startswith("GLOO")) - {"lo"}:
-                found.setdefault((name, value), []).append(host.host)
+                by_interface.setdefault((name, value), []).append(host.host)
     return [
         Finding(
             "hosts-interface-wrong",
@@ -68,7 +68,7 @@ def _interfaces(hosts: Sequence[HostFacts]) -> list[Finding]:
             "socket-interface-wrong",
             "established",
         )
-        for (name, value), where in found.items()
+        for (name, value), where in by_interface.items()
         if len(hosts) > 1
     ]
 

@@ -72,7 +72,7 @@ def failing(paths: Sequence[TcpPath] | Gap) -> list[str]:
     return sorted(common) if len(hosts) > 2 and len(common) == 1 else []
 
 
-def judge(paths: Sequence[TcpPath] | Gap) -> list[Finding]:
+def judge_paths(paths: Sequence[TcpPath] | Gap) -> list[Finding]:
     """One finding a kind and purpose, with every path that showed it."""
     if isinstance(paths, Gap):
         return []

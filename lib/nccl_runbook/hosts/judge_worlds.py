@@ -17,14 +17,14 @@ def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
     """Host -> what speaks against it: it failed alone, its agent was lost, a rank on it ended by itself,
     or never came to what all others wait in. A world in which every rank waits, or whose ranks all fail
     alike, accuses nobody."""
-    found: dict[str, list[str]] = {}
+    by_host: dict[str, list[str]] = {}
     for world in [] if isinstance(worlds, Gap) else worlds:
         for host, why in world.lost.items():
-            found.setdefault(host, []).append(why)
+            by_host.setdefault(host, []).append(why)
         if not world.passed and not world.lost and not world.not_run:
             for host, text in culprits(world):
-                found.setdefault(host, []).append(text)
-    return found
+                by_host.setdefault(host, []).append(text)
+    return by_host
 
 
 def culprits(world: HostWorld) -> list[tuple[str, str]]:
@@ -114,7 +114,7 @@ def _end_of(rank: RankResult) -> str:
     return f"signal {rank.code}" if rank.outcome == "signalled" else f"exit code {rank.code}"
 
 
-def judge(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
+def judge_host_worlds(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
     """Lost agents, ranks that died or stayed behind, and the path if every host works alone and no rank is
     to blame."""
     if isinstance(worlds, Gap):
@@ -127,9 +127,9 @@ def judge(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
                 )
             ]
         )
-    found = [_finding(world) for world in worlds if not world.passed]
-    if found or not worlds:
-        return found
+    findings = [_finding(world) for world in worlds if not world.passed]
+    if findings or not worlds:
+        return findings
     backends = sorted({w.backend for w in worlds})
     together = names(list(dict.fromkeys(worlds[-1].hosts)))
     text = f"Ranks pass on each host alone and over {together} together ({', '.join(backends)})."

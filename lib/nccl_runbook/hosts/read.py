@@ -107,7 +107,9 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
                 for name in [n for n in own if n.startswith(f"{record.step}.")]:
                     del own[name]
                 own.update(flat(record.facts, record.step))
-    hosts: dict[str, HostFacts | Gap] = {h: HostFacts(h, sources[h], found) for h, found in facts.items()}
+    hosts: dict[str, HostFacts | Gap] = {
+        h: HostFacts(h, sources[h], host_facts) for h, host_facts in facts.items()
+    }
     return Hosts(hosts, unread, judged=statuses)
 
 

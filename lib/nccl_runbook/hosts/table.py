@@ -8,7 +8,7 @@ from nccl_runbook.report.tables import Cell, Table, titled
 MOST_VALUES = 4
 
 
-def differences_table(seen: Hosts, found: list[Difference]) -> Table:
+def differences_table(asked_hosts: Hosts, differing: list[Difference]) -> Table:
     """One row a fact that differs: the odd hosts, their values, and that of the majority."""
     rows = [
         [
@@ -17,19 +17,20 @@ def differences_table(seen: Hosts, found: list[Difference]) -> Table:
             "; ".join(f"{v} ({names(h)})" for v, h in [*d.values.items()][:MOST_VALUES] if v != d.majority),
             d.majority and f"{d.majority} ({len(d.values[d.majority])})",
         ]
-        for d in found
+        for d in differing
     ]
     return Table(
         "Facts that differ",
         ["odd hosts", "fact", "there", "most hosts"],
         rows or [["none", "", "", ""]],
-        f"{len(seen.answered)} of {len(seen.hosts)} hosts gave facts. What is alike everywhere is left out.",
+        f"{len(asked_hosts.answered)} of {len(asked_hosts.hosts)} hosts gave facts. "
+        "What is alike everywhere is left out.",
     )
 
 
-def missing_table(seen: Hosts) -> Table:
+def missing_table(asked_hosts: Hosts) -> Table:
     """Hosts and files that gave nothing, with the reason."""
-    missing = {**{h: g for h, g in seen.hosts.items() if isinstance(g, Gap)}, **seen.unread}
+    missing = {**{h: g for h, g in asked_hosts.hosts.items() if isinstance(g, Gap)}, **asked_hosts.unread}
     return Table(
         "Gave no facts", ["host or file", "why"], [[n, Cell(str(g), "unknown")] for n, g in missing.items()]
     )
@@ -78,7 +79,7 @@ def worlds_table(worlds: list) -> Table:
     return Table("", ["test", "hosts", "backend", "result", "seconds", "ranks that did not end well"], rows)
 
 
-def tables(seen: Hosts, found: list[Difference]) -> list[Table]:
-    made = [differences_table(seen, found), paths_table(seen.paths), worlds_table(seen.worlds)]
-    missing = missing_table(seen)
+def tables(hosts: Hosts, differing: list[Difference]) -> list[Table]:
+    made = [differences_table(hosts, differing), paths_table(hosts.paths), worlds_table(hosts.worlds)]
+    missing = missing_table(hosts)
     return [*made, *[missing] * bool(missing.rows)]

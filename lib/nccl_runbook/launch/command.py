@@ -128,10 +128,10 @@ def first_line(pattern: str, log: str) -> ContextManager[subprocess.Popen]:
     return _matcher(_FIRST_LINE, pattern, log, stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
 
-def _found(found: IO[str]) -> Tuple[Dict[str, List[float]], List[str]]:
+def _found(output: IO[str]) -> Tuple[Dict[str, List[float]], List[str]]:
     """Name -> every number that was caught; and the last lines."""
-    found.seek(0)
-    rows = [json.loads(row) for row in found if row.endswith("\n")]
+    output.seek(0)
+    rows = [json.loads(row) for row in output if row.endswith("\n")]
     numbers = (
         (name, float(text.replace(",", "")))
         for row in rows
@@ -172,7 +172,7 @@ def run(
     """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any
     in the pattern the figure is the seconds of the whole run."""
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as found, _matcher(_FIGURES, figure.pattern, stdout=found) as matcher:
+    with tempfile.TemporaryFile("w+") as output, _matcher(_FIGURES, figure.pattern, stdout=output) as matcher:
         with supervised(argv, env, matcher.stdin) as child:
             matcher.stdin.close()  # the command alone holds it
             is_over = ends(child, deadline_s, stopped)
@@ -182,7 +182,7 @@ def run(
             ended = "passed" if child.returncode == 0 else f"exit code {child.returncode}"
         if not ends(matcher, MATCH_S) and is_over:
             ended = f"--figure was still searching {MATCH_S:.0f} s after the end"
-        figures, last_lines = _found(found)
+        figures, last_lines = _found(output)
     figures = figures if figure.groups else {"seconds": [wall_s]}
     return Sample(
         arm,

@@ -160,25 +160,25 @@ class Engine(contextlib.AbstractContextManager):
 
     def judged(self) -> Dict[str, Any]:
         """The software of the ranks and where they run, as a record names them."""
-        said = self.software()
-        nccl, names = said.get("nccl", ""), [gpu["name"] for gpu in said.get("gpus", [])]
+        stack = self.software()
+        nccl, names = stack.get("nccl", ""), [gpu["name"] for gpu in stack.get("gpus", [])]
         return {
-            "torch": said["torch"],
-            "cuda": said.get("cuda", ""),
+            "torch": stack["torch"],
+            "cuda": stack.get("cuda", ""),
             "nccl": nccl if isinstance(nccl, str) else "",
-            "nccl_path": said["libnccl"],
+            "nccl_path": stack["libnccl"],
             "gpus": names,
-            "host": said["host"],
+            "host": stack["host"],
         }
 
     def cuda_count(self) -> Union[int, Gap]:
         """Number of devices CUDA shows a rank; a Gap with CUDA's own words where it cannot say."""
-        said = self.software()
-        cpu_build = "gpus" in said and not (said["cuda"] or said["hip"])
+        stack = self.software()
+        cpu_build = "gpus" in stack and not (stack["cuda"] or stack["hip"])
         return (
-            Gap("failed", said["error"].splitlines()[0])
-            if said["error"] and not cpu_build
-            else len(said["gpus"])
+            Gap("failed", stack["error"].splitlines()[0])
+            if stack["error"] and not cpu_build
+            else len(stack["gpus"])
         )
 
     def cancel(self) -> None:

@@ -27,14 +27,14 @@ def parse_gpus(text: str, count: int) -> List[int]:
 def gpu_ranges(text: str) -> List[Tuple[int, int]]:
     """First and last index of every part of "0,2-3", nothing for all; whether they exist is not asked.
     ValueError names the wrong part."""
-    found: List[Tuple[int, int]] = []
+    ranges: List[Tuple[int, int]] = []
     for part in [] if text.strip() in ("", "all") else text.split(","):
         match = _RANGE.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise ValueError(f"gpus: {part.strip()!r} is not a GPU index; write all, 0,1 or 0-3")
-        found.append((first, last))
-    return found
+        ranges.append((first, last))
+    return ranges
 
 
 def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List[Optional[int]]:

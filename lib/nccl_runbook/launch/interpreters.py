@@ -68,7 +68,7 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
     except json.JSONDecodeError:
         answers = []
     if len(answers) > 1:
-        raise InterpreterError(_several(prefix, sorted({said["host"] for said in answers}), len(answers)))
+        raise InterpreterError(_several(prefix, sorted({answer["host"] for answer in answers}), len(answers)))
     if not answers:
         # if docker, srun or conda start no Python, their last line says why
         last = "".join(filter(str.isprintable, text.strip().rpartition("\n")[2]))
@@ -155,14 +155,14 @@ def _several(prefix: List[str], hosts: List[str], count: int) -> str:
 
 
 def _usable(prefix: List[str], own: bool, how: str, within_s: float) -> Choice:
-    said = ask(prefix, within_s)
-    if said["distributed"]:
+    answer = ask(prefix, within_s)
+    if answer["distributed"]:
         return Choice(prefix, own, how)
     command = shlex.join(prefix)
     what = (
         f"the torch of {command} has no torch.distributed"
-        if said["torch"]
-        else f"{command} (Python {said['version']}) has no torch"
+        if answer["torch"]
+        else f"{command} (Python {answer['version']}) has no torch"
     )
     raise InterpreterError(f"{what}: name the interpreter of your job with --python")
 
@@ -177,8 +177,8 @@ def _of_pid(pid: str) -> List[str]:
         environ = dict(e.split("=", 1) for e in variables if "=" in e)
     except OSError as error:
         raise InterpreterError(f"process {pid} cannot be looked at: {error.strerror}") from None
-    found = shutil.which(first, path=environ.get("PATH"))
-    return [found if found and os.path.realpath(found) == os.path.realpath(exe) else exe]
+    executable = shutil.which(first, path=environ.get("PATH"))
+    return [executable if executable and os.path.realpath(executable) == os.path.realpath(exe) else exe]
 
 
 def _runbooks_own() -> bool:
@@ -202,12 +202,12 @@ def _with_torch(candidates: Iterable[str], within_s: float) -> List[str]:
     by_torch, until = {}, time.monotonic() + within_s
     for path in dict.fromkeys(candidates):
         try:
-            said = ask([path], until - time.monotonic())
+            answer = ask([path], until - time.monotonic())
         except InterpreterError:
             continue
-        ours = _runbooks_own() and Path(said["prefix"]).resolve() == Path(sys.prefix).resolve()
-        if said["distributed"] and not ours:
-            by_torch.setdefault(os.path.realpath(said["torch"]), path)
+        ours = _runbooks_own() and Path(answer["prefix"]).resolve() == Path(sys.prefix).resolve()
+        if answer["distributed"] and not ours:
+            by_torch.setdefault(os.path.realpath(answer["torch"]), path)
     return list(by_torch.values())
 
 
@@ -240,14 +240,14 @@ def choose(python: str = "", within_s: float = ASK_S) -> Choice:
         return _usable(prefix, _runbooks_own() and prefix == [sys.executable], "named by you", within_s)
     if active := _with_torch(_active(), within_s):
         return Choice([active[0]], False, "the active environment")
-    found = _with_torch(_on_path(), within_s)
-    if len(found) > 1:
+    on_path = _with_torch(_on_path(), within_s)
+    if len(on_path) > 1:
         raise InterpreterError(
-            f"several interpreters with torch: {', '.join(found)}; "
+            f"several interpreters with torch: {', '.join(on_path)}; "
             "choose one with --python (make report PYTHON=...)"
         )
-    if found:
-        return Choice([found[0]], False, "the one on PATH that has torch")
+    if on_path:
+        return Choice([on_path[0]], False, "the one on PATH that has torch")
     if _runbooks_own() and ask([sys.executable], within_s)["distributed"]:
         return Choice([sys.executable], True, "the runbook's own torch: no other was found")
     raise InterpreterError(

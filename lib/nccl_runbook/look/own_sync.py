@@ -34,24 +34,24 @@ def collect(
     is stopped: py-spy reads beside the job. A Gap if it may not, or saw no sync.
     """
     py_spy, began = live_answers.find_py_spy(pids), time.monotonic()
-    seen: Dict[int, List[Tuple[float, str]]] = {pid: [] for pid in pids}
-    left, rounds = list(seen), []
+    by_pid: Dict[int, List[Tuple[float, str]]] = {pid: [] for pid in pids}
+    left, rounds = list(by_pid), []
     while left and time.monotonic() < began + seconds and not stopped():
         for pid in list(left):
-            found = live_answers.stacks(py_spy, pid, began + seconds - time.monotonic())
-            if not isinstance(found, Gap):
-                _add(seen[pid], time.monotonic() - began, found, phase_of)
-            elif seen[pid] and not os.path.exists(f"/proc/{pid}/root"):  # a zombie has none either
+            answer = live_answers.stacks(py_spy, pid, began + seconds - time.monotonic())
+            if not isinstance(answer, Gap):
+                _add(by_pid[pid], time.monotonic() - began, answer, phase_of)
+            elif by_pid[pid] and not os.path.exists(f"/proc/{pid}/root"):  # a zombie has none either
                 left.remove(pid)
             # later one moment may fail: beside a running process py-spy now and then reads what just changes
-            elif not seen[pid]:
-                return Gap(found.reason, f"the stacks of {pid} cannot be read: {found.detail}")
-        rounds.append((time.monotonic() - began, {pid: seen[pid][-1][1] for pid in left}))
+            elif not by_pid[pid]:
+                return Gap(answer.reason, f"the stacks of {pid} cannot be read: {answer.detail}")
+        rounds.append((time.monotonic() - began, {pid: by_pid[pid][-1][1] for pid in left}))
         time.sleep(INTERVAL_S)
-    silent = ", ".join(str(pid) for pid, samples in seen.items() if not any(phase for _, phase in samples))
+    silent = ", ".join(str(pid) for pid, samples in by_pid.items() if not any(phase for _, phase in samples))
     name = ALL_OF_THEM + f", though {silent} showed no sync ({ENGINES})" * bool(silent)
-    syncs = syncs_of(name, together(rounds)) if len(seen) > 1 else []
-    syncs += [sync for pid, samples in seen.items() for sync in syncs_of(f"pid {pid}", samples)]
+    syncs = syncs_of(name, together(rounds)) if len(by_pid) > 1 else []
+    syncs += [sync for pid, samples in by_pid.items() for sync in syncs_of(f"pid {pid}", samples)]
     return (
         OwnSync(syncs)
         if syncs
@@ -89,9 +89,9 @@ def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float
     """What they are at together, by seconds and the phase of each pid. Who only ever waits for an answer,
     as a driver in ray.get() does, counts where nobody else is in a sync. One alone on the wire waits for the
     message that brings the other there."""
-    told = {pid for _, phases in rounds for pid, phase in phases.items() if phase not in ("", "control")}
+    named = {pid for _, phases in rounds for pid, phase in phases.items() if phase not in ("", "control")}
     rows = [
-        (at_s, [phase for pid, phase in phases.items() if pid in told], list(phases.values()))
+        (at_s, [phase for pid, phase in phases.items() if pid in named], list(phases.values()))
         for at_s, phases in rounds
     ]
     return [
@@ -108,7 +108,7 @@ def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float
 def syncs_of(name: str, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:
     """``samples``: seconds after the watch began, and the phase, "" outside a sync. The time since the
     sample before counts for each."""
-    inside, found = [number for number, (_, phase) in enumerate(samples) if phase], []
+    inside, syncs = [number for number, (_, phase) in enumerate(samples) if phase], []
     begins = inside[:1] + [
         n
         for before, n in zip(inside, inside[1:])
@@ -118,9 +118,9 @@ def syncs_of(name: str, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTim
         during, phases = samples[begin : max(n for n in inside if n < following) + 1], {}
         for (before_s, _), (at_s, phase) in zip([*during[:1], *during], during):
             phases[phase or "other"] = round(phases.get(phase or "other", 0.0) + at_s - before_s, 3)
-        found.append(
+        syncs.append(
             OwnSyncTime(
                 -1, phases, f"{name}, stacks from {during[0][0]:.1f} to {during[-1][0]:.1f} s of the watch"
             )
         )
-    return found
+    return syncs

@@ -133,8 +133,11 @@ def look(options: argparse.Namespace, output: Output) -> None:
         None,
     )
     try:
-        said = engine.judged()
-        output.say(f"{said['host']}: {sys.executable}, torch {said['torch']}, NCCL {said['nccl'] or 'none'}")
+        software = engine.judged()
+        output.say(
+            f"{software['host']}: {sys.executable}, torch {software['torch']}, "
+            f"NCCL {software['nccl'] or 'none'}"
+        )
         if None in rank_devices(options.gpus, 0, engine.cuda_count()) and options.gpus:
             output.say(NOT_HERE % options.gpus)
     except EngineError as error:
@@ -152,19 +155,19 @@ def live(options: argparse.Namespace, output: Output) -> None:
     a process, OSError as above."""
     began = time.monotonic()
 
-    def keep(found: Live) -> None:
+    def keep(picture: Live) -> None:
         with contextlib.suppress(
             OSError
         ):  # it is told at the end: whatever is wrong with the disk, the answer comes first
-            output.write([live_look.record(found, time.monotonic() - began)])
+            output.write([live_look.record(picture, time.monotonic() - began)])
 
-    seen = live_look.look(live_look.checked_pids(options.pid), options.gap, output.say, keep)
-    keep(seen)
-    pictures = live_rules.judge([seen])
-    output.say(live_look.text(pictures, [seen]))
-    output.write([live_look.record(seen, time.monotonic() - began)], last=True)
+    live_facts = live_look.look(live_look.checked_pids(options.pid), options.gap, output.say, keep)
+    keep(live_facts)
+    pictures = live_rules.judge_looks([live_facts])
+    output.say(live_look.text(pictures, [live_facts]))
+    output.write([live_look.record(live_facts, time.monotonic() - began)], last=True)
     if options.html:
-        output.put(options.html, live_look.page(pictures, [seen]))
+        output.put(options.html, live_look.page(pictures, [live_facts]))
 
 
 def _steps(
@@ -184,7 +187,7 @@ def _steps(
                 STEPS[step.name](step)
             finally:
                 records[number] = step.record(NOT_JUDGED)
-            for line in (line for fact, found in step.facts.items() for line in lines(found, fact)):
+            for line in (line for fact, value in step.facts.items() for line in lines(value, fact)):
                 output.say(f"  {line}")
     finally:
         output.write(records, last=True)

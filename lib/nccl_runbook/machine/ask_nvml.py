@@ -114,9 +114,9 @@ def users(within_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
 
 def links(within_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:
     """What bounds each GPU's bandwidth, by nvml_index; a Gap where NVML cannot be asked."""
-    seen = view(within_s)
+    nvml = view(within_s)
     return (
-        seen if isinstance(seen, Gap) else [gpu if isinstance(gpu, Gap) else _links(gpu) for gpu in seen.gpus]
+        nvml if isinstance(nvml, Gap) else [gpu if isinstance(gpu, Gap) else _links(gpu) for gpu in nvml.gpus]
     )
 
 

@@ -40,13 +40,13 @@ def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
     no GPU test runs anyway)."""
     if allow_busy or isinstance(users, Gap):
         return None
-    seen = [u for u in users.gpus if isinstance(u, GpuUse)]
-    held = [(u, o) for u in seen if not isinstance(u.owners, Gap) for o in u.owners if _counts(o)]
+    uses = [u for u in users.gpus if isinstance(u, GpuUse)]
+    held = [(u, o) for u in uses if not isinstance(u.owners, Gap) for o in u.owners if _counts(o)]
     words = [
         *_merged(held),
         *(
             f"unknown owner, {text} on GPU {u.nvml_index}"
-            for u in seen
+            for u in uses
             if not any(h is u for h, _ in held)
             for text in [_unlisted(u, users.is_wsl)]
             if text

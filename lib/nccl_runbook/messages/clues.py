@@ -166,7 +166,7 @@ def catalogue() -> dict[str, Any]:
     with contextlib.suppress(ValueError):  # a file that somebody cut off
         return json.loads(cache.read(name) or b"")
     symptoms = table("messages/catalogue/fits")["fit"]
-    said = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in symptoms}}
+    patterns = {**_lines(words=True), **{row["id"]: "(?i)" + _spelt(row["words"]) for row in symptoms}}
     around = {
         i: _spelt(e) for row in _rows() for key in ("also", "not") for i, e in _beside(row, key).items()
     }
@@ -182,10 +182,10 @@ def catalogue() -> dict[str, Any]:
         r"(?:\W{{1,4}}| set (?:by environment )?to ){2}\b(?!\) if you)".format(*pair.partition("="))
         for pair in sorted(advised)
     }
-    asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": said, "beside": around}
+    asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": patterns, "beside": around}
     needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
     meanings = {row["id"]: row["says"] for row in symptoms if "says" in row}
-    found = {
+    rows = {
         **asked,
         "fits": {row["id"]: row["causes"] for row in symptoms},
         "meanings": meanings,
@@ -207,8 +207,8 @@ def catalogue() -> dict[str, Any]:
             for e, branches in needs.items()
         },
     }
-    cache.write(name, json.dumps(found))
-    return found
+    cache.write(name, json.dumps(rows))
+    return rows
 
 
 @functools.cache

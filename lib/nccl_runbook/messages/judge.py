@@ -15,11 +15,11 @@ def current(logs: Logs) -> Logs:
     they quote are read again."""
     if logs.catalogue == version():
         return logs
-    quoted = [(line, seen) for seen in logs.seen.values() for line in seen.lines]
+    quoted = [(line, occurrence) for occurrence in logs.seen.values() for line in occurrence.lines]
     quoted += [(t.first, Seen([t.first], t.times)) for t in logs.unknown]
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
     matched = {
-        name: [(line, seen) for line, seen in quoted if compiled(e).search(plain(line.text))]
+        name: [(line, occurrence) for line, occurrence in quoted if compiled(e).search(plain(line.text))]
         for name, e in asked.items()
     }
     return dataclasses.replace(

@@ -194,8 +194,8 @@ class Kinds:
     def _asked(self, raws: dict[int, bytes]) -> dict[int, Asked]:
         """Of each line that may match any expression its texts, each with those."""
         self.ours = self.ours or bool(_OURS.search(b"\n".join(raws.values()).lower()))
-        found, at = matcher().may_match(visible([*raws.values()])), [*raws]
-        texts = {at[number]: (pieces(raws[at[number]]), may) for number, may in found.items()}
+        candidates, at = matcher().may_match(visible([*raws.values()])), [*raws]
+        texts = {at[number]: (pieces(raws[at[number]]), may) for number, may in candidates.items()}
         several = iter(_may_match([text for of, _ in texts.values() if len(of) > 1 for text in of]))
         return {
             index: [(text, next(several) if len(of) > 1 else may) for text in of]
@@ -238,5 +238,5 @@ class Kinds:
 
 
 def _may_match(texts: list[str]) -> list[Collection[str]]:
-    found = matcher().may_match([text.encode() for text in texts])
-    return [found.get(index, ()) for index in range(len(texts))]
+    candidates = matcher().may_match([text.encode() for text in texts])
+    return [candidates.get(index, ()) for index in range(len(texts))]

@@ -60,8 +60,8 @@ _DENIED = re.compile(
 def shows(message: re.Pattern[str], text: str) -> bool:
     """Whether the text holds the message and does not say that it was not seen."""
     bare = plain(text)
-    found = message.search(bare)
-    return bool(found) and not _DENIED.search(bare, 0, found.start())
+    match = message.search(bare)
+    return bool(match) and not _DENIED.search(bare, 0, match.start())
 
 
 def plain(text: str) -> str:

@@ -59,26 +59,26 @@ def holds(low: bytes, needs: Needs) -> bool:
 
 def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
     """What a match holds, in its order. ``elements``: as `re` has parsed them."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for kind, value in elements:
         if kind in (op.LITERAL, op.IN):
             letters = {
                 chr(code).lower() if one is op.LITERAL and 32 <= code < 127 else None
                 for one, code in (value if kind is op.IN else [(kind, value)])
             }
-            found.append(letters.pop() if len(letters) == 1 else None)
+            parts.append(letters.pop() if len(letters) == 1 else None)
         elif kind is op.BRANCH:
-            found.append([_parts(one) for one in value[1]])
+            parts.append([_parts(one) for one in value[1]])
         elif kind in (op.SUBPATTERN, op.ATOMIC_GROUP):
-            found += _parts(value[-1] if kind is op.SUBPATTERN else value)
+            parts += _parts(value[-1] if kind is op.SUBPATTERN else value)
         elif kind is op.ASSERT:  # what is ahead begins here, and what is behind ends here
             ahead, inside = value[0] > 0, _parts(value[1])
-            found += [*inside, None] if ahead else [None, *inside]
+            parts += [*inside, None] if ahead else [None, *inside]
         elif kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
-            found += [*(_parts(value[2]) if value[0] else ()), None]
+            parts += [*(_parts(value[2]) if value[0] else ()), None]
         elif kind not in (op.AT, op.ASSERT_NOT):
-            found.append(None)
-    return found
+            parts.append(None)
+    return parts
 
 
 def _spread(parts: list[Part]) -> list[list[Part]]:
@@ -153,15 +153,19 @@ class Matcher:
         """
         rows = [folded(line) for line in lines]
         ends = list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
-        found: dict[int, set[int]] = {at: {*self._always} for at in range(len(rows) if self._always else 0)}
+        candidates: dict[int, set[int]] = {
+            at: {*self._always} for at in range(len(rows) if self._always else 0)
+        }
         hits = {
             (literal, bisect.bisect_right(ends, start) - 1) for literal, start in self._hits(b"\n".join(rows))
         }
         for literal, at in hits:
             for number, others in self._branches[literal]:
                 if holds(rows[at], others):
-                    found.setdefault(at, set()).add(number)
-        return {at: tuple(self._ids[number] for number in sorted(found[at])) for at in sorted(found)}
+                    candidates.setdefault(at, set()).add(number)
+        return {
+            at: tuple(self._ids[number] for number in sorted(candidates[at])) for at in sorted(candidates)
+        }
 
     def pattern(self, id: str) -> re.Pattern[str]:
         """The compiled expression. Each is compiled when it is first needed. KeyError for an unknown id."""

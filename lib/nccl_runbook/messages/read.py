@@ -65,14 +65,18 @@ def collect(
     """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those
     of the last attempt. Never raises for what is in them: a file that cannot be read says so in ``files``."""
     reader = _Reader(newest)
-    told = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
-    pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in told).encode("utf-8", "replace")
+    context_lines = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
+    pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in context_lines).encode(
+        "utf-8", "replace"
+    )
     texts = itertools.chain(
         [Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [],
         sources(paths, stdin, limit),
     )
     return Redactor(os.environ).json(
-        reader.facts(read_each((s for s in texts if s.name not in skip), reader.read), "\n".join(told))
+        reader.facts(
+            read_each((s for s in texts if s.name not in skip), reader.read), "\n".join(context_lines)
+        )
     )
 
 
@@ -140,8 +144,8 @@ class _Reader:
             )
         about = read_ranks.EXPRESSIONS if whole else kind.about_rank
         if kind.about_rank:
-            found = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}
-            self._table.take(line, whole or who.text, who.pid, self._order, found)
+            matches = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}
+            self._table.take(line, whole or who.text, who.pid, self._order, matches)
 
     def _line(self, name: str, number: int, who: Said, own_rank: int | None) -> LogLine:
         rank = own_rank if who.rank is None else who.rank
@@ -153,11 +157,11 @@ class _Reader:
     ) -> None:
         if not any(shows(pattern, text) for text in texts):
             return  # another line of this kind, with other numbers
-        found = self._found[message]
-        found.times += times
-        found.last[line.file, line.rank] = self._order
-        if len(found.lines) < MAX_LINES and self._is_new(line, found.lines):
-            found.lines.append(line)
+        kept = self._found[message]
+        kept.times += times
+        kept.last[line.file, line.rank] = self._order
+        if len(kept.lines) < MAX_LINES and self._is_new(line, kept.lines):
+            kept.lines.append(line)
 
     def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
         """Another rank, or, if the rank is unknown, no more than a few lines of one host."""
@@ -196,12 +200,12 @@ class _Reader:
             context,
             {i: clues.catalogue()["beside"][i] for c in fired for i in (*c.also, *c.without)},
         )
-        seen = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
+        by_message = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
         foreign = (
             bool(self._kinds.first or context)
             and not (self._kinds.ours or self._kinds.is_training())
-            and not seen.keys() - clues.catalogue()["fits"].keys()
+            and not by_message.keys() - clues.catalogue()["fits"].keys()
         )
         begun = (
             name
@@ -216,7 +220,7 @@ class _Reader:
         return Logs(
             files,
             "\n".join([context, *self._words]),
-            seen,
+            by_message,
             table.rows(),
             next(begun, "").removeprefix("launcher-"),
             self._strange(),
@@ -272,9 +276,9 @@ class _Reader:
             return LogLine(CONTEXT, 1, clipped(text, 1000))
         return kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0]))
 
-    def _resumed(self, found: _Found) -> bool:
+    def _resumed(self, kept: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""
-        return bool(found.last) and all(self._table.went_on(*who, order) for who, order in found.last.items())
+        return bool(kept.last) and all(self._table.went_on(*who, order) for who, order in kept.last.items())
 
     def _strange(self) -> list[Template]:
         odd = (k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank)

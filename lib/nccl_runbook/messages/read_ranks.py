@@ -119,10 +119,10 @@ class Ranks:
                 row[name].append(value)
         return row
 
-    def take(self, line: LogLine, text: str, pid: str, order: int, found: Found) -> None:
+    def take(self, line: LogLine, text: str, pid: str, order: int, matches: Found) -> None:
         """What this line shows, if those expressions match it."""
         self.clocks.take(line, text)
-        call, comm = found.get("rank-call"), found.get("rank-communicator")
+        call, comm = matches.get("rank-call"), matches.get("rank-communicator")
         if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = filter(None, call.groups())
             self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault(
@@ -135,44 +135,46 @@ class Ranks:
         if comm and line.rank is None and int(comm.group(2)) > 1:
             line = LogLine(line.file, line.line, line.text, int(comm.group(1)), line.host, line.time)
         row = self._row(line)
-        told = {name: found.get(f"rank-{name}") for name in ("nccl", "torch", "network")}
-        took = {name: next(filter(None, match.groups())) for name, match in told.items() if match}
+        numbers = {name: matches.get(f"rank-{name}") for name in ("nccl", "torch", "network")}
+        took = {name: next(filter(None, match.groups())) for name, match in numbers.items() if match}
         if "nccl" in took and len(self._versions[took["nccl"]]) < 8:
             self._versions[took["nccl"]].add(f"rank {line.rank}" if row else line.host or line.file)
         if (
-            not comm or len(found) > 1
+            not comm or len(matches) > 1
         ):  # a job that opens communicators again and again prints nothing as often
-            self._life(line, row, text, order, found)
+            self._life(line, row, text, order, matches)
         if row is None:
             return
         if comm:
             self._communicator(line.rank or 0, row, comm)
-        self._sequence(row, line, text, found)
+        self._sequence(row, line, text, matches)
         row |= took
-        if "rank-via" in found:
-            row["transports"][found["rank-via"].group(1)] += 1
+        if "rank-via" in matches:
+            row["transports"][matches["rank-via"].group(1)] += 1
 
-    def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, found: Found) -> None:
-        watched, ended = "rank-watched" in found, "rank-ended" in found
-        self._over = line.file if "rank-over" in found else self._over
-        if "rank-success" in found:
+    def _life(self, line: LogLine, row: dict[str, Any] | None, text: str, order: int, matches: Found) -> None:
+        watched, ended = "rank-watched" in matches, "rank-ended" in matches
+        self._over = line.file if "rank-over" in matches else self._over
+        if "rank-success" in matches:
             self._ended_well(line)
         if line.file in self._well and (
-            "rank-progress" not in found
+            "rank-progress" not in matches
             or '"tracked_stats"' in text
             or self._well[line.file] not in (None, line.rank)
         ):
             # teardown, MLPerf's statistics of the last step, or steps of other ranks
             # that the launcher held back
             return
-        error = not watched and "rank-error" in found and "NCCL INFO" not in text
+        error = not watched and "rank-error" in matches and "NCCL INFO" not in text
         if error or watched:
             self._broke[line.rank] = order
             self.failed = self.failed or line
-            self.timeout = self.timeout or (line if "rank-work" in found or "checkTimeout" in text else None)
+            self.timeout = self.timeout or (
+                line if "rank-work" in matches or "checkTimeout" in text else None
+            )
         if error and not ECHO.search(text):
             self.raised = self.raised or line
-        elif "rank-progress" in found:
+        elif "rank-progress" in matches:
             self._went(line, order)
             row = self._again(line) if self._over == line.file else row
             if row is not None:
@@ -220,8 +222,8 @@ class Ranks:
         if ident:
             self._comms[rank].add(ident)
 
-    def _sequence(self, row: dict[str, Any], line: LogLine, text: str, found: Found) -> None:
-        status, work = found.get("rank-status"), found.get("rank-work")
+    def _sequence(self, row: dict[str, Any], line: LogLine, text: str, matches: Found) -> None:
+        status, work = matches.get("rank-status"), matches.get("rank-work")
         group = _GROUP.search(text) if status or work else None
         name = (group.group(3) or group.group(2) or group.group(1)) if group else ""
         if status:
@@ -273,8 +275,8 @@ class Ranks:
 
     def apart(self) -> list[LogLine]:
         """The first calls of one number, in groups of one size, that differ between processes."""
-        for told in self._calls.values():
-            one, *others = told.values()
+        for of_group in self._calls.values():
+            one, *others = of_group.values()
             # who only lacks calls of another is in fewer groups, or not as far
             other = next(
                 (calls for calls in others if calls.keys() - one.keys() and one.keys() - calls.keys()), None

@@ -23,7 +23,7 @@ SHARED = Remedy(
 )
 
 
-def judge(
+def judge_worlds(
     ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap, search: Search | Gap = NOT_RUN
 ) -> list[Finding]:
     """Findings of step 03."""

@@ -15,7 +15,7 @@ from nccl_runbook.worlds.judge_culprits import narrowed
 _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
 
 
-def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
+def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
     """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` say between
     which GPUs."""
     if isinstance(arms, Gap):
@@ -31,8 +31,8 @@ def judge(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
     )
     decision = decide(in_words(arms, fault is not None and fault.cause is not None))
     if fault is not None:
-        found = dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision))
-        return [narrowed(found, pairs)]
+        finding = dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision))
+        return [narrowed(finding, pairs)]
     if decision.kind != "inconclusive":  # nothing is broken as it stands
         return [
             _loss(arms),

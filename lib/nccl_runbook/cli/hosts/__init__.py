@@ -128,7 +128,7 @@ def _asked(
     with ask.Agents(names, carrier, began + budget_s) as agents:
         mark("agents", f"{len(agents.here)} of {len(names)} hosts answer")
         gathered = paths.paths(agents, port)
-        failed = [f for f in judge_paths.judge(gathered) if f.severity.value == "broken"]
+        failed = [f for f in judge_paths.judge_paths(gathered) if f.severity.value == "broken"]
         mark("paths", failed[0].title if failed else "TCP paths were tried")
         facts = redactor.json(ask.facts(agents, environment.request(whole=True, torch=True), _environment))
         seen = Hosts(facts, paths=gathered, marks=marks)
@@ -176,7 +176,7 @@ def _judged(record: Record) -> tuple[str, str]:
         machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "no gpus in the record")))
     except RecordError as error:
         return "unknown", str(error)
-    status, reason = step_status(gpus_rules.judge(machine))
+    status, reason = step_status(gpus_rules.judge_gpus(machine))
     return status.value, reason
 
 
@@ -214,8 +214,8 @@ def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
 def judge(seen: Hosts, found: list[Difference]) -> list[Finding]:
     """Findings of facts, of paths and of worlds."""
     return [
-        *rules.judge(seen, found),
-        *judge_network.judge(seen.answered),
-        *judge_paths.judge(seen.paths),
-        *judge_worlds.judge(seen.worlds),
+        *rules.judge_hosts(seen, found),
+        *judge_network.judge_network(seen.answered),
+        *judge_paths.judge_paths(seen.paths),
+        *judge_worlds.judge_host_worlds(seen.worlds),
     ]

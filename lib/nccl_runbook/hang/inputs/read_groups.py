@@ -106,7 +106,7 @@ def _differences(columns: dict[int, Column], readings: dict[int, Reading]) -> li
         return []
     calls = {h: text for r in columns for h, text in readings[r].calls.items()}
     longest = columns[max(columns, key=lambda r: (len(columns[r].calls), -r))]
-    found = []
+    differences = []
     for seq in sorted({seq for column in columns.values() for seq in _unlike(longest, column)})[
         :MOST_DIFFERENCES
     ]:
@@ -131,7 +131,7 @@ def _differences(columns: dict[int, Column], readings: dict[int, Reading]) -> li
             )
             # one witness may be a culprit, too
             before = {call: there[call] if there[call] > 1 else 0 for call in by_call}
-        found.append(
+        differences.append(
             Difference(
                 seq,
                 {calls[h]: sorted(ranks) for h, ranks in by_call.items()},
@@ -139,7 +139,7 @@ def _differences(columns: dict[int, Column], readings: dict[int, Reading]) -> li
                 {calls[h]: calls[after] for h in by_call if (after := _next(longest, h)) is not None},
             )
         )
-    return found
+    return differences
 
 
 def _unlike(left: Column, right: Column) -> list[int]:
@@ -181,13 +181,13 @@ def counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count]
     """What each rank said last about its number of minibatches."""
     last: dict[int, Count] = {}
     for source in (s for s in sources(paths, limit=limit) if s.name in names):
-        found = (
+        matches = (
             (number, match)
             for rows in source.rows(ends=SHORT_ENDS)
             for number, raw in enumerate(rows, source.lines + 1)
             if (match := _MINIBATCHES.search(raw.decode("utf-8", "replace")))
         )
-        for number, match in found:
+        for number, match in matches:
             who = said(match.string)
             rank = rank_of_name(source.name) if who.rank is None else who.rank
             if rank is not None:

@@ -63,12 +63,12 @@ class Look:
         with ThreadPoolExecutor(8) as pool:
             host = pool.submit(self._ask_host)
             self._sample(True)
-            told = list(pool.map(lambda r: proc_ask_proc.unless_gone(None, self._rank, r), self.ranks))
+            looks = list(pool.map(lambda r: proc_ask_proc.unless_gone(None, self._rank, r), self.ranks))
             time.sleep(max(0.0, SETTLE_S - (time.monotonic() - self.began)))
             self._sample(False)
             first_s = round(time.monotonic() - self.began, 2)
             host.result()
-        return self._told([r for r in told if r], first_s=first_s)
+        return self._told([r for r in looks if r], first_s=first_s)
 
     def after(self, gap_s: float) -> Live:
         """The same, ``gap_s`` seconds later."""
@@ -107,8 +107,8 @@ class Look:
         return Sample(round(time.monotonic() - self.began, 2), threads, stacks)
 
     def _note_main_thread(self, pid: int) -> None:
-        seen = proc_ask_proc.unless_gone([], proc_ask_threads.threads, pid, 1)
-        key = f"{seen[0].state} {seen[0].waits}".strip() if seen else "gone"
+        main_threads = proc_ask_proc.unless_gone([], proc_ask_threads.threads, pid, 1)
+        key = f"{main_threads[0].state} {main_threads[0].waits}".strip() if main_threads else "gone"
         self.main_thread[pid][key] = self.main_thread[pid].get(key, 0) + 1
 
     def _rank(self, process: proc.Process) -> LiveRank:
@@ -188,8 +188,8 @@ class Look:
 def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
     """The ranks on this host, ordered; with ``pids`` (ranks, their helpers or their launcher) only those
     of the same jobs, and a process that is no rank as far as we can see by itself."""
-    found = proc.processes(pids)
-    ranks, helpers = proc.ranks_among(found)
+    by_pid = proc.processes(pids)
+    ranks, helpers = proc.ranks_among(by_pid)
     if pids:
         jobs = {
             r.job
@@ -199,7 +199,7 @@ def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
         own = {r.pid for r in ranks}
         alone = [
             p
-            for pid, p in found.items()
+            for pid, p in by_pid.items()
             if pid in pids
             and pid not in own
             and not any(pid in proc_ask_proc.ancestors(r) for r in own)
@@ -222,9 +222,12 @@ def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
     )
     return [
         LiveGpu(
-            index, [s["utilisation_percent"] for s in seen], [s["power_w"] for s in seen], seen[-1]["pids"]
+            index,
+            [s["utilisation_percent"] for s in readings],
+            [s["power_w"] for s in readings],
+            readings[-1]["pids"],
         )
-        for index, seen in sorted(rows.items())
+        for index, readings in sorted(rows.items())
     ]
 
 

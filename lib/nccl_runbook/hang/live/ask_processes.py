@@ -195,7 +195,7 @@ def _job(process: Process, launcher: int) -> str:
     return f"{variables['MASTER_ADDR']}:{variables['MASTER_PORT']}"
 
 
-def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
+def ranks_among(by_pid: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
     """The processes that are ranks, and the helpers of each: torch processes that
     a rank started (data loaders).
 
@@ -203,16 +203,16 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
     only if it has TCP sockets of its own (torch.multiprocessing.spawn sets the environment in the child,
     where /proc does not show it).
     """
-    above = {pid: [a for a in ancestors(pid) if a in found] for pid in found}
-    named = {pid: p for pid, p in found.items() if p.rank is not None}
+    above = {pid: [a for a in ancestors(pid) if a in by_pid] for pid in by_pid}
+    named = {pid: p for pid, p in by_pid.items() if p.rank is not None}
     with_torch = {(p.job, p.rank) for p in named.values() if p.has_torch}
     ranks, helpers = {}, {}
-    for pid, p in sorted(found.items(), key=lambda item: len(above[item[0]])):
+    for pid, p in sorted(by_pid.items(), key=lambda item: len(above[item[0]])):
         owner = next(
             (
                 a
                 for a in above[pid]
-                if a in ranks and (p.rank is None or (found[a].job, found[a].rank) == (p.job, p.rank))
+                if a in ranks and (p.rank is None or (by_pid[a].job, by_pid[a].rank) == (p.job, p.rank))
             ),
             None,
         )
@@ -222,7 +222,7 @@ def ranks_among(found: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Lis
             ranks[pid] = p
         elif owner is not None:
             helpers.setdefault(owner, []).append(pid)
-    launchers = {a for pid in ranks for a in above[pid] if found[a].rank is None}
+    launchers = {a for pid in ranks for a in above[pid] if by_pid[a].rank is None}
     return list(_left_apart([p for pid, p in ranks.items() if pid not in launchers])), helpers
 
 

@@ -41,24 +41,24 @@ _MISSING = re.compile(r"^  (?:The missing ranks?:|Rank) ([\d,]{1,20000})\b", re.
 def all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end: bytes = b"") -> bytes:
     """What is sent until the end, or until ``end``. Raises socket.timeout, also for one who sends
     now and then and never ends."""
-    told = bytearray()
-    while len(told) < most_bytes and not (end and told.endswith(end)):
+    answer = bytearray()
+    while len(answer) < most_bytes and not (end and answer.endswith(end)):
         link.settimeout(max(0.001, until - time.monotonic()))
-        block = link.recv(min(1 << 16, most_bytes - len(told)))
+        block = link.recv(min(1 << 16, most_bytes - len(answer)))
         if not block:
             break
-        told += block
-    return bytes(told)
+        answer += block
+    return bytes(answer)
 
 
 def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
     """What NCCL's RAS thread says of every communicator of the job. Asked on this host only."""
     until = time.monotonic() + RAS_DEADLINE_S  # for all of them together
     for address in dict.fromkeys([*addresses, RAS_ADDRESS]):
-        told = _ras_at(*address.rpartition(":")[::2], until)
-        if not isinstance(told, Gap):
+        answer = _ras_at(*address.rpartition(":")[::2], until)
+        if not isinstance(answer, Gap):
             break
-    return told
+    return answer
 
 
 def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], Gap]:
@@ -114,8 +114,8 @@ def _of_json(source: str, text: str) -> Iterator[RasAnswer]:
     text = re.sub(r'("nvml_dev": *-?\d+)(\s*"status")', r"\1,\2", text).strip()
     at = 0
     while at < len(text):
-        told, at = json.JSONDecoder().raw_decode(text, text.index("{", at))
-        found = [
+        document, at = json.JSONDecoder().raw_decode(text, text.index("{", at))
+        documents = [
             RasCommunicator(
                 str(c["hash"])[:40],
                 int(c["size"]),
@@ -125,9 +125,11 @@ def _of_json(source: str, text: str) -> Iterator[RasAnswer]:
                 ],
                 [],
             )
-            for c in told["communicators"][:MOST_COMMUNICATORS]
+            for c in document["communicators"][:MOST_COMMUNICATORS]
         ]
-        yield RasAnswer(source, len({(r.host, r.pid, r.nvml_index) for c in found for r in c.ranks}), found)
+        yield RasAnswer(
+            source, len({(r.host, r.pid, r.nvml_index) for c in documents for r in c.ranks}), documents
+        )
 
 
 def _rank(row: Dict[str, Any], missing: str) -> RasRank:
@@ -173,8 +175,8 @@ def _of_text(source: str, gpus: int, text: str) -> RasAnswer:
         source,
         gpus or (size if comms == 1 else 0),
         [
-            RasCommunicator(own, groups[number][0], list(_ranks(groups[number][0], told, lost)), [])
-            for (own, number), told in topics.items()
+            RasCommunicator(own, groups[number][0], list(_ranks(groups[number][0], words, lost)), [])
+            for (own, number), words in topics.items()
         ][:MOST_COMMUNICATORS],
     )
 
@@ -214,8 +216,8 @@ def _counts(body: str, ranks: Set[int]) -> Tuple[Dict[int, int], List[Tuple[int,
     only group without names."""
     named: Dict[int, int] = {}
     shares, count = [], 0
-    for number, rank, told, operations in _LAUNCHED.findall(body):
-        count = int(operations or 0) if told else count
+    for number, rank, launched, operations in _LAUNCHED.findall(body):
+        count = int(operations or 0) if launched else count
         named.update({int(rank): count} if rank else {})
         shares += [] if rank else [(int(number), count)]
     unnamed = [

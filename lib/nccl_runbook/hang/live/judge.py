@@ -27,24 +27,24 @@ from nccl_runbook.hang.live.judge_ranks import is_still, moved_last, view
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, accuse, is_are, names, stack_line
 
 
-def judge(looks: Sequence[Live]) -> List[Picture]:
+def judge_looks(looks: Sequence[Live]) -> List[Picture]:
     """One picture a job, worst first, over the hosts that were looked at; none where no rank was found.
     Of several looks at a host the newest counts: an older one shows where its ranks were then."""
     looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.taken, one.host))
     newest = {(look.host, look.boot_id, _launch(rank)): look for look in looks for rank in look.ranks}
     emptied = {(look.host, look.boot_id): look.taken for look in looks if not look.ranks}
-    seen = [
+    evidence = [
         (rank, look)
         for look in looks
         for rank in look.ranks
         if newest[look.host, look.boot_id, _launch(rank)] is look
         and look.taken >= emptied.get((look.host, look.boot_id), "")
     ]
-    bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in seen})
+    bare = sorted({look.host for look in looks if not look.ranks} - {look.host for _, look in evidence})
     pictures = sorted(
         (
             _picture(members, bare)
-            for members in grouped((rank.job, (rank, look)) for rank, look in seen).values()
+            for members in grouped((rank.job, (rank, look)) for rank, look in evidence).values()
         ),
         key=lambda picture: ("broken", "degraded", "unknown", "healthy").index(verdict([picture])),
     )
@@ -112,22 +112,22 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         _together,
         *((_slow, slow_by_gpus, _moving) if all(v.does in ("moving", "busy") for v in views) else ()),
     )
-    found = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(
+    picture = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(
         base, **_undecided(base)
     )
     return dataclasses.replace(
-        found, sentence=_attempt(members) + found.sentence, decides=_where(found, now, bare)
+        picture, sentence=_attempt(members) + picture.sentence, decides=_where(picture, now, bare)
     )
 
 
-def _where(found: Picture, members: Members, bare: Sequence[str]) -> str:
+def _where(picture: Picture, members: Members, bare: Sequence[str]) -> str:
     """The line to paste, with its host; what is not certain is settled by the
     hosts that were not looked at."""
-    if found.status != "established" and found.kind != "healthy" and unseen(members, bare):
+    if picture.status != "established" and picture.kind != "healthy" and unseen(members, bare):
         return LOOK_THERE
-    more = len({v.host for v in found.ranks}) > 1 and found.decides and "#" not in found.decides
-    line = found.decides + (
-        f"   # on {(found.culprits or found.victims or found.ranks)[0].host}" if more else ""
+    more = len({v.host for v in picture.ranks}) > 1 and picture.decides and "#" not in picture.decides
+    line = picture.decides + (
+        f"   # on {(picture.culprits or picture.victims or picture.ranks)[0].host}" if more else ""
     )
     return "".join(filter(str.isprintable, line))  # one line, whatever a record calls its host
 

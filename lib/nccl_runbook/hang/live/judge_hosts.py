@@ -30,15 +30,15 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
     """Ranks without a process on a host that should have them, and that host: all where the ranks meet
     on loopback, else by LOCAL_WORLD_SIZE, as torchrun numbers them; the last of them are those of hosts that
     have none at all (``bare``)."""
-    seen, sizes = {r.rank for r, _ in members}, {r.world_size for r, _ in members}
-    if None in seen or len(sizes) != 1 or None in sizes:
+    present, sizes = {r.rank for r, _ in members}, {r.world_size for r, _ in members}
+    if None in present or len(sizes) != 1 or None in sizes:
         return {}
     size, hosts = min(sizes), grouped((look.host, r) for r, look in members)
     if len(hosts) == 1 and all(
         " in net:" in r.job and (r.local_world_size or size) >= size for r, _ in members
     ):
         return dict.fromkeys(
-            itertools.islice((n for n in range(size) if n not in seen), 4096), next(iter(hosts))
+            itertools.islice((n for n in range(size) if n not in present), 4096), next(iter(hosts))
         )
     blocks = {
         host: {
@@ -50,20 +50,20 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
     }
     expected = {
         first + n: host
-        for host, found in blocks.items()
-        if len(found) == 1
-        for first, width in found
+        for host, block in blocks.items()
+        if len(block) == 1
+        for first, width in block
         for n in range(width)
         if 0 <= first + n < size
     }
-    widest = max((width for found in blocks.values() for _, width in found), default=0)
+    widest = max((width for block in blocks.values() for _, width in block), default=0)
     if (
         bare
         and not _spoken_to(members, _ELSEWHERE)
-        and len(seen | set(expected)) < size <= len(seen | set(expected)) + widest * len(bare)
+        and len(present | set(expected)) < size <= len(present | set(expected)) + widest * len(bare)
     ):
         expected = {**dict.fromkeys(range(min(size, 4096)), ", ".join(bare[:8])), **expected}
-    return {n: host for n, host in sorted(expected.items()) if n not in seen}
+    return {n: host for n, host in sorted(expected.items()) if n not in present}
 
 
 def unseen(members: Members, bare: Sequence[str] = ()) -> str:

@@ -79,7 +79,7 @@ def _lost(answers: list[RasAnswer]) -> dict[tuple[object, ...], tuple[str, str, 
 
 def _suspects(answers: list[RasAnswer]) -> dict[tuple[object, ...], tuple[str, str, bool]]:
     """Who waits in one communicator may be late in another one, so a suspect is apart in all of them."""
-    seen = grouped((c.id, c) for answer in answers for c in answer.communicators)
+    answers_of = grouped((c.id, c) for answer in answers for c in answer.communicators)
     suspects = []
     for c in answers[-1].communicators if answers and not _moved(answers) else []:
         rows = grouped(
@@ -95,13 +95,17 @@ def _suspects(answers: list[RasAnswer]) -> dict[tuple[object, ...], tuple[str, s
                     who: (
                         "mismatch" if len({row.is_behind(rank) for row, rank in pairs}) > 1 else "skipped",
                         ", ".join(row.words(rank) for row, rank in pairs),
-                        len(seen[c.id]) < 2,
+                        len(answers_of[c.id]) < 2,
                     )
                     for who, pairs in rows.items()
                 }
             )
     return (
-        {who: told for who, told in suspects[0].items() if all(who in others for others in suspects)}
+        {
+            who: suspicion
+            for who, suspicion in suspects[0].items()
+            if all(who in others for others in suspects)
+        }
         if suspects
         else {}
     )

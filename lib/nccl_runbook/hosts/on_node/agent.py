@@ -182,32 +182,32 @@ class Agent:
         threading.Thread(target=self.wait, args=(request, child), daemon=True).start()
 
     def wait(self, request, child):
-        said, late = (b"", b""), False
+        printed, late = (b"", b""), False
         try:
-            said = child.communicate(request["source"].encode(), request["deadline_s"])
+            printed = child.communicate(request["source"].encode(), request["deadline_s"])
         except subprocess.TimeoutExpired:
             late = True
             child.kill()
-        output, errors = (part.decode("utf-8", "replace") for part in said)
+        output, errors = (part.decode("utf-8", "replace") for part in printed)
         self.send(id=request["id"], output=output, errors=errors[-4000:], code=child.poll(), late=late)
 
     def listen(self, ports, token):
         """Each port that was asked for -> the port that listens, or the errno's text (somebody else has
         it)."""
-        found = {}
+        opened = {}
         for port in ports:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind(("", port))
             except OSError as error:
-                found[str(port)] = error.strerror
+                opened[str(port)] = error.strerror
                 continue
             listener.listen(1024)
             self.listeners[listener.fileno()] = listener
-            found[str(port)] = listener.getsockname()[1]
+            opened[str(port)] = listener.getsockname()[1]
             threading.Thread(target=serve, args=(listener, token, self.accepted), daemon=True).start()
-        return found
+        return opened
 
     def connect(self, request):
         path = Path(request["name"], request["port"], request["token"], request["wait_s"])

@@ -75,14 +75,14 @@ def routes():
 
 def names(asked):
     """Each name -> its IPv4 addresses, or why not; a resolver that hangs costs RESOLVE_S for all."""
-    found = {n: {"reason": "timed-out", "detail": "no answer within %.0f s" % RESOLVE_S} for n in asked}
+    addresses = {n: {"reason": "timed-out", "detail": "no answer within %.0f s" % RESOLVE_S} for n in asked}
 
     def ask(name):
         try:
             rows = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
-            found[name] = sorted({row[4][0] for row in rows})
+            addresses[name] = sorted({row[4][0] for row in rows})
         except OSError as error:
-            found[name] = {"reason": "failed", "detail": error.strerror or str(error)}
+            addresses[name] = {"reason": "failed", "detail": error.strerror or str(error)}
 
     threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in asked]
     for thread in threads:
@@ -90,7 +90,7 @@ def names(asked):
     until = time.monotonic() + RESOLVE_S
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    return found
+    return addresses
 
 
 def hcas():

@@ -64,7 +64,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
         }.values()
     )
     in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
-    how, seen, cause = (
+    how, evidence, cause = (
         "ended, or never started",
         [],
         "rendezvous-misconfigured" if in_init else "peer-crashed",
@@ -75,7 +75,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
             if ended[0].code < 0
             else f"its process exited with {ended[0].code}"
         )
-        seen, cause = (
+        evidence, cause = (
             [Evidence(f"pid {ended[0].pid}, of the same launcher: {how}", f"/proc/{ended[0].pid}/stat")],
             "peer-crashed",
         )
@@ -96,7 +96,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
         f"{is_are(views)} not there: {how}{home}{''.join(twice)}",
         cause,
         "likely",
-        seen,
+        evidence,
         "dmesg -T | grep -i -E 'oom|killed process'",
     )
 
@@ -117,18 +117,18 @@ def behind(base: Picture, members: Members) -> Optional[Picture]:
         ]
         if not views:
             continue
-        seen = [Evidence(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
+        evidence = [Evidence(f"rank {rank} {words}", f"NCCL RAS, {c.id}") for (rank, _), words in odd.items()]
         if all(row.is_behind(r) for row in differing for r in row.ranks):
-            return never_came(base, views, "established", seen)
+            return never_came(base, views, "established", evidence)
         return accuse(
             base,
             "skipped",
             views,
-            f"{seen[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the others "
+            f"{evidence[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the others "
             "did not make",
             "collective-on-some-ranks-only",
             "likely",
-            seen,
+            evidence,
         )
     return None
 
@@ -166,7 +166,7 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     return never_came(base, fresh or late, "likely" if sure and fresh else "possible", [])
 
 
-def never_came(base: Picture, late: List[RankView], status: str, seen: List[Evidence]) -> Picture:
+def never_came(base: Picture, late: List[RankView], status: str, evidence: List[Evidence]) -> Picture:
     """``status``: of who it is. One that waits in another call has left this one out; of one in the job's
     own code nobody knows yet."""
     first = late[0]
@@ -194,5 +194,7 @@ def never_came(base: Picture, late: List[RankView], status: str, seen: List[Evid
     frames = [
         Evidence(f"{v.name} is in {v.frame or 'its own code'}", f"pid {v.pid} on {v.host}") for v in late[:8]
     ]
-    picture = accuse(base, kind, late, f"never came: {where} and {doing}", cause, status, [*seen, *frames])
+    picture = accuse(
+        base, kind, late, f"never came: {where} and {doing}", cause, status, [*evidence, *frames]
+    )
     return dataclasses.replace(picture, sentence=picture.sentence + "; not the network")

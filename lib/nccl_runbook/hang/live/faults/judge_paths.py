@@ -82,7 +82,7 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
             (),
             line,
         )
-    seen = [
+    evidence = [
         Evidence(f"{v.name} has no connection to port {port}", f"/proc/net/tcp on {v.host}") for v in late[:8]
     ]
     return accuse(
@@ -93,7 +93,7 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
         "host, or a firewall refuses it",
         "rendezvous-misconfigured",
         "likely",
-        seen,
+        evidence,
         line,
     )
 

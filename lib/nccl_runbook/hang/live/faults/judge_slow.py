@@ -45,15 +45,15 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         "all at 100 %"
     )
     still = Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")
-    seen = [Evidence(f"power: {shown}", "NVML"), *[still] * _stands_still(members)]
+    evidence = [Evidence(f"power: {shown}", "NVML"), *[still] * _stands_still(members)]
     return accuse(
         base,
         "gpu-stuck",
         odd,
         f"came, but its GPU still runs something else: it draws {shown}",
         None,
-        "likely" if len(seen) > 1 else "possible",
-        seen,
+        "likely" if len(evidence) > 1 else "possible",
+        evidence,
     )
 
 
@@ -136,15 +136,15 @@ def _slow(base: Picture, members: Members) -> Optional[Picture]:
     return _is_slow(base, waits[0][1], "likely", Evidence(shown, "main threads, ten moments a second"))
 
 
-def _is_slow(base: Picture, slowest: RankView, status: str, seen: Evidence) -> Picture:
+def _is_slow(base: Picture, slowest: RankView, status: str, evidence: Evidence) -> Picture:
     return accuse(
         base,
         "slow",
         [slowest],
-        f"is slow: {seen.text}; last seen in {slowest.frame or 'its own code'}",
+        f"is slow: {evidence.text}; last seen in {slowest.frame or 'its own code'}",
         "straggler",
         status,
-        [seen],
+        [evidence],
         f"py-spy top --pid {slowest.pid}",
     )
 
@@ -186,9 +186,9 @@ def _moving(base: Picture, members: Members) -> Picture:
                 f"it again and again in {base.ranks[0].frame}"
             ),
         )
-    said = f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
+    verdict = f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
     if busy := [v for v in base.ranks if v.does == "busy"]:
-        said = (
+        verdict = (
             f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the "
             "host, the first in "
             f"{busy[0].frame or 'its own code'}"
@@ -197,5 +197,5 @@ def _moving(base: Picture, members: Members) -> Picture:
     return dataclasses.replace(
         base,
         kind="unknown" if others else "healthy",
-        sentence=said + f"; nothing is known of {others}" * bool(others),
+        sentence=verdict + f"; nothing is known of {others}" * bool(others),
     )

@@ -9,7 +9,7 @@ from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicato
 
 
 def by_ras(
-    told: RasCommunicator,
+    communicator: RasCommunicator,
     ranks: List[RasRank],
     pid: Optional[int],
     rank: Optional[int],
@@ -17,7 +17,11 @@ def by_ras(
 ) -> List[RasRank]:
     """What RAS says of one process: one or none. It tells of all hosts, and pids repeat from host to host,
     in containers above all; a communicator of the whole job has the job's ranks."""
-    rows = [r for r in ranks if r.pid == pid and (told.size != world_size or rank is None or r.rank == rank)]
+    rows = [
+        r
+        for r in ranks
+        if r.pid == pid and (communicator.size != world_size or rank is None or r.rank == rank)
+    ]
     return rows if len(rows) == 1 else []
 
 

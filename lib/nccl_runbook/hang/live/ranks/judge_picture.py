@@ -61,7 +61,7 @@ def accuse(
     why: str,
     cause: Optional[str],
     status: str,
-    seen: Iterable[Evidence] = (),
+    observed: Iterable[Evidence] = (),
     decides: str = "",
 ) -> Picture:
     """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
@@ -87,7 +87,7 @@ def accuse(
         collective=collective,
         cause=cause,
         status=status,
-        evidence=[*seen, *own],
+        evidence=[*observed, *own],
         decides=decides or stack_line(culprits or victims),
     )
 

@@ -52,14 +52,14 @@ def ordered(picture: Picture) -> List[RankView]:
 
 def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List[str]]]:
     """Column names and one row a rank of the job; columns that are empty for all are left out."""
-    seen = {
+    shown = {
         (look.host, r.pid): (look, r) for look in sorted(looks, key=lambda one: one.taken) for r in look.ranks
     }
     head, *rows = filled(
         [
             [*row[:6], v.frame or row[6], row[7], DOES[v.does]]
             for v in ordered(picture)
-            for it in [seen.get((v.host, v.pid or 0))]
+            for it in [shown.get((v.host, v.pid or 0))]
             for row in [cells(*it) if it else [str(v.rank), v.host, *[""] * 6]]
         ]
     )
