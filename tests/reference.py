@@ -23,7 +23,7 @@ SCHEMAS = ROOT / "lib" / "nccl_runbook" / "schemas"
 WRITTEN_BY = "<!-- written by tests/reference.py -->"
 LONGEST_ERROR, LONGEST_EXAMPLE = 110, 70
 VERDICTS = {
-    "healthy": "Every requested step ran and found nothing wrong.", "broken": "Something fails, or must fail. The answer says how that is known, and how sure its cause is.",
+    "healthy": "Every requested step ran and found nothing wrong.", "broken": "Something fails, or must fail: the job never starts, hangs, or has died. The answer says how that is known, and how sure its cause is.",
     "degraded": "The job runs or may run; a warning says what to change.",
     "unknown": "Something that decides the verdict could not be seen. The answer says what, and what to do next."}
 OTHER_CODES = {"1": "The runbook itself failed. One sentence on standard error says why.", "2": "Wrong usage. One sentence says what to change.",

@@ -42,8 +42,8 @@ def test_readme_begins_with_the_command_for_a_hung_job_and_stays_short() -> None
     assert len(README.read_text().split()) <= 1500
 
 
-def test_readme_names_every_notebook_and_room():
-    text = README.read_text()
+def test_readme_names_every_notebook_and_contributing_every_room():
+    text = README.read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     rooms = [p.name for p in (ROOT / "lib/nccl_runbook").iterdir() if p.is_dir() and (p / "__init__.py").exists()]
     assert [n.stem for n in (ROOT / "notebooks").glob("*.ipynb") if f"notebooks/{n.name}" not in text] == []
     assert [r for r in rooms if f"{r}/" not in text] == []

@@ -14,9 +14,9 @@ from hypothesis import given, strategies as st
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch import interpreters
-from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import InterpreterError, ask, choose
-from nccl_runbook.launch.warm_link import WarmLink
+from nccl_runbook.launch.warm_link import EngineError, WarmLink
 from processes import children, start_time
 
 # as srun on two nodes: the same command and the same input for each, under a host name of its own

@@ -172,7 +172,7 @@ def test_what_is_pasted_is_answered_at_once_as_the_terminal_answers(page, given)
 
 
 def test_a_pasted_log_is_read_as_a_log(lab, page):
-    give(page, "step 1\n[rank0]: node0:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error", "pasted.log line 2")
+    give(page, "step 1\n[rank0]: node0:1:1 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceGetHandleByIndex(0) failed: Unknown Error", "pasted text line 2")
     assert (lab[2] / "pasted.log").stat().st_mode & 0o077 == 0
 
 

@@ -20,9 +20,9 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.secret_values import MASK
 from nccl_runbook.environment.read import request
 from nccl_runbook.launch import engine as engine_module
-from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.shell_line import shell_line
-from nccl_runbook.launch.warm_link import WarmLink, environment
+from nccl_runbook.launch.warm_link import EngineError, WarmLink, environment
 from processes import ROOT, children, gone, start_time
 
 # of the job: that of our .venv puts its own libraries before those that PYTHONPATH names

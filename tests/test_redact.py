@@ -1,7 +1,9 @@
 """No secret is left in a text, whatever holds it; what only looks like one stays; no expression is slow on a text made for it."""
 from __future__ import annotations
 
+import random
 import re
+import string
 import subprocess
 import sys
 import time
@@ -38,6 +40,43 @@ def test_no_secret_of_a_known_shape_is_left(text: str, around: str) -> None:
     clean = Redactor({}).text(around.format(text))
     assert MASK in clean and not INSIDE.search(clean)
     assert Redactor({}).text(clean) == clean and masked(clean)
+
+
+@pytest.mark.parametrize("text", [
+    "[wandb]\nmode = online\n[hub.credentials]\nuser = bob\nread = canary\nwrite = 'canary'\n[run]\nname = x9", "[passwords]\nbob = canary\n\namy = canary  # hers",
+    "[[tool.secrets]]\nhub = \"canary\"\nfile = \"/run/x\"", "env:\n  Secrets:\n    hub: canary\n    deep:\n      hub2: 'canary'\n  NCCL_DEBUG: INFO",
+    '{\n "credentials": {\n  "user": "bob",\n  "host": "h1",\n  "hub": "canary",\n  "last": "canary"\n },\n "rank": 1\n}',
+    "apiVersion: v1\nkind: Secret\nmetadata:\n  name: hub\ndata:\n  hub: canary==\n  other: canary", "kind: Secret\nstringData:\n  hub: canary\ntype: Opaque",
+    "[api_keys]\r\nlab = canary\r\n"])
+def test_a_section_of_secrets_has_them_under_names_of_their_own(text: str) -> None:
+    clean = Redactor({}).text(text)
+    assert "canary" not in clean and Redactor({}).text(clean) == clean
+    assert "{" in text or [line for line in text.splitlines() if "canary" not in line] == [line for line in clean.splitlines() if MASK not in line]
+
+
+@pytest.mark.parametrize("text", ["kind: ConfigMap\ndata:\n  hub: seven", "[tokens]\npad = x9\n[keys]\nsort = arrival",
+                                  "secrets:\n  hub:\n    file: ./hub.txt\n    external: true", "volumes:\n- secret:\n    secretName: hub\n    optional: false"])
+def test_other_sections_stay(text: str) -> None:
+    assert Redactor({}).text(text) == text
+
+
+@given(st.text("0123456789abcdef", min_size=40, max_size=64))
+def test_no_hash_is_taken_for_a_random_word(digest: str) -> None:
+    text = f"commit {digest} Rev_{digest} layer sha256:{digest} GPU-{digest[:8]}-{digest[8:12]}-4000-8000-{digest[:12]} {digest.upper()}"
+    assert Redactor({}).text(text) == text
+
+
+@pytest.mark.parametrize(("env", "text"), [({"Authorization": "LabKey"}, "Authorization: LabKey 0f1e2d3c4b5a-canary # x"),
+                                            ({"Password": "(string)"}, 'Password: (string) (len=9) "canary7xq"')])
+def test_a_part_that_is_masked_by_value_hides_no_rest(env: dict[str, str], text: str) -> None:
+    """A script is taken for variables first: of a header only the first word is a value."""
+    assert "canary" not in Redactor(env).text(text)
+
+
+def test_most_random_words_are_masked_whatever_issued_them() -> None:
+    made = random.Random(7)
+    words = ["".join(made.choices(string.ascii_letters + string.digits, k=size)) for size in (32, 40, 64) for _ in range(200)]
+    assert sum(word not in Redactor({}).text(f"sent {word} to it") for word in words) > 0.9 * len(words)
 
 
 @pytest.mark.parametrize("text", INNOCENT)

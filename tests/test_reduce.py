@@ -41,9 +41,9 @@ def test_the_smallest_failing_combination_with_placeholder_and_variable(tmp_path
 
 
 def test_without_a_failure_nothing_is_claimed(tmp_path: Path) -> None:
-    ended = reduce(tmp_path, "--axis", "n=1,2", "--", "true")
+    ended = reduce(tmp_path, "--axis", "n=1,2", "--", "true", "{n}")
     assert ended.returncode == 4 and "not reproduced: none of 2 combinations failed" in ended.stdout, "the user's job fails somewhere: no health"
-    other = reduce(tmp_path / "other", "--axis", "n=1,2", "--fail-on", "Watchdog", "--", "false")
+    other = reduce(tmp_path / "other", "--axis", "n=1,2", "--fail-on", "Watchdog", "--", "false", "{n}")
     assert other.returncode == 4 and "2 ended badly" in other.stdout, "another failure is not the one that was asked for"
 
 
@@ -68,14 +68,15 @@ def identities(path: Path) -> dict[int, str | None]:
 
 
 def test_at_the_deadline_every_process_ends_also_those_that_left_the_group(tmp_path: Path) -> None:
-    ended = reduce(tmp_path, "--axis", "n=1,2", "--deadline", "2", "--", sys.executable, "-c", LEAVES, str(tmp_path / "pids"))
+    ended = reduce(tmp_path, "--axis", "n=1,2", "--deadline", "2", "--", sys.executable, "-c", LEAVES, str(tmp_path / "pids"), "{n}")
     assert ended.returncode == 3 and re.search(r"HUNG: .*\b2 s\b", ended.stdout), ended.stderr
     assert not any(start_time(int(p)) for p in (tmp_path / "pids").read_text().split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_orphan(tmp_path: Path, number: int) -> None:
-    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1,2", "--", sys.executable, "-c", LEAVES, tmp_path / "pids", env=with_library())
+    running = start_cli("reduce", "--out", tmp_path / "logs", "--axis", "n=1,2", "--", sys.executable, "-c", LEAVES, tmp_path / "pids", "{n}",
+                        env=with_library())
     below = identities(tmp_path / "pids")
     running.send_signal(number)
     running.communicate(timeout=60)
@@ -114,7 +115,7 @@ def test_a_killed_runner_takes_workers_of_other_sessions_with_it(tmp_path: Path)
 def test_a_child_that_was_there_before_is_not_ours_to_end(tmp_path: Path) -> None:
     """A shell that becomes the command by exec hands its background jobs down."""
     code = "import os, subprocess, sys; p = subprocess.Popen(['sleep', '60']); open(sys.argv[1], 'w').write(str(p.pid)); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
-    call = ["-c", "from nccl_runbook.__main__ import main; main()", "reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1,2", "--", "true"]
+    call = ["-c", "from nccl_runbook.__main__ import main; main()", "reduce", "--out", str(tmp_path / "logs"), "--axis", "n=1,2", "--", "true", "{n}"]
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path / "pid"), *call], env=with_library(), stdout=subprocess.DEVNULL)
     pid = int((tmp_path / "pid").read_text())
     assert ended.returncode == 4 and start_time(pid)
@@ -141,6 +142,7 @@ def test_a_hung_world_is_looked_at_before_it_is_ended(tmp_path: Path) -> None:
     (("--axis", "nodes=1", "--", "sh", "-c", "srun -N {nodez} true"), "{nodez} "),
     (("--axis", "n=1", "--fail-on", "(", "--", "true"), "--fail-on: "),
     (("--axis", "n=1", "--", "/no/such"), " /no/such"),
+    (("--axis", "nodes=1,2", "--", "true"), "{nodes}"), (("--axis", "nodes=1,2", "--axis", "b=1,2", "--", "echo", "{nodes}"), "{b}"),
     (("--axis", f"n={','.join(map(str, range(300)))}", "--", "true"), " 200 ")])
 def test_wrong_usage_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     ended = reduce(tmp_path, *arguments)
@@ -249,3 +251,11 @@ def test_a_search_that_was_killed_does_not_pass_for_a_log_without_the_line(tmp_p
     os.kill(searcher(running.pid), signal.SIGKILL)
     told = json.loads(running.communicate(timeout=60)[0])
     assert (running.returncode, told["runs"][0]["outcome"], told["runs"][0]["code"]) == (4, "otherwise", None)
+
+
+def test_a_script_that_reads_the_variable_needs_no_placeholder_and_a_second_call_finds_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("echo ran on $nodes\n")
+    call = ("reduce", "--axis", "nodes=1,2", "--", "sh", tmp_path / "job.sh")
+    assert [run_cli(*call, env=with_library(), cwd=tmp_path).returncode for _ in range(2)] == [4, 4]
+    assert sorted(p.name for p in tmp_path.glob("reduce-logs*")) == ["reduce-logs", "reduce-logs-2"]
+    assert "ran on 2" in "".join(log.read_text() for log in (tmp_path / "reduce-logs-2").iterdir())

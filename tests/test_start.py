@@ -298,11 +298,13 @@ def test_fields_write_plain_variables_and_a_second_run_is_refused(opened, tmp_pa
     variables = opened.namespace
     assert (variables["gpus"].strip(), variables["budget_s"], variables["allow_busy"]) == ("0,1", 90, True)
     assert variables["steps"] == [name for name in form.TESTS if name != "04-transports"]
-    assert "--gpus 0,1 --budget 90s --allow-busy" in opened.texts["line"].value and opened.cancel() == "No run is in progress."
+    assert "--gpus 0,1 --budget 90s --allow-busy" in opened.texts["line"].value
+    opened.cancel()  # nothing is at work
     ended = threading.Event()
     at_work = RunProcess(["--step", "none"], tmp_path, lambda run: run.at_work or ended.set())
     monkeypatch.setattr(form, "_latest", at_work)
-    assert "Cancel it" in opened.run() and form._latest is at_work
+    opened.run()
+    assert form._latest is at_work
     assert ended.wait(30)
 
 
@@ -325,14 +327,53 @@ def test_a_run_reads_the_dumps_that_were_given(opened):
 
 
 @pytest.mark.parametrize("field, wrong", [("given", "/nowhere/a.log"), ("given", "tests/data /nowhere/a.log"), ("gpus", "1-0"), ("python", "/nowhere/python -u"),
-                                          ("python", "python3 'x")])
+                                          ("python", "python3 'x"), ("budget_s", 0), ("budget_s", 99_999_999)])
 def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
+    before = opened.fields[field].value
     opened.fields[field].value = wrong
     opened.read(opened.asked)
-    assert 'role="alert"' in opened.texts["refused"].value and opened.buttons["run"].disabled and "<pre" not in opened.texts["line"].value
-    opened.fields[field].value = ""
+    assert refused(opened) == [field] and opened.buttons["run"].disabled and "<pre" not in opened.texts["line"].value
+    assert opened.fields[field].description.rstrip("?") in opened.rows[field].children[1].value
+    opened.fields[field].value = before
     opened.read(opened.asked)
-    assert "alert" not in opened.texts["refused"].value and not opened.buttons["run"].disabled
+    assert refused(opened) == [] and not opened.buttons["run"].disabled
+
+
+def refused(opened) -> list[str]:
+    """The fields at which a refusal stands."""
+    return [name for name, row in opened.rows.items() if 'role="alert"' in row.children[1].value]
+
+
+def test_a_job_that_hangs_is_looked_at_first(opened):
+    styles = lambda: [opened.buttons[name].button_style for name in ("look", "run")]  # noqa: E731
+    assert styles() == ["", "primary"]
+    typed(opened, "my job hangs since ten minutes")
+    assert styles() == ["primary", ""] and not opened.boxes["03-fewer-gpus"].value
+    opened.fields["symptom"].value = "hangs-later"
+    assert typed(opened, "")["symptom"] == "hangs-later" and styles() == ["primary", ""]
+    opened.fields["symptom"].value = ""
+    assert typed(opened, DUPLICATES[0])["symptom"] and styles() == ["", "primary"]
+
+
+def test_ranks_here_are_named_in_the_field(opened, monkeypatch):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}) as rank:
+        typed(opened, "it hangs")
+        opened.look()
+        assert f"pid:{rank.pid}" in opened.fields["given"].value.splitlines()
+        monkeypatch.setattr(given_words_given, "GAP_S", 0.1)
+        opened.read(opened.asked)
+        assert "06-timeouts" in [r.step for r in opened.found.records] and opened.buttons["look"].button_style == ""
+        rank.stdin.close()
+
+
+def test_the_gpus_of_a_node_are_asked_for_where_a_launch_needs_them(opened, tmp_path):
+    line = "python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 1 --actor_num_gpus_per_node 2 --vllm_num_engines 2 --ref_num_nodes 1"
+    (tmp_path / "train.sh").write_text(f"{line} --ref_num_gpus_per_node 2 --critic_num_nodes 1 --critic_num_gpus_per_node 2\n")
+    assert typed(opened, str(tmp_path / "train.sh")) and opened.rows["node_gpus"].layout.display == ""
+    opened.fields["node_gpus"].value = 8
+    opened.read(opened.asked)
+    assert "not-planned" not in ids(opened.case(None)) and opened.rows["node_gpus"].layout.display == ""
+    assert typed(opened, "ncclSystemError") and "node_gpus" not in opened.namespace
 
 
 @given(st.text(max_size=300), st.text(max_size=40))

@@ -28,17 +28,18 @@ MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 # Import statements and the docstrings of modules do not count: a file that is split needs more of both.
 # 14,609 without them was 16,263 with them, and the goal of 15,500 was stated with them. 121 of the 14,609 are in against/ now.
 MOST_STATEMENTS = 14_488
-# whole files by design: one is sent over standard input, the other is a file to copy; three more are still to be split
-LONG = {"launch/warm.py": 434, "ranks/check.py": 430, "launch/engine.py": 380, "ranks/sync_ways.py": 412, "ranks/weight_sync.py": 371}
+# whole files by design: one is sent over standard input, the other is a file to copy
+LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
+MOST_UNFOLLOWED = 26  # files in which mypy does not follow what rules out a Gap or None
 # subjects that came after that goal was set, each with a bound of its own
-LATER = {"against": 260, "edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150}
+LATER = {"against": 260, "edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150, "sync/pays": 220, "plan/later": 145}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
 # the module that a probe asks in a child, and torch in ranks: imported inside functions only
 FOREIGN_ON_NODE = {"torch", "pynvml", "safetensors"}
 # a rank file may import another that is sent along with it
-BESIDE = {"check", "sync_bytes", "sync_shapes", "sync_ways", "fast_disk"}
+BESIDE = {"check", "sync_bytes", "sync_clock", "sync_disk", "sync_shapes", "sync_tensors", "sync_ways", "fast_disk"}
 
 
 def sources(room: str = "") -> list[Path]:
@@ -277,3 +278,11 @@ def test_the_linter_has_nothing_to_say() -> None:
     for command in ([*ruff, "lib", "tests"], [*form, "--check", "lib"], [*ruff, "--target-version", "py39", "--ignore", "UP,B905", *node]):
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert said.returncode == 0, said.stdout
+
+
+def test_the_types_are_right(tmp_path: Path) -> None:
+    """mypy strict for what judges and what is judged; pyproject.toml says which files."""
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["overrides"]
+    assert sum(len(section["module"]) for section in own) <= MOST_UNFOLLOWED
+    checked = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr

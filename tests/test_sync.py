@@ -27,6 +27,7 @@ from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib" / "nccl_runbook" / "ranks"))
 import sync_bytes  # noqa: E402
+import sync_clock  # noqa: E402
 import sync_ways  # noqa: E402
 import weight_sync  # noqa: E402
 
@@ -107,9 +108,9 @@ def test_engines_that_could_not_be_busy_are_not_measured_as_busy(engine):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_whose_products_end_is_no_busy_engine():
-    with pytest.raises(RuntimeError, match=r"\b1073741824\b"), sync_ways.busy(torch.device("cpu"), 1 << 30):
+    with pytest.raises(RuntimeError, match=r"\b1073741824\b"), sync_clock.busy(torch.device("cpu"), 1 << 30):
         pass
-    with sync_ways.busy(torch.device("cpu"), 32):  # near miss
+    with sync_clock.busy(torch.device("cpu"), 32):  # near miss
         pass
 
 
@@ -169,23 +170,23 @@ def test_buckets_keep_the_order_and_the_limit(sizes, limit, wanted):
     assert sync_bytes.buckets_of(sizes, limit) == wanted
 
 
-spans = st.lists(st.tuples(st.sampled_from(sync_ways.PHASES), st.floats(0, 1), st.floats(0, 1)).map(lambda s: (s[0], min(s[1:]), max(s[1:]))), max_size=9)
+spans = st.lists(st.tuples(st.sampled_from(sync_clock.PHASES), st.floats(0, 1), st.floats(0, 1)).map(lambda s: (s[0], min(s[1:]), max(s[1:]))), max_size=9)
 
 
 @settings(max_examples=60)
 @given(spans, st.floats(0.1, 1))
 def test_phases_add_up_however_they_overlap(found, total):
-    shares = sync_ways.shares(found, total)
+    shares = sync_clock.shares(found, total)
     assert sum(shares.values()) == pytest.approx(total) and all(s > 0 for s in shares.values())
     wire = sum(b - a for p, a, b in found if p == "wire")
     assert shares.get("wire", 0) <= wire + 1e-9
 
 
 def test_what_is_hidden_behind_the_wire_costs_nothing():
-    assert sync_ways.shares([("wire", 1, 3), ("pack", 0, 2), ("load", 2.5, 4)], 5.0) == {"pack": 1, "wire": 2, "load": 1, "other": 1}
+    assert sync_clock.shares([("wire", 1, 3), ("pack", 0, 2), ("load", 2.5, 4)], 5.0) == {"pack": 1, "wire": 2, "load": 1, "other": 1}
 
 
-class Watched(sync_ways.Clock):
+class Watched(sync_clock.Clock):
     """Counts how often the host waits for the device while no phase is measured."""
 
     held, waits, loose = 0, 0, 0

@@ -2,8 +2,10 @@
 so that --help answers at once."""
 
 import ast
+import functools
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,22 @@ from nccl_runbook.core.redact import Terminal
 COMMANDS = ("diagnose", "run", "env", "hosts", "ab", "plan", "look", "reduce", "sync", "triage", "hang")
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
+
+
+# what typer 0.29 says, and how we say it
+_PLAINER = (
+    (r"Invalid value for '(.+?)': Input should be a valid integer.*", r"\1 takes a whole number"),
+    (r"Invalid value for '(.+?)': Input should be a valid number.*", r"\1 takes a number"),
+    (r"Invalid value for '?(.+?)'?: ", r"\1: "),
+    (r"Input should be ", "must be "),
+    (r"No such option: (\S+) \(Possible options?: ([^,)]+).*\)", r"there is no option \1: did you mean \2?"),
+    (r"No such option: (\S+)", r"there is no option \1"),
+    (
+        r"No such command '([^']*[./][^']*)'",
+        r"\1 is not a command: to read a file, run nccl-runbook diagnose \1",
+    ),
+    (r"\.$", ""),
+)
 
 
 def app(listed: bool = False) -> Any:
@@ -100,7 +118,16 @@ def main() -> None:
         except KeyboardInterrupt:
             sys.exit(130)
     try:
-        app(listed=command not in COMMANDS)(args=spread(sys.argv[1:]), prog_name="nccl-runbook")
+        app(listed=command not in COMMANDS)(
+            args=spread(sys.argv[1:]), prog_name="nccl-runbook", standalone_mode=not command
+        )
+    except (answer.typer.Abort, EOFError):  # at the prompt
+        sys.exit(130)
+    except answer.typer.BadParameter.__mro__[2] as error:  # ClickException: typer 0.29 does not export it
+        answer.leave(
+            functools.reduce(lambda text, row: re.sub(*row, text), _PLAINER, error.format_message())
+            + f" (nccl-runbook {command} --help lists the options)" * (command in COMMANDS)
+        )
     except OSError as error:  # no folder for temporary files, a full disk
         answer.leave(
             error if error.filename or not error.errno else f"cannot write the answer: {error.strerror}", 1

@@ -1,11 +1,13 @@
 """The parameters of a notebook, and where its outputs go."""
 
 import ast
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.core.parameters import check_names, check_range, coerce
+from nccl_runbook.core.parameters import ParameterError, check_names, check_range, coerce
+from nccl_runbook.logs.file import named
 
 _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
 
@@ -27,6 +29,14 @@ def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
     Only names in a cell that papermill injected are checked against the annotated ones, so that a reader
     in Lab may define what he likes.
     """
+    for parameter, path in (
+        (name, path)
+        for name in ("log", "against", "hang_path")
+        for path in named(str(namespace.get(name) or ""))
+        if injected_cells(namespace) and not namespace.get("record_path")
+        if path != "-" and not os.path.lexists(os.path.expanduser(path))
+    ):
+        raise ParameterError(f"parameter {parameter}: there is no file {path}")
     known = {n: t for n, t in namespace.get("__annotations__", {}).items() if t in (bool, int, float, str)}
     check_names(
         (

@@ -61,10 +61,8 @@ class _Reader:
         self._comms: set[str] = set()
         self._times: dict[str, list[float]] = defaultdict(list)
         self._steps, self._variables_from = list[str](), set[str]()
-        self._source, self._syncs = (
-            "",
-            Counter[tuple[str, int | None]](),
-        )  # every rank may print the time of the same sync
+        # every rank may print the time of the same sync
+        self._source, self._syncs = ("", Counter[tuple[str, int | None]]())
 
     def take(self, record: Record) -> None:
         """Take in the facts of a record; without a GPU its figures are those of a rehearsal."""

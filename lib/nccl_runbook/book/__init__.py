@@ -30,9 +30,6 @@ Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
 VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 
 
-# --- which notebooks run, in which order, with which parameters: settled before anything starts
-
-
 def duration_s(text: str) -> float:
     """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for anything else and for nothing."""
     match = _DURATION.fullmatch(text.strip())
@@ -40,9 +37,6 @@ def duration_s(text: str) -> float:
     if not (total := hours * 3600 + minutes * 60 + seconds):
         raise UsageError(f"{text!r} is not a duration: write 90s, 5m or 1h30m")
     return float(total)
-
-
-# --- the run
 
 
 class Book:

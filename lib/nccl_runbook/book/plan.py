@@ -76,12 +76,14 @@ def make_plan(
 
 
 def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Path]:
-    """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge."""
+    """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge, and
+    one without facts not either."""
     by_step: dict[str, Path] = {}
     for path in paths:
-        if not (found := records.load_all(path)):
-            raise UsageError(f"{path} holds no record: the look ended before its first step")
-        for step in (record.step for record in found):
+        steps = {record.step: record.facts for record in records.load_all(path)}
+        if not any(steps.values()):
+            raise UsageError(f"{path} holds no facts: there is nothing to judge")
+        for step in steps:
             if step not in book or step == VERDICT_STEP:
                 raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
             if step in by_step:

@@ -20,6 +20,7 @@ from nccl_runbook.case.judge import (
     sentence,
     to_collect,
 )
+from nccl_runbook.causes.causes import in_logs
 from nccl_runbook.core.facts import Gap, grouped, utc_now
 from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
 from nccl_runbook.core.records import Record, load_all, of_findings
@@ -44,6 +45,7 @@ class Start:
     hang: Hang | None = None
 
 
+MOST_NAMED = 8  # logs in a line to copy
 LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
 
 
@@ -88,6 +90,15 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     found = dataclasses.replace(
         found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()]
     )
+    names = [
+        f.name for f in (found.logs.logs.files if found.logs else ()) if f.lines and os.path.isfile(f.name)
+    ][:MOST_NAMED]
+    found = dataclasses.replace(
+        found,
+        records=[
+            dataclasses.replace(r, findings=[_named(f, names) for f in r.findings]) for r in found.records
+        ],
+    )
     steps = [r.step for r in found.records]
     ended = {
         r.step: f"{r.step} had not finished when its run ended"
@@ -106,13 +117,32 @@ def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     )
     told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
     test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
-    lines = [one.line for one in (*told.values(), *([test] if test else []))]
     collect = (
-        to_collect(document, lines, found.logs.logs, found.dumps is not None, found.variables)
+        to_collect(
+            document,
+            [one.line for one in (*told.values(), *([test] if test else []))],
+            found.logs.logs,
+            found.dumps is not None,
+            found.variables,
+        )
         if found.logs
         else ()
     )
+    test = test and dataclasses.replace(test, line=in_logs(test.line, names))
     return Case(document, found, lead, test, collect)
+
+
+def _named(finding: Finding, logs: Sequence[str]) -> Finding:
+    """With the names of the logs in the lines to copy."""
+    lines = [tuple(in_logs(line, logs) for line in r.lines) for r in finding.remedy]
+    return dataclasses.replace(
+        finding,
+        remedy=tuple(dataclasses.replace(r, lines=own) for r, own in zip(finding.remedy, lines, strict=True)),
+        evidence=tuple(
+            dataclasses.replace(e, text=in_logs(e.text, logs)) if e.text.startswith("decides: ") else e
+            for e in finding.evidence
+        ),
+    )
 
 
 def beside(compared: Comparison, document: VerdictDocument) -> tuple[Comparison, Record]:
@@ -173,10 +203,13 @@ def left_by(
         if brought.logs or brought.words
         else Gathered([], compared=compared)
     )
+    plans = [*_plans(brought, gpus)]
+    settings = [*_settings(brought.scripts, brought.configurations, found.variables, found.logs)]
+    # a launch that is planned need not set a variable
     found.records.extend(
         [
-            *_settings(brought.scripts, brought.configurations, found.variables, found.logs),
-            *_plans(brought, gpus),
+            *(r for r in settings if not plans or {f.id for f in r.findings} != {"nothing-read"}),
+            *plans,
             *(_recorded(brought.records) if brought.records else ()),
         ]
     )
@@ -274,4 +307,5 @@ def _live(looks: list[Live]) -> Iterator[Record]:
             DUMPS,
             [hang_told(judge(dataclasses.replace(collect([]), looks=looks)), still=True)],
             [looked_table(j, looks) for j in jobs],
+            not_seen=dict.fromkeys(line for j in jobs for line in j.not_seen),
         )

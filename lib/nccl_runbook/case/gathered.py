@@ -43,11 +43,13 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
         tables(hang, told.culprits),
         told.decides,
     )
-    files = [
-        dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f
-        for f in logs.files
-    ]
-    return dumps, dataclasses.replace(logs, files=files)
+    return dumps, dataclasses.replace(
+        logs,
+        files=[
+            dataclasses.replace(f, kind="", problem="") if READ_BY_HANG in f.kind + f.problem else f
+            for f in logs.files
+        ],
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What was given, sorted by what reads it."""
 
 import dataclasses
+import itertools
 import os
 import re
 import time
@@ -32,13 +33,8 @@ class Brought:
 
 
 SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader waits
-
-
 _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
-
-
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
-
 
 # a misspelt extension counts behind a number or a dash: torch.cuda and socket.error are words
 _PATH = re.compile(
@@ -88,7 +84,8 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
     if os.path.basename(path) == "verdict.json" and (records := sorted(Path(path).parent.glob(RECORDS))):
         yield from (("records", str(record)) for record in records)
         return
-    inside = _without_pages((_of_file(n, head), n) for n, head in heads(path) if time.monotonic() < until)
+    in_time = itertools.takewhile(lambda _: time.monotonic() < until, heads(path))
+    inside = _without_pages((_of_file(name, head), name) for name, head in in_time)
     is_folder = os.path.isdir(os.path.expanduser(path))
     if is_folder and (all(what == "logs" for what, _ in inside) or time.monotonic() > until):
         yield "logs", path

@@ -91,8 +91,12 @@ def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
     """The test that separates what is left for the fewest seconds."""
     if not (best := telling(open_causes, done)):
         return None
-    told = tuple(c for c in open_causes if causes()[c].decides[0] == best.name)
-    return Test(f"nccl-runbook run --step {best.name}", best.answers, told, best.about_s)
+    return Test(
+        f"nccl-runbook run --step {best.name}",
+        best.answers,
+        tuple(c for c in open_causes if causes()[c].decides[0] == best.name),
+        best.about_s,
+    )
 
 
 def next_test(
@@ -112,7 +116,12 @@ def next_test(
         for e in f.evidence
         if f.id == "hang-told" and e.source == "next"
     ):
-        return Test(asked.removeprefix("decides: "), "Collect the evidence that is still missing.")
+        return Test(
+            asked.removeprefix("decides: "),
+            "what this process does below Python, in native code"
+            if "py-spy dump --native" in asked
+            else "what the evidence so far does not show",
+        )
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
     first = told.get(open_causes[0], usual) if open_causes else None
@@ -203,8 +212,14 @@ def following(
         )
     open_causes = left(document, lead, ())
     best = telling(open_causes, steps)
-    deciding = [best.name] if best else [causes()[c].decides[0] for c in open_causes]
-    ahead = [name for name in (*deciding, *symptom_steps) if name in waiting]
+    ahead = [
+        name
+        for name in (
+            *([best.name] if best else [causes()[c].decides[0] for c in open_causes]),
+            *symptom_steps,
+        )
+        if name in waiting
+    ]
     if ahead:
         return ahead[0], ""
     if any(c.status == "likely" for c in document.causes):
@@ -243,8 +258,12 @@ def to_collect(
     ]
     if not pairs:
         return ()
-    look = [place["look"]] * any(row["kind"] == "stack" for row in rows)
-    return (*look, place["make"], *for_launcher(f"export {' '.join(pairs)}", logs.launcher), place["read"])
+    return (
+        *([place["look"]] * any(row["kind"] == "stack" for row in rows)),
+        place["make"],
+        *for_launcher(f"export {' '.join(pairs)}", logs.launcher),
+        place["read"],
+    )
 
 
 def _is_set(pair: str, is_set: Mapping[str, str]) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nccl_runbook.case.answer import Case
-from nccl_runbook.case.judge import LOGS, plan
+from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
-from nccl_runbook.core.findings import MOST_QUOTED, UNDECIDED, WHO, Evidence, Finding, Remedy, Severity
+from nccl_runbook.core.findings import UNDECIDED, WHO, Evidence, Finding, Remedy, Severity, cut, quoted
 from nccl_runbook.report.pictures import macros
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict_document import Cause
@@ -18,7 +18,9 @@ from nccl_runbook.report.verdict_document import Cause
 SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 NOT_READ = ("log-not-read", "not-read", "not-planned")  # of what was named
 # what a reader must know beside the causes
-NOTED = frozenset(["other-vendor", "started-again", "run-differs-from-good-run", "symptom-recognised"])
+NOTED = frozenset(
+    ["other-vendor", "started-again", "tcp-sockets", "run-differs-from-good-run", "symptom-recognised"]
+)
 
 
 def text(case: Case, diff: str = "") -> str:
@@ -26,7 +28,12 @@ def text(case: Case, diff: str = "") -> str:
     document, lead, test = case.document, case.lead, case.test
     lines = [
         document.sentence,
-        *(f"   not read: {f.title}" for s in document.steps for f in s.findings if f.id in NOT_READ),
+        *(
+            f"   not read: {f.title}"
+            for s in document.steps
+            for f in s.findings
+            if f.id in NOT_READ and f.title not in document.sentence
+        ),
         "",
     ]
     behind = [
@@ -36,21 +43,18 @@ def text(case: Case, diff: str = "") -> str:
     ]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
-        seen = [
-            e
-            for e in first.evidence
-            if not e.text.startswith("decides: ") and e.text.strip() not in document.sentence
-        ]
-        lines += [_seen(e) for e in seen[:SHOWN]]
-        lines += [f"   against: {_cut(e.text)}" for e in first.against[:SHOWN]]
+        told = [e for e in first.evidence if not e.text.startswith("decides: ")]
+        seen = [e for i, e in enumerate(told) if not _is_shown(e.text, document.sentence, told[:i])]
         known = causes().get(first.cause if lead else first.id)
-        if known and not any(e.source.endswith("decoded") for e in seen[:SHOWN]):
-            lines.append(f"   {'If so: ' * (first.status == 'possible')}{known.says}")
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
-        lines += [line for r in fix for line in remedy(r)]
-        lines += [f"   Tried here: {document.tried}"] * bool(document.tried)
         verify = known.verify if known and fix else ""
         lines += [
+            *map(_seen, seen[:SHOWN]),
+            *[f"   against: {cut(e.text, TEXT_CHARACTERS)}" for e in first.against[:SHOWN]],
+            *[f"   {'If so: ' * (first.status == 'possible')}{known.says}" for _ in [known] if known]
+            * (not any(e.source.endswith("decoded") for e in told)),
+            *[line for r in fix for line in remedy(r)],
+            *[f"   Tried here: {document.tried}"] * bool(document.tried),
             *[f"       {row}" for row in diff.splitlines()],
             *[f"   It worked if: {verify}"] * bool(verify),
             "",
@@ -62,16 +66,21 @@ def text(case: Case, diff: str = "") -> str:
             for line in _weaker(cause, bool(first), document.sentence)
             if line not in lines or line.startswith("       ")
         ]
-    lines += [f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"] * (
-        len(behind) > SHOWN
-    )
     lines += [
-        f"other causes of this symptom, without evidence here: {', '.join(c.id for c in case.found.fits)}"
-    ] * bool(case.found.fits)
-    lines += [
-        ": ".join([f"ruled out: {c.title} [{c.id}]", *(_cut(e.text) for e in c.evidence[:1])])
-        for c in document.causes
-        if c.status == "ruled-out"
+        *[f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"]
+        * (len(behind) > SHOWN),
+        *[
+            "other causes of this symptom, without evidence here: "
+            + "; ".join(c.title for c in case.found.fits)
+        ]
+        * bool(case.found.fits),
+        *(
+            ": ".join(
+                [f"ruled out: {c.title} [{c.id}]", *(cut(e.text, TEXT_CHARACTERS) for e in c.evidence[:1])]
+            )
+            for c in document.causes
+            if c.status == "ruled-out"
+        ),
     ]
     also = [
         f
@@ -85,9 +94,14 @@ def text(case: Case, diff: str = "") -> str:
         for f in also[:SHOWN]
         for line in (
             f"{f.severity.value}: {f.title}",
-            *(row for r in f.remedy[:1] for row in remedy(r) if f.severity is Severity.WARN),
+            *(row for r in f.remedy[:1] for row in remedy(r) if f.severity is Severity.WARN or f.id in NOTED),
         )
     ]
+    lines += [
+        f"not seen: {line.removeprefix(DUMPS + ': ')}"
+        for line in document.not_looked_at
+        if line.startswith(DUMPS)
+    ][:SHOWN]
     if test:
         line = test.line.replace("\n", "\n      ")
         shows = (
@@ -99,7 +113,11 @@ def text(case: Case, diff: str = "") -> str:
         )
         lines += [f"next: {line}", f"      {shows}" + f" (about {test.about_s} s)" * bool(test.about_s)]
     if case.collect:
-        lines += ["on the next run, collect what is missing:", *(f"       {line}" for line in case.collect)]
+        when = "" if document.causes or case.found.fits else ", if it fails or hangs"
+        lines += [
+            f"on the next run{when}, collect what is missing:",
+            *(f"       {row}" for row in case.collect),
+        ]
     return "\n".join([*lines, f"verdict: {document.verdict} (exit code {document.exit_code})"])
 
 
@@ -108,7 +126,7 @@ def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
     and what would then help."""
     yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
     if not behind and cause.id in causes():
-        yield from (_seen(e) for e in cause.evidence[:1] if e.text[:MOST_QUOTED] not in sentence)
+        yield from (_seen(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
         decoded = [_seen(e) for e in cause.evidence if e.source.endswith("decoded")]
         yield from decoded or [f"   If so: {causes()[cause.id].says}"]
         yield from (line for r in cause.remedy[1:2] for line in remedy(r))
@@ -119,9 +137,9 @@ def _seen(evidence: Evidence) -> str:
     place = evidence.source.removeprefix(f"{LOGS}: ")
     shown = bool(place) and not re.search(r"\[\d+\]\.\w", place)
     return (
-        f"   {_cut(evidence.text)}"
+        f"   {evidence.text}"
         if place == "decoded"
-        else f"   seen: {_cut(evidence.text)}" + f"  ({place})" * shown
+        else f"   seen: {cut(evidence.text, TEXT_CHARACTERS)}" + f"  ({place})" * shown
     )
 
 
@@ -148,8 +166,9 @@ def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> li
     ]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_CHARACTERS else text[:TEXT_CHARACTERS] + " ..."
+def _is_shown(text: str, sentence: str, before: Iterable[Evidence]) -> bool:
+    """Whether the first sentence or an earlier line says it already."""
+    return text.strip().rstrip(".") in sentence or any(text.strip() in e.text for e in before)
 
 
 @dataclasses.dataclass(repr=False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -140,6 +141,11 @@ def usual(
         Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
         for who, text, copied in rows
     )
+
+
+def in_logs(line: str, logs: Sequence[str]) -> str:
+    """The line with the names of these logs in the place of LOG."""
+    return re.sub(r"\bLOGS?\b", lambda _: shlex.join(logs), line) if logs else line
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:

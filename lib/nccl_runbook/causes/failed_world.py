@@ -204,5 +204,6 @@ def _wrong_line(e: dict) -> str:
 
 def _telling(world: World) -> list[str]:
     """The last line of each rank that failed, and NCCL's first warning."""
-    warned = [line for r in world.ranks for line in r.last_lines if "NCCL WARN" in line][:1]
-    return warned + [r.last_lines[-1] for r in world.died if r.last_lines][:2]
+    return [line for r in world.ranks for line in r.last_lines if "NCCL WARN" in line][:1] + [
+        r.last_lines[-1] for r in world.died if r.last_lines
+    ][:2]

@@ -26,9 +26,10 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment import read as environment
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.launch import stop
-from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import rank_devices
 from nccl_runbook.launch.interpreters import NOT_HERE, choose
+from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 

@@ -25,6 +25,7 @@ from nccl_runbook.report.tables import Table
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
 # a line to run next
 _NEXT = re.compile(r"(?m)^( {6,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
+_OF_JSON = re.compile(r'(?:(?<=")|(?<=\\n))nccl-runbook(?= [a-z]+ )')  # the same in JSON
 
 
 def _known(word: str) -> str:
@@ -178,7 +179,8 @@ def tell(answer: Any) -> None:
     if isinstance(answer, str):
         said = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
     else:
-        said = escaped(json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow))
+        text = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow)
+        said = escaped(_OF_JSON.sub(lambda _: json.dumps(shlex.quote(program()))[1:-1], text))
     put(said, sys.stdout)
 
 

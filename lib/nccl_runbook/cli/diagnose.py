@@ -3,7 +3,9 @@ only; no torch, no Jupyter."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from typing import Annotated, Any
 
 from nccl_runbook.against.table import tables
@@ -15,6 +17,7 @@ from nccl_runbook.case.table import text
 from nccl_runbook.cli import answer
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
+from nccl_runbook.logs.file import READ_S, Limit
 from nccl_runbook.logs.source import piped
 
 EPILOG = (
@@ -94,6 +97,8 @@ def diagnose(
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
+    done = threading.Event()
+    threading.Thread(target=_while_reading, args=[done, any(map(os.path.isdir, given))], daemon=True).start()
     try:
         # an empty variable of the shell
         brought = sort(given) if all(map(str.strip, given)) else answer.leave("an empty name was given")
@@ -108,6 +113,14 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
         )
     except ValueError as error:  # a record that is none, too
         answer.leave(error)
+    finally:
+        done.set()
+
+
+def _while_reading(done: threading.Event, is_folder: bool) -> None:
+    for pause in (2.0, *[10.0] * 30) if is_folder else ():
+        if not done.wait(pause) and Limit.now:
+            answer.say(f"{Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
 
 
 def _look(pids: list[int], gap_s: float) -> Live:

@@ -31,7 +31,7 @@ def plan(
         str,
         typer.Argument(
             metavar="ALLOCATION|FILE|FOLDER",
-            help="An allocation string, a launch line, a training YAML, "
+            help="An allocation string, a launch line, a training YAML, an rl.toml, "
             "a launch script, or a folder of YAML files.",
         ),
     ],

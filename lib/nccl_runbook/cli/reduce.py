@@ -4,6 +4,7 @@ log of each that was tried."""
 import contextlib
 import dataclasses
 import errno
+import itertools
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.stop import Stop
+from nccl_runbook.logs.file import text_of
 
 EPILOG = (
     "Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on "
@@ -26,6 +28,7 @@ EPILOG = (
     "srun -N {nodes} python3 train.py --learners {learners}"
 )
 LOOK_S = 3.0
+LOGS = Path("reduce-logs")
 
 
 @dataclasses.dataclass
@@ -68,9 +71,7 @@ def reduce(
     repeats: Annotated[
         int, typer.Option(min=1, max=100, help="Runs per combination, for intermittent failures.")
     ] = 1,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the logs: new or empty.")] = Path(
-        "reduce-logs"
-    ),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the logs: new or empty.")] = LOGS,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -83,7 +84,9 @@ def reduce(
         axes = reduction.axes_of(axis)
         re.compile(fail_on)
         combinations = reduction.smallest_first(axes)
-        reduction.check_placeholders(command, axes)
+        reduction.check_placeholders(command, axes, _script)
+        if out == LOGS and out.is_dir() and any(out.iterdir()):  # of an earlier call
+            out = next(p for n in itertools.count(2) for p in [Path(f"{LOGS}-{n}")] if not p.exists())
         out.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(out.iterdir()):
             raise ValueError(f"{out} is not empty: name a new folder with --out")
@@ -119,6 +122,11 @@ def reduce(
             break
     document = _document(tried, len(combinations), stopped)
     answer.end(document if json else document["sentence"], document["exit_code"])
+
+
+def _script(word: str) -> str:
+    text = text_of(word, 1 << 20, "a script") if Path(word).is_file() else ""
+    return text if isinstance(text, str) else ""
 
 
 def _try(

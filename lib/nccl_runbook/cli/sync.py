@@ -1,5 +1,8 @@
 """`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +14,8 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
 from nccl_runbook.launch import stop
-from nccl_runbook.launch.engine import EngineError
 from nccl_runbook.launch.stop import own_folder
+from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.look import own_sync
 from nccl_runbook.look.live import checked_pids
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
@@ -23,6 +26,8 @@ from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.step import Step
 from nccl_runbook.sync import ask as probe, judge as weight_sync, models, read_trace as sync_trace
+from nccl_runbook.sync.pays import ask as ask_pays, judge as judge_pays
+from nccl_runbook.sync.pays.table import kinds_table, methods_table as methods_of_pays
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
 
 EPILOG = (
@@ -81,6 +86,17 @@ def sync(
             help="Read your own sync from sampled stacks of trainer and engines (vLLM: EngineCore).",
         ),
     ] = [],  # noqa: B006
+    will_it_pay: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B",
+            help="Two checkpoints (safetensors files or folders): is a delta, FP8 or a full transfer faster? "
+            "No test runs. --python: a Python with numpy counts faster.",
+        ),
+    ] = None,
+    link: Annotated[
+        str, typer.Option(metavar="RATE", help="Rate of the link for --will-it-pay: 25GB/s or 200Gb/s.")
+    ] = "",
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -89,45 +105,71 @@ def sync(
 ) -> None:
     """Measure every method to move a trainer's weights to the engines, compare every byte, and say
     which method to use here."""
-    if trace and pid or areal and not allocation:
-        answer.leave("use either --trace or --pid" if pid else "--areal needs --allocation")
+    if sum(map(bool, (trace, pid, will_it_pay))) > 1 or areal and not allocation or link and not will_it_pay:
+        answer.leave(
+            "--areal needs --allocation, --link needs --will-it-pay, "
+            "and only one of --trace, --pid, --will-it-pay can be used"
+        )
     stop.end()  # until something is measured
     stopped = stop.Stop()
     with own_folder("nccl-runbook-") as folder:
         try:
-            given = {
-                "run_dir": folder,
-                "python": python,
-                "gpus": gpus,
-                "budget_s": int(duration_s(budget)),
-                "allow_busy": allow_busy,
-                "model": model,
-                "methods": methods,
-                "directory": directory,
-                "repeats": repeats,
-                "receivers_busy": receivers_busy,
-                "layers": layers,
-                "allocation": allocation,
-                "areal": areal,
-            }
-            step = Step(STEP, {name: check_range(name, value) for name, value in given.items()}, stopped)
-            tables = (
-                _own(step, trace, pid, stopped) if trace or pid else _measured(step, tensor_parallel, stopped)
+            step = Step(
+                STEP,
+                {
+                    name: check_range(name, value)
+                    for name, value in {
+                        "run_dir": folder,
+                        "python": python,
+                        "gpus": gpus,
+                        "budget_s": int(duration_s(budget)),
+                        "allow_busy": allow_busy,
+                        "model": model,
+                        "methods": methods,
+                        "directory": directory,
+                        "repeats": repeats,
+                        "receivers_busy": receivers_busy,
+                        "layers": layers,
+                        "allocation": allocation,
+                        "areal": areal,
+                    }.items()
+                },
+                stopped,
+            )
+            told = (
+                _compared(step, will_it_pay, link)
+                if will_it_pay
+                else _own(step, trace, pid, stopped)
+                if trace or pid
+                else _measured(step, tensor_parallel, stopped)
             )
         except (ValueError, EngineError) as error:  # an interpreter that cannot be used is a ValueError, too
             answer.leave(error)
-        _finish(step, tables, json, html, fail_on, stopped.received)
+        _finish(step, *told, json, html, fail_on, stopped.received)
+
+
+def _compared(
+    step: Step, checkpoints: tuple[str, str], link: str
+) -> tuple[list[Any], tuple[str, ...], list[Table]]:
+    seen = step.collect(
+        "pays",
+        ask_pays.collect,
+        *checkpoints,
+        ask_pays.link_rate(link),
+        shlex.split(step.parameters["python"]) or [shutil.which("python3") or sys.executable],
+        step.left_s,
+    )
+    return judge_pays.judge(seen), ("pays",), [methods_of_pays(seen), kinds_table(seen)]
 
 
 def _own(
     step: Step, trace: str, pids: list[int], stopped: stop.Stop
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     if not trace:
-        what = (
-            f"sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for "
-            f"{step.left_s:.0f} s (--budget)"
+        answer.say(
+            f"nccl-runbook: sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for "
+            f"{step.left_s:.0f} s (--budget); no process is stopped or changed"
         )
-        answer.say(f"nccl-runbook: {what}; no process is stopped or changed")
         stopped.remember()
     own = (
         step.collect("own", sync_trace.collect, trace)
@@ -180,13 +222,14 @@ def _measured(
 
 def _finish(
     step: Step,
-    told: tuple[list[Any], tuple[str, ...], list[Table]],
+    findings: list[Any],
+    rests_on: tuple[str, ...],
+    tables: list[Table],
     json: bool,
     html: Path | None,
     fail_on: str,
     received: int,
 ) -> None:
-    findings, rests_on, tables = told
     step.finish(findings, rests_on, tables)
     record = step.redactor.json(step.record)
     info = RunInfo(
@@ -200,11 +243,14 @@ def _finish(
         signal=received,
     )
     document = verdict_document(info, [record])
-    text = "\n\n".join(
-        [
-            *map(repr, tables[:-1] or tables),
-            repr(StepView(record)),
-            f"verdict: {document.verdict} (exit code {document.exit_code})",
-        ]
+    lines = [
+        *map(repr, tables[:-1] or tables),
+        repr(StepView(record)),
+        f"verdict: {document.verdict} (exit code {document.exit_code})",
+    ]
+    answer.end(
+        record if json else "\n\n".join(lines),
+        document.exit_code,
+        html,
+        lambda: answer.index(document, [record]),
     )
-    answer.end(record if json else text, document.exit_code, html, lambda: answer.index(document, [record]))

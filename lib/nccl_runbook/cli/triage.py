@@ -106,13 +106,12 @@ def _of_dumps(dumps: Dumps) -> Hypothesis:
     """The cause that dumps name."""
     finding, cause = dumps.finding, causes()[dumps.finding.cause]
     seen = [e for e in finding.evidence if e.source != "next"] or [Evidence(finding.title, "dumps")]
-    lines = tuple(LogLine(e.source, 0, e.text) for e in seen)
     return Hypothesis(
         cause.id,
         finding.status,
         cause.title,
         cause.says,
-        lines,
+        tuple(LogLine(e.source, 0, e.text) for e in seen),
         finding.remedy,
         Decides(cause.decides[0], "", dumps.next),
     )
@@ -128,5 +127,10 @@ def text(told: Case) -> str:
         *([ranks_table(logs)] if logs.ranks else []),
         *([unknown_table(logs)] if logs.unknown and undecided else []),
     ]
-    other = [f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem]
-    return "\n".join([answer_text(told), *other, *(f"\n{table!r}" for table in shown)])
+    return "\n".join(
+        [
+            answer_text(told),
+            *[f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem],
+            *(f"\n{table!r}" for table in shown),
+        ]
+    )

@@ -31,10 +31,11 @@ def is_interactive(namespace: Mapping[str, Any]) -> bool:
     JPY_SESSION_NAME is set by jupyter_server 2 for a notebook that somebody opened,
     __vsc_ipynb_file__ by VS Code.
     """
-    if HEADLESS_VARIABLE in os.environ or importlib.util.find_spec("ipywidgets") is None:
-        return False
-    return not injected_cells(namespace) and (
-        "JPY_SESSION_NAME" in os.environ or "__vsc_ipynb_file__" in namespace
+    return (
+        HEADLESS_VARIABLE not in os.environ
+        and importlib.util.find_spec("ipywidgets") is not None
+        and not injected_cells(namespace)
+        and ("JPY_SESSION_NAME" in os.environ or "__vsc_ipynb_file__" in namespace)
     )
 
 
@@ -81,5 +82,5 @@ def show(namespace: MutableMapping[str, Any], told: Case) -> Any:
         from nccl_runbook.cockpit.form import Cockpit
 
         return Cockpit(namespace).box
-    line = f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(namespace)}"
-    return Answer(told, (plan_table(told), Line(line)))
+    line = Line(f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(namespace)}")
+    return Answer(told, (plan_table(told), line))

@@ -1,6 +1,7 @@
 """What somebody types into the form: files, folders, text."""
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ def items(given: str, root: Path, pasted: Path) -> list[str]:
     paths: list[str] = []
     rest: list[str] = []
     for line in filter(str.strip, given.splitlines()):
-        named = _paths(line.strip(), root)
+        named = [line.strip()] if re.fullmatch(r"\s*pid:\d+\s*", line) else _paths(line.strip(), root)
         paths += named
         rest += [] if named else [line]
     if len(rest) < 2 or not any(" " in line.strip() for line in rest):
@@ -44,12 +45,13 @@ def _paths(line: str, root: Path) -> list[str]:
     return [str(path) for path in paths] if named else []
 
 
-def read(words: Sequence[str]) -> tuple[Brought, Gathered]:
-    """Sorted, and judged. Raises ValueError for a path that leads nowhere, and for what cannot be read."""
+def read(words: Sequence[str], gpus: int = 0) -> tuple[Brought, Gathered]:
+    """Sorted, and judged; ``gpus``: of a node, 0 if nobody said. Raises ValueError for a path that leads
+    nowhere, and for what cannot be read."""
     if not words:
         return Brought(), Gathered([])
     brought = sort(words)
     for path in brought.logs:
         if not os.path.lexists(os.path.expanduser(path)):
             raise ValueError(f"there is no file {path}")
-    return brought, gather(brought, None, 0, lambda pids: live.look(live.checked_pids(pids), GAP_S, str))
+    return brought, gather(brought, None, gpus, lambda pids: live.look(live.checked_pids(pids), GAP_S, str))

@@ -91,12 +91,12 @@ class RunProcess:
     @property
     def records(self) -> list[Record]:
         """What its steps recorded, once its verdict is known."""
-        names = (
-            [s.record for s in self.document.steps if s.record and s.notebook != START_STEP]
-            if self.document
-            else []
-        )
-        return [load(self.outputs / self.document.run.id / name) for name in names]
+        steps = self.document.steps if self.document else []
+        return [
+            load(self.outputs / self.document.run.id / s.record)
+            for s in steps
+            if s.record and s.notebook != START_STEP
+        ]
 
     @property
     def now(self) -> str:

@@ -104,8 +104,13 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
     if op not in TIMED_OPS:
         raise ValueError(f"unknown collective {op!r}; one of {', '.join(TIMED_OPS)}")
     backend = "gloo" if devices[0] is None else "nccl"
-    args = ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", backend]
-    asked = WorldRequest(op, "check.py", list(devices), args, deadline_s=WORLD_DEADLINE_S)
+    asked = WorldRequest(
+        op,
+        "check.py",
+        list(devices),
+        ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", backend],
+        deadline_s=WORLD_DEADLINE_S,
+    )
     return _of_world(
         engine,
         asked,

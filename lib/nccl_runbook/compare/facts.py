@@ -3,7 +3,7 @@
 import dataclasses
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.facts_world import Sample
+from nccl_runbook.core.facts_world import Sample as Sample
 
 NOT_SET, HIDDEN = "not set", "set, not shown"
 

@@ -26,7 +26,6 @@ _T = {
     60: (2.0, 2.66),
 }
 
-
 LEAST_EFFECT = 1.05  # a smaller difference is told, but is no fault and is not walked
 
 
@@ -66,8 +65,11 @@ def of_arm(c: Comparison, arm: str) -> list[Sample]:
 def ratio(c: Comparison, name: str) -> Ratio | None:
     """None with fewer than two pairs of neighbouring runs."""
     values = [(s.arm, figure(s, name)) for s in c.samples]
-    pairs = [dict(values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
-    logs = [math.log(p["B"] / p["A"]) for p in pairs if p["A"] and p["B"]]
+    logs = [
+        math.log(p["B"] / p["A"])
+        for p in [dict(values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
+        if p["A"] and p["B"]
+    ]
     if len(logs) < 2:
         return None
     mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
@@ -78,8 +80,11 @@ def ratio(c: Comparison, name: str) -> Ratio | None:
 def one_fails(c: Comparison) -> str:
     """The arm that never passes while the other always does, at least twice; "" if there is none."""
     passed = {arm: [s.passed for s in of_arm(c, arm)] for arm in "AB"}
-    one = next((x for x, y in ("AB", "BA") if not any(passed[x]) and all(passed[y])), "")
-    return one if min(map(len, passed.values())) > 1 else ""
+    return (
+        next((x for x, y in ("AB", "BA") if not any(passed[x]) and all(passed[y])), "")
+        if min(map(len, passed.values())) > 1
+        else ""
+    )
 
 
 def carried(c: Comparison) -> str | None:
@@ -87,12 +92,16 @@ def carried(c: Comparison) -> str | None:
     where no difference was seen."""
     if one_fails(c):
         return ""
-    seen = {
-        n: r
-        for n in names(c)
-        if (r := ratio(c, n)) and r.is_sure and max(r.value, 1 / r.value) >= LEAST_EFFECT
-    }
-    return next(iter(seen), None)
+    return next(
+        iter(
+            {
+                n: r
+                for n in names(c)
+                if (r := ratio(c, n)) and r.is_sure and max(r.value, 1 / r.value) >= LEAST_EFFECT
+            }
+        ),
+        None,
+    )
 
 
 def share(c: Comparison, samples: Sequence[Sample], name: str) -> float | Gap:

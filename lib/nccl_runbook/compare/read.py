@@ -122,12 +122,24 @@ def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ, within_s:
     until = time.monotonic() + within_s
     left_out: dict[str, str] = {}
     one, two = (_effective(text, surroundings, left_out, until) for text in (a, b))
-    told = [v for (_, name), v in (*one.items(), *two.items()) if v and sounds_secret(name)]
-    secrets = Redactor({**surroundings, **{f"SECRET_{i}": value for i, value in enumerate(told)}})
+    secrets = Redactor(
+        {
+            **surroundings,
+            **{
+                f"SECRET_{i}": value
+                for i, value in enumerate(
+                    [v for (_, name), v in (*one.items(), *two.items()) if v and sounds_secret(name)]
+                )
+            },
+        }
+    )
     around = {key: surroundings.get(key[1]) for key in (*one, *two)}
     one, two = {**around, **one}, {**around, **two}
-    changed = [k for k in sorted(one) if (one[k], two[k]) != (surroundings.get(k[1]),) * 2]
-    fit = [k for k in changed if _fits(k[1], (one[k], two[k]), left_out, secrets)]
+    fit = [
+        k
+        for k in [k for k in sorted(one) if (one[k], two[k]) != (surroundings.get(k[1]),) * 2]
+        if _fits(k[1], (one[k], two[k]), left_out, secrets)
+    ]
     return Arms((_name(a), _name(b)), {k: one[k] for k in fit}, {k: two[k] for k in fit}, left_out, secrets)
 
 
@@ -141,11 +153,17 @@ def _words(text: str) -> list[str]:
 
 def _name(text: str) -> str:
     """As the user named it, without a value that is not to be shown."""
-    hidden = [
-        m["name"] + "=..." if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"]) else w
-        for w in _words(text)
-    ]
-    return " ".join(hidden) or "."
+    return (
+        " ".join(
+            [
+                m["name"] + "=..."
+                if (m := _WORD.fullmatch(w)) and not may_be_shown(m["name"], m["value"])
+                else w
+                for w in _words(text)
+            ]
+        )
+        or "."
+    )
 
 
 def _fits(

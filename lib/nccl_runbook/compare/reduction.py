@@ -3,7 +3,7 @@
 import difflib
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _PLACE = re.compile(r"(?<!\$)\{(\w+)\}")  # ${nodes} is the shell's
 MOST = 200  # combinations; more would not end in a day
@@ -46,8 +46,11 @@ def smallest_first(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     ]
 
 
-def check_placeholders(command: Iterable[str], axes: Iterable[str]) -> None:
-    """Raises ValueError for a {name} that is nearly an axis; braces of programs are their own."""
+def check_placeholders(
+    command: Sequence[str], axes: Mapping[str, Sequence[str]], scripts: Callable[[str], str] = str
+) -> None:
+    """Raises ValueError for a {name} that is nearly an axis, as braces of programs are their own, and for an
+    axis that nobody reads. ``scripts``: the text of the file that a word names."""
     for name in (
         n
         for word in command
@@ -55,6 +58,12 @@ def check_placeholders(command: Iterable[str], axes: Iterable[str]) -> None:
         if n not in axes and difflib.get_close_matches(n, axes, 1, 0.75)
     ):
         raise ValueError(f"{{{name}}} in the command is not an axis; the axes are {', '.join(axes)}")
+    text = " ".join([*command, *(text for text in map(scripts, command))])
+    for name in (n for n, values in axes.items() if len(values) > 1 and not re.search(rf"\b{n}\b", text)):
+        raise ValueError(
+            f"every run would be the same: {name} is not in the command. "
+            f"Write {{{name}}} where its value belongs, or read the variable {name} in your script"
+        )
 
 
 def command_for(command: Sequence[str], values: Mapping[str, str]) -> list[str]:

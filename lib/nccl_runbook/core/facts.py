@@ -22,9 +22,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Dict, Iterable, Iterator, List, Tuple, TypeVar
 
-Key, Value = TypeVar("Key"), TypeVar("Value")
-
-
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 GAP_REASONS = ("unsupported", "absent", "no-permission", "timed-out", "failed", "not-run")
 
 
@@ -135,8 +134,6 @@ def rank_names(ranks: Sequence[object]) -> str:
 
 
 TIMED_OPS = ("all_reduce", "broadcast", "all_gather", "send_recv")  # its operations that have a bandwidth
-
-
 _DEVICE = re.compile(r"\bboth on CUDA device ([0-9a-f]{1,12})\b", re.I)
 
 

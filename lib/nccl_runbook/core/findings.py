@@ -5,7 +5,7 @@ import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
 
-from nccl_runbook.core.facts import Evidence
+from nccl_runbook.core.facts import Evidence as Evidence
 
 
 class Severity(enum.StrEnum):
@@ -76,9 +76,14 @@ class Finding:
             )
 
 
-def quoted(line: str) -> str:
+def quoted(line: str, most: int = MOST_QUOTED) -> str:
     """The line that was printed, its beginning where it is long."""
-    return f'"{line.strip()[:MOST_QUOTED]}"'
+    return f'"{cut(line.strip(), most)}"'
+
+
+def cut(text: str, most: int) -> str:
+    """Its whole words as far as they fit."""
+    return text if len(text) <= most else (text[:most].rpartition(" ")[0] or text[:most]) + " ..."
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -102,13 +107,9 @@ def verdict(steps: Iterable[tuple[str, bool]]) -> str:
     """
     seen = list(steps)
     statuses = {status for status, _ in seen}
-    if "broken" in statuses:
-        return "broken"
-    if "warn" in statuses:
-        return "degraded"
-    done = {"ok", "note"}
-    all_done = all(status in done or status == "skipped" and not asked for status, asked in seen)
-    return "healthy" if statuses & done and all_done else "unknown"
+    all_done = all(status in ("ok", "note") or status == "skipped" and not asked for status, asked in seen)
+    healthy = "healthy" if statuses & {"ok", "note"} and all_done else "unknown"
+    return "broken" if "broken" in statuses else "degraded" if "warn" in statuses else healthy
 
 
 def verdict_of(findings: Sequence[Finding]) -> str:

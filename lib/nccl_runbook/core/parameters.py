@@ -23,6 +23,9 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 class ParameterError(ValueError):
     """A parameter of the wrong name or type; the message lists what is allowed."""
 
+    def _render_traceback_(self) -> list[str]:  # IPython 9: instead of the frames of this package
+        return [f"nccl-runbook: {self}"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
@@ -39,8 +42,10 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
     with contextlib.suppress(ValueError, KeyError):
         if type(value) in _TAKEN[wanted]:
             return _TRUTH[value.lower()] if wanted is bool else wanted(value)
-    allowed = "True or False" if wanted is bool else f"a value of type {wanted.__name__}"
-    raise ParameterError(f"parameter {name}: {value!r} is not {allowed}")
+    raise ParameterError(
+        f"parameter {name}: {value!r} is not "
+        + ("True or False" if wanted is bool else f"a value of type {wanted.__name__}")
+    )
 
 
 def check_range(name: str, value: Any) -> Any:

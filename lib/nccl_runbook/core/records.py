@@ -12,14 +12,16 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast, dataclass_transform
 
 from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
 from nccl_runbook.core.share import learn
 
-SCHEMA = "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
+SCHEMA: Final = (
+    "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
+)
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
 TEXT_BYTES = 4 << 20  # one text in it: a stack or the end of a log
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
@@ -29,13 +31,15 @@ class RecordError(ValueError):
     """A file that is not a record of ours; the message names the file and what is wrong, in one sentence."""
 
 
-Shape = TypeVar("Shape", bound=type)
+Shape = TypeVar("Shape")
 
 
-def strict(shape: Shape) -> Shape:
+@dataclass_transform(kw_only_default=True)
+def strict(shape: type[Shape]) -> type[Shape]:
     """A dataclass that is written and read back: what was written elsewhere is checked, and
     refused where nobody knows it."""
-    shape.__pydantic_config__ = {"extra": "forbid"}
+    # pydantic asks for it
+    shape.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
     return dataclasses.dataclass(kw_only=True)(shape)
 
 
@@ -155,17 +159,20 @@ def of_findings(
     """The record of a step that was judged without a run, without secrets."""
     found = worst_first(findings)
     status, reason = step_status(found)
-    return Redactor(os.environ).json(
-        Record(
-            step=step,
-            status=status.value,
-            reason=reason,
-            started=utc_now(),
-            findings=found,
-            tables=to_json(list(tables)),
-            judged=judged or Judged(),
-            not_looked_at=list(not_seen),
-        )
+    return cast(
+        Record,
+        Redactor(os.environ).json(
+            Record(
+                step=step,
+                status=status.value,
+                reason=reason,
+                started=utc_now(),
+                findings=found,
+                tables=to_json(list(tables)),
+                judged=judged or Judged(),
+                not_looked_at=list(not_seen),
+            )
+        ),
     )
 
 

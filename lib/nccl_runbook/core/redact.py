@@ -19,13 +19,16 @@ from typing import Any, List, Mapping, Pattern
 from urllib.parse import quote
 
 from nccl_runbook.core.secret_values import (
+    _HINT,
     _SECRET_NAME,
     HARMLESS,
+    LONG_WORD,
     MASK,
-    NAMES,
     TABLES,
+    is_random,
     is_secret,
     looks_random,
+    without_blocks,
 )
 from nccl_runbook.core.share import compiled, learn, shared
 
@@ -33,7 +36,7 @@ LONGEST = 4096  # characters of a secret or a name
 KINDS = {
     "variable": "value of a secret variable",
     "named": "value behind a telling name",
-    "token": "token of a known form",
+    "token": "token of a known form, or what looks like one",
     "url": "password in a URL",
     "argument": "secret argument of a command",
     "key": "private key",
@@ -41,22 +44,22 @@ KINDS = {
 }
 OWN_PATTERNS = "NCCL_RUNBOOK_REDACT"  # names the file of --redact, for notebooks and ranks, too
 _MASKED = re.compile(r"\[redacted:(%s)\]" % "|".join(KINDS))
-
-
-_HINTS = NAMES["hint"].split("|")
 _FIELD = re.compile(r"[a-z_]{1,24}")  # a name in a document of ours
 
 _START = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F]))"  # of a word, or behind an escape
-_CUT = r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026)"  # as a program shows the beginning of a token
 _TOKENS = {
-    word: f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|{_CUT})"
+    word: f"{_START * word[0].isalnum()}{re.escape(word)}(?:{rest}|"
+    r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026))"  # as a program shows the beginning of a token
     for word, rest in TABLES["token"].items()
 }
 _BEFORE_VALUE = [
-    (word, _START + lead) for words, lead in TABLES["argument"].items() for word in words.split("|")
+    (word, _START + lead.replace(r"[^\n|;&]{0,200}?", r"(?:\\\n|[^\n|;&]){0,200}?"))
+    for words, lead in TABLES["argument"].items()
+    for word in words.split("|")
 ]
 _PEM = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|\Z)"
+    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
+    r"(?:-----END [\w ]{0,60}-----|\Z)"
 )
 _PEM_LINE = re.compile(
     r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$"
@@ -71,17 +74,24 @@ _QUOTE = r"(?:\\{0,3}[\"']|&(?:quot|#34|#39|#x27);|%2[27])"
 # a name and what stands between it and its value: a sign, a blank behind an option, or the other half
 # of a {name, value} pair; "PASS: x" is the result of a test
 _NAME = re.compile(
-    r"(?:(?<![\w.-])|(?<=%2[2-7])|(?<=%3[Ff]))(?:(?<=\\)[nrt])?(?P<option>--?|setenv\s{1,4}|"
-    r"ENV\s{1,4})?(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
+    r"(?:(?<![\w.-])(?<!next )(?<!last )(?<!stop )(?<!etc/)|(?<=%2[2-7])|(?<=%3[Ff])|"
+    r"(?<=%25(?:2[2-7]|3[Ff])))(?:(?<=\\)[nrt])?(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
+    r"(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?"
     rf"(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|"
     rf"SecretStr)\]?(?=\s{{0,4}}=))?"
-    r"\s{0,8}(?:=>|:=|->|[+?]?=(?!=)|:|(?<=>)|&#(?:58|61);|%3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|"
+    r"\s{0,8}(?:=>|:=|->|[+?]?=(?!=)|(?:\*\*)?:(?!\s{0,8}\n\s{0,40}[\w.\"'-]{1,64}:(?:\s|$))(?:(?:\*\*)?\s{1,4}`?)?|(?<=>)|"
+    r"&#(?:58|61);|%(?:25)?3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|"
     r"!{1,2})[\w-]{1,20}\s{1,4}(?=\S))?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
-    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12})\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|"
+    r"\\{0,3}[\"']?(?:,\s{0,12}|\s{1,12}(?:#[^\n]{0,200}\s{1,12})?)\\{0,3}[\"']?[Vv]alue\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}|</(?:name|"
     r"key)>\s{0,12}<\w{1,20}>|"
     r"\\{0,3}[\"']\s{0,4},\s{0,4}(?=[bruf]?\\{0,3}[\"'])|(?(option)(?:\s{1,8}(?:\\\n\s{0,20})?(?=[^-\s\\])|"
-    r"[\"']\s{1,8}(?=[\"']))|(?!)))"
+    r"[\"']\s{1,8}(?:a\d{1,4}=)?(?=[\"']))|(?!)))"
+)
+# the name behind the value, as Kubernetes takes it, too
+_BELOW = re.compile(
+    r"(?i:value)\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}(?=(?P<around>\\{0,3}[\"']?)(?:(?![\"'])[^\n]){1,300}?(?P=around)\s{0,4},?"
+    r"\s{1,12}\\{0,3}[\"']?(?i:name|key)\\{0,3}[\"']?\s{0,4}[=:]\s{0,8}\\{0,3}[\"']?(?P<name>[\w.-]{1,200}))"
 )
 # a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
 _GAP = re.compile(
@@ -140,7 +150,7 @@ class Terminal(io.TextIOWrapper):
                         stream.buffer,
                         stream.encoding,
                         "backslashreplace",
-                        line_buffering=stream.line_buffering,
+                        line_buffering=bool(stream.line_buffering),
                     ),
                 )
 
@@ -156,10 +166,6 @@ def masked(text: str) -> str:
         f"{number} x {KINDS[kind]}"
         for kind, number in collections.Counter(_MASKED.findall(text)).most_common()
     )
-
-
-def _mask(kind: str) -> str:
-    return f"{MASK}{kind}]"
 
 
 def _written(character: str) -> str:
@@ -193,30 +199,28 @@ def _values(text: str) -> str:
             if word in here
             for found in compiled(lead).finditer(text, *span)
         ]
-        if any(map(here.__contains__, _HINTS)):
+        if _HINT.search(here):
             leads += [
                 (found.end(), "named", found)
-                for found in _NAME.finditer(text, *span)
+                for names in (_NAME, _BELOW)
+                for found in names.finditer(text, *span)
                 if _SECRET_NAME.search(found["name"][-80:])
-            ]
-            leads += [
-                (found.end(), "named", found) for found in _GAP.finditer(text, *span) if looks_random(found)
-            ]
-    parts: List[str] = []
-    done = 0
+            ] + [(found.end(), "named", found) for found in _GAP.finditer(text, *span) if looks_random(found)]
+    parts, done = [""], 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
-        value = _VALUE.match(text, start) if start >= done else None
-        if value is None:
+        if start < done or not (value := _VALUE.match(text, start)):
             continue
         begin, end = value.span(value.lastgroup or 0)
-        if kind == "named" and value["bare"] and _HEADER_NAME.search(lead["name"]):
-            end = _HEADER.match(text, begin).end()
-        words = re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
+        is_bare = kind == "named" and value["bare"]
+        if is_bare and _HEADER_NAME.search(lead["name"]) and (header := _HEADER.match(text, begin)):
+            end = header.end()
         if any(
             is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
-            for word in words
+            for word in (
+                re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
+            )
         ):
-            parts += [text[done:begin], _mask(kind)]
+            parts += [text[done:begin], f"{MASK}{kind}]"]
             done = end
     return "".join([*parts, text[done:]])
 
@@ -249,8 +253,9 @@ class Redactor:
         values |= {
             line for v in values for line in v.splitlines() if len(line) >= 16
         }  # a key of many lines, in a log that goes by lines
-        longest_first = sorted(values, key=len, reverse=True)
-        self._values = re.compile("|".join("".join(map(_written, v)) for v in longest_first) or "(?!)")
+        self._values = re.compile(
+            "|".join("".join(map(_written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
+        )
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
         self._hidden = functools.lru_cache(maxsize=8192)(
             self._without_secrets
@@ -263,12 +268,18 @@ class Redactor:
     def _without_secrets(self, text: str) -> str:
         text = COLOURS.sub("", text)
         for own in self._own:
-            text = own.sub(_mask("own"), text)
-        text = _PEM_LINE.sub(_mask("key"), _PEM.sub(_mask("key"), self._values.sub(_mask("variable"), text)))
+            text = own.sub(f"{MASK}own]", text)
+        text = _PEM_LINE.sub(
+            f"{MASK}key]", _PEM.sub(f"{MASK}key]", self._values.sub(f"{MASK}variable]", text))
+        )
         for start, token in _TOKENS.items():
             if start in text:
-                text = compiled(token).sub(_mask("token"), text)
-        return _values(_URL.sub(r"\1" + _mask("url") + "@", text) if "://" in text else text)
+                text = compiled(token).sub(f"{MASK}token]", text)
+        text = _URL.sub(rf"\1{MASK}url]@", text) if "://" in text else text
+        return LONG_WORD.sub(
+            lambda found: f"{MASK}token]" if is_random(found["word"] or "") else found[0],
+            _values(without_blocks(text, f"{MASK}named]")),
+        )
 
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under
@@ -277,13 +288,15 @@ class Redactor:
         return self._json(value, name)
 
     def _json(self, value: Any, name: str) -> Any:
-        if dataclasses.is_dataclass(value):
-            return dataclasses.replace(value, **self._json(vars(value), ""))
         if isinstance(value, str) and not isinstance(value, enum.Enum):
-            return _mask("named") if name and is_secret(name, value) else self.text(value)
+            return f"{MASK}named]" if name and is_secret(name, value) else self.text(value)
         if isinstance(value, dict):
             return {
-                self.text(k) if isinstance(k, str) and not _FIELD.fullmatch(k) else k: self._json(v, str(k))
+                k if _FIELD.fullmatch(str(k)) else self._json(k, ""): self._json(v, str(k))
                 for k, v in value.items()
             }
-        return type(value)(self._json(v, name) for v in value) if isinstance(value, (list, tuple)) else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._json(v, name) for v in value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return dataclasses.replace(value, **self._json(vars(value), ""))
+        return value

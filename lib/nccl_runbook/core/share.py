@@ -126,27 +126,24 @@ _FORMS = (
         r"(?![\w(\[-]|\.\w)",
     ),
 )
-compiled = functools.lru_cache(maxsize=None)(
-    re.compile
-)  # at its first use: together they take 50 ms, and most texts need few
+# at its first use: together they take 50 ms, and most texts need few
+compiled = functools.lru_cache(maxsize=None)(re.compile)
 _WORD = r"(?:(?<![A-Za-z0-9\\])|(?<=\\[nrt]))(%s)(?![A-Za-z0-9])"
 _PARTS = {
     "host": r"([^.]*?)(\[[\d,-]+\]|\d{0,6})(\..*)?",  # its own name, its number, its domain
     "GPU": "(.{12})()().*",
     "MIG": "(.{12})()().*",
 }  # tables cut a UUID there
-_known: Dict[str, Set[str]] = {
-    "host": {r"(?!)"},
-    "user": {r"(?!)"},
-}  # expressions for the names that this process has seen
+# expressions for the names that this process has seen
+_known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}
 
 
 @functools.lru_cache(maxsize=None)
 def _is_word(name: str) -> bool:
     """Whether a sentence of ours may use it: such a host stays, and such a user
     is replaced in a form only."""
-    causes = pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b""
-    return bool(re.search(rb"(?i)\b%s\b" % re.escape(name.encode(errors="replace")), causes))
+    word = rb"(?i)\b%s\b" % re.escape(name.encode(errors="replace"))
+    return bool(re.search(word, pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b""))
 
 
 @functools.lru_cache(maxsize=None)
@@ -170,9 +167,8 @@ def _in_form(kind: str, found: Match[str]) -> str:
     """The form with other names, name by name in a list of hosts."""
     if not found[1]:
         return found[0]
-    names = (
-        re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", found[1]) if kind == "host" else [found[1]]
-    )  # n1:8,n2:8 of mpirun
+    # n1:8,n2:8 of mpirun
+    names = re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", found[1]) if kind == "host" else [found[1]]
     others = [name if not name or at % 2 else _other(kind, name) for at, name in enumerate(names)]
     return (
         found.string[found.start() : found.start(1)]

@@ -34,7 +34,7 @@ class Role:
     show: network interfaces, and those with a default route; ``nodes``: that a script spreads its job over,
     0 if it does not say; ``sourced``: files that a script reads as it runs, and that were not read here;
     ``meeting``: where its launcher is told to meet; ``crowded``: ranks that it starts on a node, and the GPUs
-    that are there, if those are fewer."""
+    that are there, if those are fewer; ``crowded_by``: the lines that say so."""
 
     name: str
     variables: dict[str, str]
@@ -59,6 +59,7 @@ class Role:
     sourced: list[str] = dataclasses.field(default_factory=list)
     meeting: str = ""
     crowded: list[int] = dataclasses.field(default_factory=list)
+    crowded_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,6 @@ from nccl_runbook.environment.settings.judge_variables import (
 
 RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped", "environment.left_out.*")
 
-
 RULES: tuple[Callable[[Setting, Variable], Iterator[Finding]], ...] = (
     wrong_value,
     renamed_variable,

@@ -110,14 +110,23 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
     shared = {
         name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")
     }
-    beside = [dataclasses.replace(given, **shared)] if isinstance(given, Role) else []
-    return Environment([role, *beside], host_of(said), {"script": given} if isinstance(given, Gap) else {})
+    return Environment(
+        [role, *([dataclasses.replace(given, **shared)] if isinstance(given, Role) else [])],
+        host_of(said),
+        {"script": given} if isinstance(given, Gap) else {},
+    )
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
-    asked = [request(whole=True, torch=True)]
     world = engine.run(
-        WorldRequest("the environment of a rank", "environment.py", [None], asked, dict(env), RANK_DEADLINE_S)
+        WorldRequest(
+            "the environment of a rank",
+            "environment.py",
+            [None],
+            [request(whole=True, torch=True)],
+            dict(env),
+            RANK_DEADLINE_S,
+        )
     )
     rank = world.ranks[0]
     return rank.first("environment") or rank.why_silent()
@@ -245,8 +254,13 @@ def library_of(path: str, said: Mapping[str, Any] | Gap) -> Library:
     if isinstance(said, Gap):
         return Library(path, said, said, said, {})
     version, cuda = said["says"] or [Gap("absent", "the file contains no version")] * 2
-    wheels = {_wheel(folder): _same(text, said["sha256"]) for folder, text in said["wheels"].items()}
-    return Library(path, said["sha256"], version, cuda, wheels)
+    return Library(
+        path,
+        said["sha256"],
+        version,
+        cuda,
+        {_wheel(folder): _same(text, said["sha256"]) for folder, text in said["wheels"].items()},
+    )
 
 
 def _wheel(folder: str) -> str:
@@ -264,5 +278,9 @@ def _same(record: Any, sha256: str) -> str:
 
 def looks(pids: Iterable[int] = ()) -> Environment | Gap:
     """These processes as roles of one environment; without any, this one."""
-    named = {str(pid): f"pid {pid}" for pid in pids} or {"self": "this process"}
-    return _joined([look(pid, name) for pid, name in named.items()])
+    return _joined(
+        [
+            look(pid, name)
+            for pid, name in ({str(pid): f"pid {pid}" for pid in pids} or {"self": "this process"}).items()
+        ]
+    )

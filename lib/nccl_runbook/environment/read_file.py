@@ -20,7 +20,7 @@ from nccl_runbook.logs.file import text_of
 from nccl_runbook.scripts.read import read as read_script, worked_out
 
 MOST_BYTES = 4 << 20
-MOST_NAMES = 2000  # that are kept: Linux gives a process its environment in some hundred
+MOST_NAMES = 1000  # that are kept: Linux gives a process its environment in some hundred
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not
@@ -77,6 +77,8 @@ def read(path: str) -> Role | Gap:
     """The variables of a file, each with the line that set it last; a Gap says
     in words why it cannot be read."""
     text = text_of(path, MOST_BYTES, "an environment")
+    if not isinstance(text, Gap) and not _is_text(text) and not _PRINTED.search(text):
+        return Gap("unsupported", f"{path} is a binary file (program, pickle or zip)")
     return text if isinstance(text, Gap) else parse(text, Path(path).name)
 
 
@@ -110,10 +112,23 @@ def parse(text: str, name: str = "text") -> Role:
         nodes=script.spread,
         sourced=list(script.sourced),
         crowded=list(script.crowded),
+        crowded_by=_counting(text, script.crowded, "CUDA_VISIBLE_DEVICES" in kept),
         meeting=next(
             (value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""
         ),
     )
+
+
+def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
+    """The lines that say how many ranks a node runs, and how many GPUs it has."""
+    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d"
+    ranks = (
+        rf"\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[= ]+{crowded[0]}\b"
+        if crowded
+        else r"(?!)"
+    )
+    rows = [n for n, row in enumerate(text.splitlines(), 1) if re.search(f"{there}|{ranks}", row)]
+    return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if crowded and rows else ""
 
 
 def is_dump(text: str) -> bool:

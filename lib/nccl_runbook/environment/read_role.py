@@ -93,8 +93,10 @@ def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
 def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
     """The version in the text of the mapped libnccl, if the process itself cannot be asked."""
     libraries = (said["libraries"].get(p, {}) for p in known(said["mapped"]) if "/libnccl.so" in p)
-    versions = (raw["says"][0] for raw in libraries if not isinstance(raw, Gap) and raw.get("says"))
-    return next(versions, Gap("not-run", "no libnccl is mapped, or it has no version"))
+    return next(
+        (raw["says"][0] for raw in libraries if not isinstance(raw, Gap) and raw.get("says")),
+        Gap("not-run", "no libnccl is mapped, or it has no version"),
+    )
 
 
 def conf_lines(text: str) -> dict[str, str]:
@@ -122,8 +124,12 @@ def limits_of(text: str | Gap) -> list[str | Gap]:
     """Soft limits of open files and of locked memory, out of /proc/PID/limits."""
     if isinstance(text, Gap):
         return [text] * 2
-    found = [re.search(rf"^{name}\s+(\S+)", text, re.M) for name in ("Max open files", "Max locked memory")]
-    return [row[1] if row else Gap("absent", "not in /proc/PID/limits") for row in found]
+    return [
+        row[1] if row else Gap("absent", "not in /proc/PID/limits")
+        for row in [
+            re.search(rf"^{name}\s+(\S+)", text, re.M) for name in ("Max open files", "Max locked memory")
+        ]
+    ]
 
 
 def _routes(text: Any) -> list[str] | Gap:

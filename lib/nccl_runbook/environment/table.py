@@ -30,8 +30,10 @@ def variables_table(env: Environment) -> Table:
 
 def _value(role, name: str) -> str:
     """What the role has, a long one (NVIDIA_REQUIRE_CUDA has a page of versions) up to LONG characters."""
-    inherited = [f"{lines[name]} ({path})" for path, lines in role.conf.items() if name in lines]
-    value = role.variables.get(name) or next(iter(inherited), "set, empty" if name in role.variables else "")
+    value = role.variables.get(name) or next(
+        iter([f"{lines[name]} ({path})" for path, lines in role.conf.items() if name in lines]),
+        "set, empty" if name in role.variables else "",
+    )
     return value if len(value) <= LONG else f"{value[:LONG]} ... ({len(value)} characters)"
 
 

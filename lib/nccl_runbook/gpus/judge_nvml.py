@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from nccl_runbook.causes.causes import usual
 from nccl_runbook.core.facts import Gap
@@ -121,7 +122,7 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
         ),
     )
     # the first row that fits: what to do, the cause, and how sure
-    why = next(
+    why: list[Any] = next(
         row
         for fits, *row in (
             (

@@ -2,11 +2,9 @@
 and what to collect next."""
 
 import dataclasses
-import re
-import shlex
 from collections import Counter
 
-from nccl_runbook.causes.causes import fitting, recognise, usual
+from nccl_runbook.causes.causes import fitting, in_logs, recognise, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import (
@@ -215,7 +213,7 @@ def _decides(hang: Hang, lead: Accused) -> str:
 def _in_its_log(line: str, seen: tuple[Evidence, ...]) -> str:
     """The line with the log that the first evidence names in the place of LOG."""
     log = seen[0].source.rpartition(" line ")[0] if seen else ""
-    return re.sub(r"\bLOGS?\b", lambda _: shlex.quote(log), line) if log else line
+    return in_logs(line, [log] * bool(log))
 
 
 # --- findings

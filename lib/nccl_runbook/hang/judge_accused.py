@@ -103,9 +103,8 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
 def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     """A rank that never came to what others wait in."""
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
-    alone = stack is not None and any(
-        map(_SENDS.match, stack.frames[:6])
-    )  # Gloo records no send and no recv (torch 2.13)
+    # Gloo records no send and no recv (torch 2.13)
+    alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))
     wait, *_ = waits = sorted(waits, key=lambda w: w.p2p)
     kind = next(
         kind
@@ -132,9 +131,8 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
         kind == "host-busy" and stack is None
     )
     seen = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
-    there = [
-        w.op.seq for w in waits if w.group == wait.group and not w.p2p
-    ]  # numbers of other groups, and of p2p, count on their own
+    # numbers of other groups, and of p2p, count on their own
+    there = [w.op.seq for w in waits if w.group == wait.group and not w.p2p]
     if there and (track := track_of(hang, wait.group, rank)):
         seen.insert(
             0,

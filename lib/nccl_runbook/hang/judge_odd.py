@@ -20,9 +20,8 @@ def stuck(hang: Hang, found: Graph) -> dict[int, Wait]:
     """Ranks with an operation open that every peer with entries of that group has completed,
     or that do not see its end."""
     accused = dict(found.unended)
-    on_the_host = {
-        d.rank for d in hang.dumps if d.backend == "gloo"
-    }  # where what timed out counts as complete
+    # where what timed out counts as complete
+    on_the_host = {d.rank for d in hang.dumps if d.backend == "gloo"}
     for group in hang.groups:
         sure, differ = (
             {r: t for r, t in credible(group).items() if t.last is not None},
@@ -96,9 +95,8 @@ def odd_ones(difference: Difference) -> tuple[str, set[int]]:
             break
     else:
         return "", set()
-    typed = not usual.endswith(
-        "?"
-    )  # the oldest recorders name no types; where the others have one, a call without is damage
+    # the oldest recorders name no types; where the others have one, a call without is damage
+    typed = not usual.endswith("?")
     return usual, {
         r
         for call, ranks in difference.calls.items()

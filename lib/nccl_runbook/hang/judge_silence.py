@@ -27,12 +27,8 @@ CAUSE = {
     "unknown": "peer-crashed",
 }
 
-
 STACK_LINE = "nccl-runbook look   # beside the job while it hangs: it shows the stack of each rank"
-
-
 _WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
-
 
 STATE = (
     'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs. Not listed: it ended. T: '

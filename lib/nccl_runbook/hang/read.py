@@ -45,44 +45,47 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
     inputs.files += [HangFile(f.name, "log", problem=f.problem or f.left_out) for f in logged.files]
     times, members = Times(readings, inputs.stamps()), _members(readings, {r.rank for r in logged.ranks})
     odd, late = _odd(readings), latecomers(readings)
-    return Redactor(os.environ).json(
-        Hang(
-            sorted(
-                (dataclasses.replace(f, name=logs_excerpt.short(f.name)) for f in inputs.files),
-                key=lambda f: f.name,
-            ),
-            [
-                Dump(
-                    rank,
-                    "gloo" if reading.gloo else "nccl",
-                    reading.entries,
-                    times.written.get(rank),
-                    odd[rank],
-                    reading.order,
-                    times.op(rank, reading.last),
-                    *(reading.waiting or (None, None)),
-                    reading.timed,
-                    *late.get(rank, ()),
-                )
-                for rank, reading in sorted(readings.items())
-            ],
-            _with_logs(
+    return dataclasses.replace(  # the secrets of the logs are out already
+        Redactor(os.environ).json(
+            Hang(
+                sorted(
+                    (dataclasses.replace(f, name=logs_excerpt.short(f.name)) for f in inputs.files),
+                    key=lambda f: f.name,
+                ),
                 [
-                    _group(key, certain, readings, inputs.names, times)
-                    for key, certain in sorted(members.items())
+                    Dump(
+                        rank,
+                        "gloo" if reading.gloo else "nccl",
+                        reading.entries,
+                        times.written.get(rank),
+                        odd[rank],
+                        reading.order,
+                        times.op(rank, reading.last),
+                        *(reading.waiting or (None, None)),
+                        reading.timed,
+                        *late.get(rank, ()),
+                    )
+                    for rank, reading in sorted(readings.items())
                 ],
-                [r for r in logged.ranks if r.rank not in readings],
-                logged.ranks,
-                {s.rank for s in inputs.stacks},
-            ),
-            channels(readings, members, times),
-            sorted(inputs.stacks, key=lambda s: (s.rank, s.source)),
-            logged,
-            counts(paths, {n for n in inputs.logs if n not in before}, limit),
-            times.clocks,
-            inputs.looks,
-            inputs.ras,
-        )
+                _with_logs(
+                    [
+                        _group(key, certain, readings, inputs.names, times)
+                        for key, certain in sorted(members.items())
+                    ],
+                    [r for r in logged.ranks if r.rank not in readings],
+                    logged.ranks,
+                    {s.rank for s in inputs.stacks},
+                ),
+                channels(readings, members, times),
+                sorted(inputs.stacks, key=lambda s: (s.rank, s.source)),
+                Logs([], "", {}, []),
+                counts(paths, {n for n in inputs.logs if n not in before}, limit),
+                times.clocks,
+                inputs.looks,
+                inputs.ras,
+            )
+        ),
+        logs=logged,
     )
 
 

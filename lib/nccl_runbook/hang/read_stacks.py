@@ -15,9 +15,8 @@ from nccl_runbook.logs.text import rank_of_name
 
 MOST_FRAMES = 60
 _PYSPY_HEAD = re.compile(r"^Process (\d{1,8}): (.{0,400})$", re.M)
-_PYSPY_THREAD = re.compile(
-    r'^Thread (?:0x[0-9A-F]+|\d+) \(([\w+ ]{1,30})\)(?:: "([^"\n]{0,80})")?$', re.M
-)  # py-spy 0.4
+# py-spy 0.4
+_PYSPY_THREAD = re.compile(r'^Thread (?:0x[0-9A-F]+|\d+) \(([\w+ ]{1,30})\)(?:: "([^"\n]{0,80})")?$', re.M)
 _PYSPY_FRAME = re.compile(r"^ {4}(\S.{0,120}?) \((.{1,400}?):(\d{1,7})\)$")
 _FAULT_THREAD = re.compile(r"^(?:Current t|T)hread 0x[0-9a-f]+ .{0,60}\(most recent call first\):$", re.M)
 _FAULT_FRAME = re.compile(r'^  File "(.{1,400})", line (\d{1,7}) in (.{1,120})$')

@@ -92,10 +92,16 @@ def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
 def looked_table(picture: Picture, looks: Sequence[Live]) -> Table:
     """One row a rank of a live look, those that did not come first."""
     head, rows = table(picture, looks)
-    shown = [
-        [*row[:-1], Cell(row[-1], TONE[view.does])] for row, view in zip(rows, ordered(picture), strict=True)
-    ]
-    return Table(f"{job_name(picture)}: ranks", head, shown, looked_at(looks), drawn="strip")
+    return Table(
+        f"{job_name(picture)}: ranks",
+        head,
+        [
+            [*row[:-1], Cell(row[-1], TONE[view.does])]
+            for row, view in zip(rows, ordered(picture), strict=True)
+        ],
+        looked_at(looks),
+        drawn="strip",
+    )
 
 
 def ranges(ranks: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Agents on the hosts of a Slurm job: start one on each, ask it, renew its lease, and notice within
+"""Agents on the hosts of a job: start one on each, ask it, renew its lease, and notice within
 seconds that it is gone."""
 
 import contextlib
@@ -36,24 +36,26 @@ def hosts_of_job(job: str, env: Mapping[str, str]) -> tuple[str, list[str]]:
     job = job or env.get("SLURM_JOB_ID", "")
     if not job:
         raise NoAllocation(
-            "no allocation here: run inside a Slurm job, name it (--job ID), or records (--record FILE...)"
+            "no Slurm job here: name one (--job ID), name hosts (HOST...) or records (--record FILE...), or "
+            "write --ray"
         )
-    listed = listed or _slurm("squeue", "--noheader", "--jobs", job, "--format=%N").strip()
-    hosts = _slurm("scontrol", "show", "hostnames", listed).split() if listed else []
+    listed = listed or output("squeue", "--noheader", "--jobs", job, "--format=%N").strip()
+    hosts = output("scontrol", "show", "hostnames", listed).split() if listed else []
     if not hosts:
         raise NoAllocation(f"job {job} has no hosts: it has not started, or has ended")
     return job, hosts
 
 
-def _slurm(*command: str) -> str:
+def output(*command: str, within_s: float = SLURM_S) -> str:
+    # what a command prints that tells the hosts
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SLURM_S, stdin=subprocess.DEVNULL
+            command, capture_output=True, text=True, timeout=within_s, stdin=subprocess.DEVNULL
         )
-    except FileNotFoundError:
-        raise NoAllocation(f"there is no {command[0]} on this host: run where Slurm's commands are") from None
+    except OSError as error:
+        raise NoAllocation(f"{command[0]} does not start on this host: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise NoAllocation(f"{command[0]} did not answer within {SLURM_S:.0f} s") from None
+        raise NoAllocation(f"{command[0]} did not answer within {within_s:.0f} s") from None
     if done.returncode:
         raise NoAllocation((done.stderr.strip().splitlines() or [f"{command[0]} failed"])[-1])
     return done.stdout
@@ -74,8 +76,12 @@ class Agent:
         self.host, self.why_gone = host, ""
         self.reports: queue.Queue[dict[str, Any]] = queue.Queue()
         self._answers: dict[int, queue.Queue[dict[str, Any]]] = {}
-        self._numbers, self.is_warm, self.heard = itertools.count(1), False, time.monotonic()
-        self.link = WarmLink(list(prefix), dict(os.environ), self._take, start_s, AGENT)
+        self._numbers, self.is_warm = itertools.count(1), False
+        # heard last when it is up: ssh or Ray may take longer than SILENT_S for that
+        self.link, self.heard = (
+            WarmLink(list(prefix), dict(os.environ), self._take, start_s, AGENT),
+            time.monotonic(),
+        )
 
     def _take(self, report: dict[str, Any]) -> None:
         self.heard = time.monotonic()
@@ -188,7 +194,7 @@ def facts(
 ) -> dict[str, HostFacts | Gap]:
     """What each host shows, gathered without a rendezvous. ``environment``: the request for
     ranks/environment.py; ``of_environment`` makes facts of its answer. A host without an agent is a Gap
-    with srun's own words."""
+    with the words of what should have started one."""
     seen: dict[str, dict[str, Any]] = {}
     gaps: dict[str, Gap] = {}
     order, node_file = agents.hosts, source_of("nccl_runbook/hosts/on_node/node.py").decode()
@@ -213,7 +219,7 @@ def facts(
     for host, number in begun.items():
         said = _json(agents.agents[host].answer(number, until - time.monotonic()))
         seen[host].update(of_environment(said) if isinstance(said, dict) else {"environment": said})
-    answers = {h: HostFacts(h, "srun", dict(_flat(seen[h]))) for h in seen}
+    answers = {h: HostFacts(h, "agent", dict(_flat(seen[h]))) for h in seen}
     known = {**answers, **gaps, **agents.missing}  # an agent that went meanwhile is among the gaps, with why
     return {
         h: known[h] if h in known else Gap("failed", agents.agents[h].why_gone or "no answer") for h in order

@@ -76,7 +76,7 @@ def _said(value: str | Gap) -> str:
     return f"(could not say: {value})" if isinstance(value, Gap) else value
 
 
-def _unsaid(path: str, host: HostFacts, rule: dict[str, Any]) -> str | None:
+def _unsaid(path: str, host: HostFacts, rule: dict[str, Any]) -> str | Gap | None:
     """What a path that a host lacks counts as: a Gap elsewhere is an answer here, and only of some facts
     (``unset`` in same.toml) was every host asked."""
     value = host.facts.get(path)

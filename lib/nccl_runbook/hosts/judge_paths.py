@@ -113,11 +113,11 @@ def _remedies(kind: str, cause: str, path: TcpPath) -> tuple[Remedy, ...]:
     if kind == "loopback":
         text = f"Map the name {path.target} to its own address on every node, in /etc/hosts or DNS."
         return (Remedy("the administrator", text, (f"getent ahostsv4 {path.target}",)),)
-    lines = {
+    commands = {
         "large-lost": (f"ping -M do -s 1472 -c 3 {path.address}", f"tracepath -n {path.address}"),
         "no-route": (f"ip route get {path.address}",),
     }
     return tuple(
-        Remedy(r.who, r.text, lines.get(kind, r.lines) if r.who == "the administrator" else r.lines)
+        Remedy(r.who, r.text, commands.get(kind, r.lines) if r.who == "the administrator" else r.lines)
         for r in usual(cause)
     )

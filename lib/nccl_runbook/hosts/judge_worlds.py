@@ -10,7 +10,7 @@ from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.hosts.facts import HostWorld
 from nccl_runbook.hosts.judge import names
 
-EXCLUDE = Remedy("you", "Leave these hosts out of the next run, with this option of sbatch or srun:")
+EXCLUDE = Remedy("you", "Leave these hosts out of the next run. For sbatch and srun:")
 
 
 def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:

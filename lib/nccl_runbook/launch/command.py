@@ -98,9 +98,8 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
         child.stdin.close()
         if not ends(child, END_S):
             child.kill()
-            ends(
-                child, KILLED_S
-            )  # False if it is in the kernel for good (state D): nothing a process can do ends it
+            # False if it is in the kernel for good (state D): nothing a process can do ends it
+            ends(child, KILLED_S)
 
 
 @contextlib.contextmanager

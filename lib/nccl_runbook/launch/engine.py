@@ -1,9 +1,7 @@
 """The local engine: worlds of ranks under the interpreter that is judged."""
 
 import contextlib
-import dataclasses
 import itertools
-import json
 import math
 import os
 import re
@@ -13,15 +11,13 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
+from nccl_runbook.core.facts_world import World, WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.gpu_lists import device_arguments
 from nccl_runbook.launch.running import Running
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never
-from nccl_runbook.launch.warm_link import START_S, EngineError, WarmLink, environment, source_of
-
-__all__ = ["Engine", "EngineError"]
+from nccl_runbook.launch.warm_link import START_S, WarmLink, environment, source_of
 
 # these act when a communicator is made (FI_ and UCX_: when NCCL's net plugin is loaded for it), so a fork may
 # differ in them; all others (TORCH_DISTRIBUTED_DEBUG, OMP_NUM_THREADS, preloads) act when torch is imported
@@ -33,13 +29,11 @@ _FORK_MAY_DIFFER = re.compile(
 # what a rank file imports
 _BESIDE = {
     "weight_sync.py": (
-        *(f"nccl_runbook/ranks/{n}.py" for n in ("check", "sync_bytes", "sync_shapes", "sync_ways")),
+        "nccl_runbook/ranks/check.py",
+        *(f"nccl_runbook/ranks/sync_{n}.py" for n in ("bytes", "clock", "disk", "shapes", "tensors", "ways")),
         "fast_disk.py",
     )
 }
-LAST_LINES = 40
-FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
-LINE_CHARACTERS = 4000
 PREPARE_S = 60.0  # until the ranks of a world have their CUDA contexts; after that its own deadline counts
 POLL_S = 0.2  # how soon a stop is seen
 AHEAD = 2  # worlds whose ranks are made ready while another runs
@@ -108,7 +102,7 @@ class Engine(contextlib.AbstractContextManager):
                 self.cancel()
         link = self._links.get(self._key(running.request.env))
         if not event.is_set() and link and link.stopped:
-            self._lose(running, "late", ABOVE_STOPPED)
+            running.lose("late", ABOVE_STOPPED)
 
     def run_in_turn(
         self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False
@@ -156,9 +150,8 @@ class Engine(contextlib.AbstractContextManager):
         """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the
         devices that CUDA shows a rank."""
         if self._software is None:
-            rank = self.run_all([WorldRequest("software", "view.py", [None], deadline_s=60)], keep=False)[
-                0
-            ].ranks[0]
+            asked = WorldRequest("software", "view.py", [None], deadline_s=60)
+            rank = self.run_all([asked], keep=False)[0].ranks[0]
             self._software = {
                 **(rank.first("cuda") or {"error": rank.why_silent().detail}),
                 **self._link({}).hello,
@@ -217,13 +210,12 @@ class Engine(contextlib.AbstractContextManager):
 
     def _start(self, request: WorldRequest, held: bool = False) -> Running:
         number, link = next(self._numbers), self._link(request.env)
-        name = f"{number:03d}-{re.sub(r'[^A-Za-z0-9]+', '-', request.name).strip('-')}"
-        running = self._running[number] = Running(
-            number, request, self.log_dir / name if self.log_dir else None
-        )
+        name = re.sub(r"[^A-Za-z0-9]+", "-", request.name).strip("-")
+        folder = self.log_dir / f"{number:03d}-{name}" if self.log_dir else None
+        running = self._running[number] = Running(number, request, folder, self.redactor)
         running.deadline_s = self._left(request.deadline_s)
         if link.stopped:
-            self._lose(running, "late", ABOVE_STOPPED)
+            running.lose("late", ABOVE_STOPPED)
             return running
         visible, arguments = device_arguments(
             request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES")
@@ -245,7 +237,7 @@ class Engine(contextlib.AbstractContextManager):
             stall_s=request.stall_s,
         )
         if link.ended.is_set():
-            self._lose(running, "lost")
+            running.lose("lost")
         return running
 
     def _own(self, request: WorldRequest, rank: int) -> Dict[str, Any]:
@@ -259,81 +251,20 @@ class Engine(contextlib.AbstractContextManager):
             ),
         }
 
-    def _lose(self, running: Running, outcome: str, state: str = "") -> None:
-        running.ranks = [
-            dataclasses.replace(r, outcome=outcome, state=state) if r.outcome == "late" else r
-            for r in running.ranks
-        ]
-        running.wall_s = round(time.monotonic() - running.clock, 4)
-        for event in (running.ready, running.idle, running.done):
-            event.set()
-
     def _on_report(self, own: Tuple, report: Dict[str, Any]) -> None:
         """Called by the reader thread of one warm process."""
         if "gone" in report:
             for running in list(self._running.values()):
                 if not running.done.is_set() and self._key(running.request.env) == own:
-                    self._lose(running, "lost")
+                    running.lose("lost")
             return
         running = self._running.get(report.get("world"))
-        if running is None:  # it was late, and nobody waits for it any more
-            return
-        if "how" in report:
-            running.started = report["how"] + (f" ({report['why']})" if report["why"] else "")
-        elif "done" in report:
-            running.wall_s = report["wall_s"]
-            running.done.set()
-        else:
-            self._on_rank(running, running.ranks[report["rank"]], report)
+        if running is not None:  # else it was late, and nobody waits for it any more
+            running.take(report)
 
     @staticmethod
     def _key(delta: Mapping[str, Optional[str]]) -> Tuple:
         return tuple(sorted((k, v) for k, v in delta.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
-
-    def _on_rank(self, running: Running, rank: RankResult, report: Dict[str, Any]) -> None:
-        if "log" in report:
-            self._on_log(running, rank, report["log"])
-        elif "said" in report:
-            event = self.redactor.json(json.loads(report["said"]))
-            rank.events.append(event)
-            if event.get("event") == "ready" or event.get("what") == "destroy":
-                running.note(rank.rank, "ready" if event["event"] == "ready" else "finished")
-        elif "ended" in report:
-            self._on_log(running, rank, "\n" if running.rests[rank.rank] else "")
-            running.ranks[rank.rank] = dataclasses.replace(
-                rank,
-                outcome=report["ended"],
-                code=report["code"],
-                pid=report["pid"],
-                state=report["state"],
-                stack=self.redactor.text(report["stack"]),
-                dropped_bytes=report["dropped"],
-            )
-            running.note(rank.rank, "finished")
-
-    def _on_log(self, running: Running, rank: RankResult, text: str) -> None:
-        """Keep whole lines: into the rank's file, the last ones in memory, what NCCL says into the tally."""
-        *lines, rest = (running.rests[rank.rank] + text).split("\n")
-        if len(rest) > LINE_CHARACTERS:
-            lines, rest = [*lines, rest], ""
-        running.rests[rank.rank] = rest
-        clean = [self.redactor.text(line)[:LINE_CHARACTERS] for line in lines]
-        running.tally.add(clean)
-        rank.last_lines[:] = [*rank.last_lines, *(line for line in clean if line.strip())][-LAST_LINES:]
-        path = running.log(rank.rank)
-        if clean and path:
-            self._keep(path, rank, clean)
-
-    def _keep(self, path: Path, rank: RankResult, lines: List[str]) -> None:
-        """Into the rank's file. A full disk costs the file, not the world: its result and
-        last lines are in memory."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "a", encoding="utf-8", errors="replace") as file:
-                file.write("\n".join(lines) + "\n")
-        except OSError as error:
-            told = f"[runbook: the log file could not be written: {error.strerror or error}]"
-            rank.last_lines[:] = [*(line for line in rank.last_lines if line != told), told][-LAST_LINES:]
 
     def _world(self, running: Running) -> World:
         """What became of a world; what is reported of it from now on is not heard."""
@@ -341,17 +272,12 @@ class Engine(contextlib.AbstractContextManager):
         request = running.request
         link = self._links.get(self._key(request.env))
         is_cut = running.deadline_s < request.deadline_s - 1 and running.wall_s >= running.deadline_s
-        if is_cut and not any(
-            r.state.startswith("T") for r in running.ranks
-        ):  # by the budget: a slow world would look hung
-            running.ranks = [
-                dataclasses.replace(r, outcome="late") if r.outcome == "timed-out" else r
-                for r in running.ranks
-            ]
+        if is_cut and not any(r.state.startswith("T") for r in running.ranks):
+            running.mark("timed-out", "late")  # by the budget: a slow world would look hung
         transports, taken = running.tally.seen()
         return World(
             request=request,
-            ranks=[self._result(r, running.log(r.rank)) for r in running.ranks],
+            ranks=[running.result(rank, self.root) for rank in running.ranks],
             wall_s=running.wall_s or round(time.monotonic() - running.clock, 4),
             started=running.started,
             shell_line=shell_line(self.prefix, request),
@@ -360,13 +286,4 @@ class Engine(contextlib.AbstractContextManager):
             algorithms=dict(running.tally.choices),
             nccl_path=(link.hello.get("libnccl") if link else "")
             or Gap("absent", "no libnccl is mapped in the interpreter (a CPU build, or NCCL is linked in)"),
-        )
-
-    def _result(self, rank: RankResult, path: Optional[Path]) -> RankResult:
-        log = str(path.relative_to(self.root) if self.root else path) if path and path.exists() else ""
-        return dataclasses.replace(
-            rank,
-            log=log,
-            events=list(rank.events),
-            last_lines=rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :],
         )

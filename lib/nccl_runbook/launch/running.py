@@ -1,27 +1,27 @@
 """A world that runs: what its ranks have reported so far."""
 
+import dataclasses
+import json
 import re
 import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional, Set, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import RankResult, WorldRequest
+from nccl_runbook.core.redact import Redactor
 
 _VIA = re.compile(
     r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)"
 )
-
-
 _DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
-
-
 _CHOICE = re.compile(r"NCCL INFO \w+: \d+ Bytes -> Algo (\w+) proto (\w+)")
-
-
 _TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
+LAST_LINES = 40
+FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
+LINE_CHARACTERS = 4000
 
 
 class Tally:
@@ -61,8 +61,10 @@ class Running:
     """One world between its request and its last report. The outcome of a rank is "late"
     until its end is reported."""
 
-    def __init__(self, number: int, request: WorldRequest, folder: Optional[Path]) -> None:
-        self.number, self.request, self.folder = number, request, folder
+    def __init__(
+        self, number: int, request: WorldRequest, folder: Optional[Path], redactor: Redactor
+    ) -> None:
+        self.number, self.request, self.folder, self.redactor = number, request, folder, redactor
         self.ranks = [RankResult(rank, "late") for rank in range(request.world_size)]
         self.rests = [""] * request.world_size  # the last line of each rank, as long as it is not whole
         self.marks: Dict[str, set] = {"ready": set(), "finished": set()}
@@ -80,6 +82,79 @@ class Running:
         if len(self.marks["finished"]) == len(self.ranks):
             self.idle.set()
 
-    def log(self, rank: int) -> Optional[Path]:
-        """The path of the log of one rank, if any is kept."""
-        return self.folder / f"rank{rank}.log" if self.folder else None
+    def mark(self, outcome: str, instead: str, **more: str) -> None:
+        """Ranks whose outcome is ``outcome`` get another one."""
+        self.ranks = [
+            dataclasses.replace(r, outcome=instead, **more) if r.outcome == outcome else r for r in self.ranks
+        ]
+
+    def lose(self, outcome: str, state: str = "") -> None:
+        """Nothing more will be reported: ranks without an end get ``outcome``, and nobody waits."""
+        self.mark("late", outcome, state=state)
+        self.wall_s = round(time.monotonic() - self.clock, 4)
+        for event in (self.ready, self.idle, self.done):
+            event.set()
+
+    def take(self, report: Dict[str, Any]) -> None:
+        """One report of the warm process about this world."""
+        if "how" in report:
+            self.started = report["how"] + (f" ({report['why']})" if report["why"] else "")
+        elif "done" in report:
+            self.wall_s = report["wall_s"]
+            self.done.set()
+        else:
+            self._take_rank(self.ranks[report["rank"]], report)
+
+    def _take_rank(self, rank: RankResult, report: Dict[str, Any]) -> None:
+        if "log" in report:
+            self._take_log(rank, report["log"])
+        elif "said" in report:
+            event = self.redactor.json(json.loads(report["said"]))
+            rank.events.append(event)
+            if event.get("event") == "ready" or event.get("what") == "destroy":
+                self.note(rank.rank, "ready" if event["event"] == "ready" else "finished")
+        elif "ended" in report:
+            self._take_log(rank, "\n" if self.rests[rank.rank] else "")
+            self.ranks[rank.rank] = dataclasses.replace(
+                rank,
+                outcome=report["ended"],
+                code=report["code"],
+                pid=report["pid"],
+                state=report["state"],
+                stack=self.redactor.text(report["stack"]),
+                dropped_bytes=report["dropped"],
+            )
+            self.note(rank.rank, "finished")
+
+    def _take_log(self, rank: RankResult, text: str) -> None:
+        """Keep whole lines: into the rank's file, the last ones in memory, what NCCL says into the tally."""
+        *lines, rest = (self.rests[rank.rank] + text).split("\n")
+        if len(rest) > LINE_CHARACTERS:
+            lines, rest = [*lines, rest], ""
+        self.rests[rank.rank] = rest
+        clean = [self.redactor.text(line)[:LINE_CHARACTERS] for line in lines]
+        self.tally.add(clean)
+        rank.last_lines[:] = [*rank.last_lines, *(line for line in clean if line.strip())][-LAST_LINES:]
+        if clean and self.folder:
+            self._write(self.folder / f"rank{rank.rank}.log", rank, clean)
+
+    def _write(self, path: Path, rank: RankResult, lines: List[str]) -> None:
+        """Append to the rank's file. A full disk costs the file, not the world: its result and
+        last lines are in memory."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "a", encoding="utf-8", errors="replace") as file:
+                file.write("\n".join(lines) + "\n")
+        except OSError as error:
+            notice = f"[runbook: the log file could not be written: {error.strerror or error}]"
+            rank.last_lines[:] = [*(line for line in rank.last_lines if line != notice), notice][-LAST_LINES:]
+
+    def result(self, rank: RankResult, root: Optional[Path]) -> RankResult:
+        """``rank`` as it is now; its log file is named relative to ``root`` if given."""
+        path = self.folder / f"rank{rank.rank}.log" if self.folder else None
+        return dataclasses.replace(
+            rank,
+            log=str(path.relative_to(root) if root else path) if path and path.exists() else "",
+            events=list(rank.events),
+            last_lines=rank.last_lines[-LAST_LINES if rank.code else -FEW_LINES :],
+        )

@@ -62,8 +62,6 @@ class Stop:
 
 
 never = Stop()  # if no command remembers signals
-
-
 MARK = ".owner"
 PREFIXES = ("nr-", "nccl-runbook-")
 

@@ -18,6 +18,7 @@ import faulthandler
 import fcntl
 import json
 import os
+import pathlib
 import runpy
 import selectors
 import shutil
@@ -50,8 +51,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends (Linux only; elsewhere
-    the closed pipe does it)."""
+    """Linux kills this process when the thread that started it ends; elsewhere the closed pipe does it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -66,25 +66,19 @@ def mapped(name: str) -> str:
 
 def why_not_fork() -> str:
     """Why forking would be unsafe now, or ""."""
-    try:
+    with contextlib.suppress(OSError):  # no /proc
         threads = len(os.listdir("/proc/self/task"))
-    except OSError:
-        threads = 1
-    if threads != 1:
-        return "%d threads after importing torch" % threads
-    driver = mapped("libcuda.so")
-    if (
-        driver
-        and ctypes.CDLL(driver).cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != CUDA_ERROR_NOT_INITIALIZED
-    ):
+        if threads != 1:
+            return "%d threads after importing torch" % threads
+    driver, count = mapped("libcuda.so"), ctypes.byref(ctypes.c_int())
+    if driver and ctypes.CDLL(driver).cuDeviceGetCount(count) != CUDA_ERROR_NOT_INITIALIZED:
         return "the CUDA driver is initialised"
     return ""
 
 
 def process_state(pid: int) -> str:
     """The state letter of /proc/PID/stat and where in the kernel it waits, such as "S futex_wait_queue"."""
-    folder = "/proc/%d/" % pid
-    with contextlib.suppress(OSError), open(folder + "stat") as stat, open(folder + "wchan") as wchan:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/wchan") as wchan:
         return ("%s %s" % (stat.read().rpartition(")")[2].split()[0], wchan.read().strip("0"))).strip()
     return ""
 
@@ -95,22 +89,11 @@ class Rank:
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank = world, rank
         self.fds = [*os.pipe(), *os.pipe(), *os.pipe()]
-        (
-            self.log_read,
-            self.log_write,
-            self.event_read,
-            self.event_write,
-            self.stack_read,
-            self.stack_write,
-        ) = self.fds
+        self.log_write, self.event_write, self.stack_write = self.write_ends = self.fds[1::2]
         self.pid, self.status = 0, None
         self.timed_out, self.state, self.stack = False, "", b""
         self.events, self.log_bytes, self.tail = b"", 0, b""
-        self.read_ends = {
-            self.log_read: self.on_log,
-            self.event_read: self.on_events,
-            self.stack_read: self.on_stack,
-        }
+        self.read_ends = dict(zip(self.fds[::2], (self.on_log, self.on_events, self.on_stack)))
         for fd in self.read_ends:
             os.set_blocking(fd, False)
 
@@ -136,8 +119,7 @@ class Rank:
         self.stack = (self.stack + data)[:TAIL_BYTES]
 
     def drain(self) -> None:
-        """Read what is left in the pipes without waiting; a grandchild that holds
-        one open is not waited for."""
+        """Read what is left in the pipes, without waiting for a grandchild that holds one open."""
         for fd, take in self.read_ends.items():
             with contextlib.suppress(OSError):  # EAGAIN: nothing more now
                 while data := os.read(fd, 1 << 16):
@@ -167,18 +149,16 @@ class World:
         self.warm.send(world=self.request["world"], **fields)
 
     def start(self) -> None:
-        for name, text in self.request[
-            "sources"
-        ].items():  # in a folder of its own: ranks of another world may be reading theirs
-            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
-                file.write(text)
+        # in a folder of its own: ranks of another world may be reading theirs
+        for name, text in self.request["sources"].items():
+            pathlib.Path(self.folder, name).write_text(text, encoding="utf-8")
         unsafe = why_not_fork()
         self.report(how="exec" if unsafe else "fork", why=unsafe)
         for rank in self.ranks:
             rank.pid = os.fork()
             if rank.pid == 0:
                 self.warm.become(rank, bool(unsafe) or self.request["ranks"][rank.rank]["fresh"])
-            for fd in (rank.log_write, rank.event_write, rank.stack_write):
+            for fd in rank.write_ends:
                 os.close(fd)
             for fd, take in rank.read_ends.items():
                 self.warm.selector.register(fd, selectors.EVENT_READ, take)
@@ -214,10 +194,8 @@ class World:
             os.close(fd)
         dropped = max(0, rank.log_bytes - FORWARD_BYTES - len(rank.tail))
         if rank.tail:
-            self.report(
-                rank=rank.rank,
-                log=f"\n[runbook: {dropped} bytes left out here]\n" + rank.tail.decode("utf-8", "replace"),
-            )
+            tail = rank.tail.decode("utf-8", "replace")
+            self.report(rank=rank.rank, log=f"\n[runbook: {dropped} bytes left out here]\n{tail}")
         signalled = os.WIFSIGNALED(rank.status)
         self.report(
             rank=rank.rank,
@@ -278,11 +256,8 @@ class Warm:
         self.out = open(os.dup(1), "wb")
         os.dup2(2, 1)  # whatever a library prints goes to the log, not into the protocol
         self.selector = selectors.DefaultSelector()
-        self.worlds, self.pending, self.folder = (
-            [],
-            b"",
-            "",
-        )  # the folder comes with torch: one may be killed while it imports that
+        # the folder comes with torch: one may be killed while it imports that
+        self.worlds, self.pending, self.folder = [], b"", ""
 
     def make_folder(self) -> str:
         """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it,
@@ -342,20 +317,14 @@ class Warm:
         os.dup2(nothing, 0)
         os.dup2(rank.log_write, 1)
         os.dup2(rank.log_write, 2)
-        keep = {
-            0,
-            1,
-            2,
-            rank.event_write,
-            rank.stack_write,
-            *rank.world.gate[:1],
-        }  # numbers among the others may be these, used again
+        own = {rank.event_write, rank.stack_write, *rank.world.gate[:1]}
         others = [fd for w in self.worlds for fds in [w.gate, *(r.fds for r in w.ranks)] for fd in fds]
-        for fd in set(others + [self.out.fileno(), nothing, rank.log_write]) - keep:
+        # numbers among the others may be kept ones, used again
+        for fd in {*others, self.out.fileno(), nothing, rank.log_write} - {0, 1, 2, *own}:
             with contextlib.suppress(OSError):  # closed already by the parent before the fork
                 os.close(fd)
         self.selector.close()
-        for fd in (rank.event_write, rank.stack_write, *rank.world.gate[:1]):
+        for fd in own:
             os.set_inheritable(fd, True)
 
     def rank_environment(self, rank: Rank) -> dict:
@@ -406,12 +375,6 @@ class Warm:
                     key.data(data)
             self.worlds = [w for w in self.worlds if w.step()]
 
-    def leave(self) -> None:
-        for world in self.worlds:
-            world.kill_all()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        os._exit(0)
-
 
 def main() -> None:
     die_with_parent()
@@ -423,12 +386,14 @@ def main() -> None:
         warm.folder = warm.make_folder()
         warm.send(ready=True, torch=torch.__version__, libnccl=mapped("libnccl"), host=os.uname().nodename)
         warm.serve()
-    except (
-        BaseException
-    ) as error:  # whatever importing torch raised (OSError: a CUDA library is missing) is told, not swallowed
+    except BaseException as error:
+        # whatever importing torch raised (OSError: a CUDA library is missing) is reported, not swallowed
         warm.send(ready=False, error=" ".join(("%s: %s" % (type(error).__name__, error)).split()))
     finally:
-        warm.leave()
+        for world in warm.worlds:
+            world.kill_all()
+        shutil.rmtree(warm.folder, ignore_errors=True)
+        os._exit(0)
 
 
 main()

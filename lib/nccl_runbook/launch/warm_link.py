@@ -5,6 +5,7 @@ import collections
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import threading
 from pathlib import Path
@@ -73,7 +74,13 @@ class WarmLink:
     def _live(self) -> None:
         try:
             self.process = subprocess.Popen(
-                [*self.prefix, "-u", "-c", LOADER],
+                # ssh gives its words to a shell of the other host, joined by blanks
+                [
+                    *self.prefix,
+                    "-u",
+                    "-c",
+                    shlex.quote(LOADER) if os.path.basename(self.prefix[0]) == "ssh" else LOADER,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

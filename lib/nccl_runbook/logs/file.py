@@ -28,7 +28,9 @@ class Spent(Exception):
 
 class Limit:
     """What is read for one answer. All passes over its files share the time, and all files of a pass share
-    ``read``, the bytes by kind."""
+    ``read``, the bytes by kind. ``now``: what is being read, for those who wait."""
+
+    now = ""
 
     def __init__(self, within_s: float = READ_S) -> None:
         self.until = time.monotonic() + min(within_s, READ_S)

@@ -3,22 +3,11 @@
 import re
 
 HEAD_BYTES = 8192
-
-
 _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
-
-
 _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
-
-
 READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
-
-
 DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
-
-
 _ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
-
 
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the
 # first that matches names it
@@ -53,7 +42,8 @@ def kind(head: bytes) -> tuple[str, bool]:
         if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):
             return words, is_log
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    sets = sum(bool(_ENV.match(line)) for line in lines)
     return (
-        "variables: `nccl-runbook env` judges them" if len(lines) > 2 and sets * 5 > len(lines) * 4 else ""
+        "variables: `nccl-runbook env` judges them"
+        if len(lines) > 2 and sum(bool(_ENV.match(line)) for line in lines) * 5 > len(lines) * 4
+        else ""
     ), True

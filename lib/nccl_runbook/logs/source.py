@@ -21,39 +21,20 @@ from nccl_runbook.logs.file import Limit, Spent, mib
 from nccl_runbook.logs.kind import DUMP, kind
 
 CHUNK_BYTES = 1 << 19
-
-
 LEARNT_BYTES = 1 << 16  # of a chunk, for --share: the whole would take a second per MiB
-
-
 MAX_LINE = 2 << 20
-
-
 MAX_KEY_LINES = 200  # an RSA key of 16,384 bits has 197
-
-
 _KEY_LINE = re.compile(rb"[\w+/=]{1,80}\s*$")
 
-
-BOTH_ENDS = (
-    512 << 20,
-    64 << 20,
-)  # read of the beginning and of the end of one text; between them one piece of SAMPLED
-
+# read of the beginning and of the end of one text; between them one piece of SAMPLED
+BOTH_ENDS = (512 << 20, 64 << 20)
 
 SAMPLED = 16
-
-
 BLANK_BYTES = 16 << 20  # without a line end: no log
-
-
 ZIP = b"PK\x03\x04"
-
-
 PACKED: dict[bytes, Callable[..., Any]] = {
     b"BZh%d%b" % (n, magic): bz2.BZ2File for n in range(1, 10) for magic in (b"1AY&", b"\x17rE8")
 }
-
 
 # \x80: a pickle, such as a flight-recorder dump; ( and 7z: zstd and 7-Zip
 _BINARY = (
@@ -69,10 +50,7 @@ _BINARY = (
     b"%PDF",
 )
 
-
 _CONTROLS = bytes({*range(1, 32)} - {*b"\a\b\t\n\v\f\r\x1b"})  # of random bytes 9 in 100 are such
-
-
 BROKEN = (OSError, EOFError, MemoryError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 
 

@@ -4,10 +4,12 @@ Bounded; nothing in it is executed."""
 import contextlib
 import functools
 import gzip
+import itertools
 import lzma
 import os
 import stat
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -19,6 +21,7 @@ from nccl_runbook.logs.kind import HEAD_BYTES
 from nccl_runbook.logs.source import BROKEN, PACKED, ZIP, Source, piped, why
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
+MAX_LISTED, LIST_S = 10 * MAX_FILES, 5.0  # of a folder: more are not even looked at
 MAX_DEPTH = 6
 SHORT_ENDS = 2 << 20, 2 << 20
 END_BYTES = 4096  # looked at of each of too many files
@@ -54,10 +57,18 @@ def sources(
     is a source with a problem."""
     limit = limit or Limit()
     limit.read.clear()
+    list_until = time.monotonic() + LIST_S
     nothing = "contains no readable file (hidden files and links are skipped)"
-    given = dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
     listed = [
-        one for path in given for one in list(_listed(os.path.expanduser(path), 0)) or [(path, nothing)]
+        one
+        for path in dict.fromkeys(named(paths) if isinstance(paths, str) else paths)
+        for one in list(
+            itertools.takewhile(
+                lambda _: time.monotonic() < list_until,
+                itertools.islice(_listed(os.path.expanduser(path), 0), MAX_LISTED),
+            )
+        )
+        or [(path, nothing)]
     ]
     if len(listed) > MAX_FILES:
         yield Source(
@@ -67,6 +78,7 @@ def sources(
             f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer",
         )
     for path, problem in listed if len(listed) <= MAX_FILES else _most_telling(listed):
+        Limit.now = f"reading {path}"
         if problem:
             yield Source(path, 0, None, problem)
         elif path == "-":
@@ -77,6 +89,7 @@ def sources(
                     yield from _unpacked(path, file, limit)
             except OSError as error:
                 yield Source(path, 0, None, f"cannot be read: {why(error)}")
+    Limit.now = "judging what was read"
 
 
 def read_each(texts: Iterable[Source], read: Callable[[Source], None]) -> list[FileRead]:
@@ -110,12 +123,16 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
         ):  # one that was named is what somebody wants read
             yield path, "is a virtual environment, which contains no logs"
         else:
+            Limit.now = f"listing {path}"
             for name in sorted(os.listdir(path)):
                 inner = os.path.join(path, name)
                 if not os.path.islink(inner) and not name.startswith("."):
                     yield from _listed(inner, depth + 1)
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        yield path, f"cannot be read: {why(error)}"
+        yield (
+            path,
+            "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {why(error)}",
+        )
 
 
 def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:

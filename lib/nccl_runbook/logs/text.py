@@ -69,7 +69,7 @@ def attempt_of_name(name: str) -> tuple[str, int]:
 
 def pieces(raw: bytes) -> list[str]:
     """The texts in one raw line: without colours, one for each carriage return, cut where it is very long."""
-    text = raw.decode("utf-8", "replace").replace("\x00", "")
+    text = raw.decode("utf-8", "replace").strip("\x00").replace("\x00", " ")
     text = COLOURS.sub("", text) if "\x1b" in text else text
     if "\r" not in text and len(text) <= LINE_CHARACTERS:
         return _GLUED.split(text) if ".cpp:" in text else [text]
@@ -198,8 +198,12 @@ def _offset(name: str, told: list[tuple[float, float]]) -> ClockOffset:
     import statistics  # takes 10 ms, and is asked for where several hosts share events
 
     middle = statistics.median(apart for apart, _ in told)
-    error_s = max(abs(apart - middle) for apart, _ in told) + max(error for _, error in told)
-    return ClockOffset(name, round(middle, 3), round(error_s, 3), len(told))
+    return ClockOffset(
+        name,
+        round(middle, 3),
+        round((max(abs(apart - middle) for apart, _ in told) + max(error for _, error in told)), 3),
+        len(told),
+    )
 
 
 def clock(line: LogLine) -> str:

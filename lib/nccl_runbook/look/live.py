@@ -43,7 +43,7 @@ def look(
             "as root"
         )
     first = looking.first()
-    say(first_text(first))
+    say(first_text(first, pids))
     keep(first)
     if not first.ranks or gap_s <= 0:
         return first
@@ -93,15 +93,20 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
 # --- what the reader sees
 
 
-def first_text(look: Live) -> str:
-    """The first evidence, before anything can be said about a hang."""
+def first_text(look: Live, pids: Sequence[int] = ()) -> str:
+    """The first evidence, before anything can be said about a hang. ``pids``: that were named."""
+    if not look.ranks and pids:
+        return (
+            f"{look.host}: no hung job found. Neither process {' nor '.join(map(str, pids))} "
+            "nor a child of it has torch loaded or a rank in its environment"
+        )
     if not look.ranks:
         return (
             f"{look.host}: no hung job found. No process of this user has torch loaded or a rank "
             "in its environment. Run this as the job's user, or name a rank of it with --pid"
         )
-    rows = [[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]]
-    return f"{look.host}: first samples, after {look.first_s:.1f} s\n" + "\n".join(grid(filled(rows)))
+    rows = filled([[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]])
+    return "\n".join([f"{look.host}: first samples, after {look.first_s:.1f} s", *grid(rows)])
 
 
 def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
@@ -125,11 +130,9 @@ def _block(picture: Picture, looks: Sequence[Live]) -> str:
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The page that a node can make: `nccl-runbook look --html` has the fix, too."""
     word = verdict(pictures)
-    main = f'<p class="quiet">{escape(looked_at(looks))}</p>' + "".join(
-        _section(n, one, looks) for n, one in enumerate(pictures)
-    )
     return framed(
-        main,
+        f'<p class="quiet">{escape(looked_at(looks))}</p>'
+        + "".join(_section(n, one, looks) for n, one in enumerate(pictures)),
         word,
         f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
         "",

@@ -25,14 +25,14 @@ from nccl_runbook.core.redact import Redactor, Terminal
 from nccl_runbook.hang.live import judge as live_rules
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
-from nccl_runbook.launch.engine import Engine, EngineError
+from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import rank_devices
 from nccl_runbook.launch.interpreters import NOT_HERE
+from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.look import live as live_look
 from nccl_runbook.look.steps import Step, fewer_gpus, lines, settings, transports, visibility, weight_sync
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
-
 
 STEPS = {
     "01-gpu-visibility": visibility,
@@ -40,12 +40,6 @@ STEPS = {
     "04-transports": transports,
     "05-weight-sync": weight_sync,
 }
-
-
-# --- what the reader sees: facts in a line each, no judgement
-
-
-# --- the command
 
 OPTIONS: Dict[str, Dict[str, Any]] = {
     "--json": {"metavar": "FILE", "help": "- for standard output; default: nccl-look-HOST-TIME.json"},

@@ -15,9 +15,8 @@ from nccl_runbook.launch.interpreters import STOPPED, is_stopped
 from nccl_runbook.machine import facts as m
 
 DEADLINE_S = 15.0
-_HOME = (
-    Path(__file__).absolute().parents[2]
-)  # the folder or zip that holds the package, and in the zip pynvml beside it
+# the folder or zip that holds the package, and in the zip pynvml beside it
+_HOME = Path(__file__).absolute().parents[2]
 _START = (
     "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.machine.nvml_child', "
     "None, '__main__', True)"

@@ -12,7 +12,6 @@ except ImportError as error:
 
 FABRIC_STATES = ("not-supported", "not-started", "in-progress", "completed")
 
-
 CLOCK_REASONS = (
     "idle",
     "applications_clocks_setting",
@@ -25,12 +24,8 @@ CLOCK_REASONS = (
     "display_clock_setting",
 )
 
-
 MAX_LINKS = 36
-
-
 SWITCH, UNKNOWN_DEVICE = 2, 255
-
 
 REASON_OF_CODE = {
     3: "unsupported",

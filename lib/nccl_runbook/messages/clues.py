@@ -13,7 +13,7 @@ from typing import Any
 from nccl_runbook.causes.causes import Advice, advice
 from nccl_runbook.causes.tables import PACKAGE, table
 from nccl_runbook.messages import cache, matcher
-from nccl_runbook.messages.matcher import compiled
+from nccl_runbook.messages.matcher import compiled as compiled
 
 PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "frameworks", "job", "reporter")
 # an exception that only echoes what another rank did, and the text that torch (2.0 to 2.13, NCCLUtils.cpp)
@@ -266,5 +266,6 @@ def says(words: str, what: str) -> bool:
 
 def works(words: str) -> bool:
     """Whether a reporter only asks what a line means, or says that the job works and complains of nothing."""
-    fine = _WONDERS.search(words) or compiled(_spelt("(?i)<asks>|<works>")).search(words)
-    return bool(fine) and not says(compiled(_spelt("(?i)<no-fault>")).sub(" ", words), "<complaint>")
+    return bool(_WONDERS.search(words) or compiled(_spelt("(?i)<asks>|<works>")).search(words)) and not says(
+        compiled(_spelt("(?i)<no-fault>")).sub(" ", words), "<complaint>"
+    )

@@ -5,16 +5,10 @@ import os
 import re
 
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
-
-
 _MARKDOWN = re.compile(
     rb"#{1,6} +[A-Z\[]|\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}"
 )  # nccl-tests prints "# " and a small letter
-
-
 _SENTENCE = re.compile(rb"[A-Z][a-z'-]* [^\n]{20,2000}[.?!:]\s*$")
-
-
 _PROGRAM = re.compile(
     r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)"
 )  # pasted without a fence
@@ -31,8 +25,13 @@ def written(rows: list[bytes]) -> list[str]:
     )
     if not has_title and 2 * sum(map(bool, map(_SENTENCE.match, filled))) < max(len(filled) - 1, 2):
         return []
-    fences = itertools.accumulate(raw.lstrip().startswith((b"```", b"~~~")) for raw in rows)
-    lines = [raw.decode("utf-8", "replace").strip() for raw, number in zip(rows, fences) if number % 2 == 0]
+    lines = [
+        raw.decode("utf-8", "replace").strip()
+        for raw, number in zip(
+            rows, itertools.accumulate(raw.lstrip().startswith((b"```", b"~~~")) for raw in rows)
+        )
+        if number % 2 == 0
+    ]
     return [line for line in lines if not _PROGRAM.search(line)][:MAX_SPOKEN]
 
 

@@ -41,8 +41,11 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
     """The first exceptions of ranks for which others waited: the first one, then those too close to it to
     tell; and lines of the ranks that waited. Nothing if no rank raised one of its own, or nobody waited."""
     waited = {r.rank: r.timeouts[0].at for r in logs.ranks if r.timeouts}
-    raised = [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
-    first = [r for r in raised if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)]
+    first = [
+        r
+        for r in [r for r in logs.ranks if r.first_error and not ECHO.search(r.first_error.text)]
+        if r.rank not in waited or surely_after(waited[r.rank], r.first_error, logs)
+    ]
     others = [
         r
         for r in logs.ranks
@@ -52,8 +55,9 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
         return [], []
     lead = min(first, key=lambda r: (r.first_error.time is None, when(r.first_error, logs) or 0.0, r.rank))
     rivals = [r for r in first if r is not lead and not surely_after(r.first_error, lead.first_error, logs)]
-    echoes = [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]]
-    return [r.first_error for r in (lead, *rivals)], [line for line in echoes if line]
+    return [r.first_error for r in (lead, *rivals)], [
+        line for line in [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]] if line
+    ]
 
 
 def when(line: LogLine, logs: Logs) -> float | None:

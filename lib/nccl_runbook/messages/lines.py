@@ -10,12 +10,10 @@ from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS
 
 KEPT_BYTES = 16_000  # of the first line of a kind
 
-
 _STARTS = re.compile(
     r"^(?:\[|\d{1,4}: |RESULT,|:::|\d{4}-|Traceback|\(|[\w.-]+:\d+:\d+ \[|[\w.]*(?:Error|Exception|"
     r"Interrupt)(?:_\w{1,40})?(?::|\s*$))"
 )
-
 
 OWN = {
     **EXPRESSIONS,
@@ -52,7 +50,6 @@ _ADVICE = re.compile(
     r"This (?:may|could) indicate .*"
 )
 
-
 # "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
 _DENIED = re.compile(
     r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? "
@@ -84,9 +81,8 @@ def joined(above: bytes, text: str) -> str:
     """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken,
     or is longer than a line."""
     if above.rstrip().endswith(b"Last error:"):
-        return (
-            "NCCL WARN " + text
-        )  # PyTorch and NCCL's tests quote the warning below this line, without its head
+        # PyTorch and NCCL's tests quote the warning below this line, without its head
+        return "NCCL WARN " + text
     goes_on = text.startswith((" ", "\t")) and above.rstrip().endswith((b":", b","))
     looks_broken = len(above) >= 16 and text[:1].strip() and not _STARTS.match(text)
     head = above.decode("utf-8", "replace").rstrip("\r\n")

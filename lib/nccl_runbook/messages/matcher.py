@@ -130,9 +130,8 @@ class Matcher:
         each of its alternatives. No expression is compiled yet."""
         self._ids, self._expressions = tuple(expressions), dict(expressions)
         self._always: set[int] = set()
-        self._branches: dict[bytes, list[tuple[int, Needs]]] = defaultdict(
-            list
-        )  # literal -> what else a line must hold
+        # literal -> what else a line must hold
+        self._branches: dict[bytes, list[tuple[int, Needs]]] = defaultdict(list)
         for number, expression in enumerate(expressions.values()):
             for branch in needs(expression):
                 rarest, *others = sorted(branch, key=strength, reverse=True) or [()]

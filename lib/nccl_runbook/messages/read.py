@@ -71,8 +71,9 @@ def collect(
         [Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [],
         sources(paths, stdin, limit),
     )
-    files = read_each((s for s in texts if s.name not in skip), reader.read)
-    return Redactor(os.environ).json(reader.facts(files, "\n".join(told)))
+    return Redactor(os.environ).json(
+        reader.facts(read_each((s for s in texts if s.name not in skip), reader.read), "\n".join(told))
+    )
 
 
 class _Reader:
@@ -197,10 +198,9 @@ class _Reader:
         )
         seen = {i: Seen(f.lines, f.times, self._resumed(f)) for i, f in self._found.items()}
         files = [dataclasses.replace(f, name=short(f.name)) for f in files]
-        ours = self._kinds.ours or self._kinds.is_training()
         foreign = (
             bool(self._kinds.first or context)
-            and not ours
+            and not (self._kinds.ours or self._kinds.is_training())
             and not seen.keys() - clues.catalogue()["fits"].keys()
         )
         begun = (

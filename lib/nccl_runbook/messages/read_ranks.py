@@ -88,9 +88,8 @@ class Ranks:
     def __init__(self, newest: bool = False) -> None:
         """``newest``: what ranks said in attempts before the last is dropped."""
         self._newest, self._over = newest, ""
-        self.again_in: Counter[str] = (
-            Counter()
-        )  # how often the launcher started ranks again, by file: each node has one
+        # how often the launcher started ranks again, by file: each node has one
+        self.again_in: Counter[str] = Counter()
         self._rows: dict[int, dict[str, Any]] = {}
         self.of_pid: dict[
             tuple[str, str], int

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
@@ -16,10 +17,11 @@ from nccl_runbook.plan.allocation import areal_rules, flags as launch_flags
 from nccl_runbook.plan.allocation.areal_written import of_realhf
 from nccl_runbook.plan.areal import Mode, Refused, from_roles, parse
 from nccl_runbook.plan.groups import Placed, Site, place
+from nccl_runbook.plan.later import configs
 from nccl_runbook.scripts.read import Command, Script, read as read_script
 
 MOST_GPUS = 1024  # of one node; more is a slip
-FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, open-instruct)"
+FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, slime, SkyRL, NeMo-RL, prime-rl, and others)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
     for file in files[: training_file.MOST_FILES]:
         name = file.name if file == path else str(file.relative_to(path))
         try:
-            plans.append(of_text(training_file.text_of(file), name, asked, rules, file))
+            plans.append(of_text(configs.whole(training_file.text_of(file), file), name, asked, rules, file))
         except ValueError as error:
             left_out.append(f"{name}: {error}")
     if files[training_file.MOST_FILES :]:
@@ -81,7 +83,7 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
 def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: Path | None = None) -> Plan:
     """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError
     for what is none of them."""
-    is_yaml = file is not None and file.suffix in (".yaml", ".yml")
+    is_yaml = file is not None and file.suffix in (".yaml", ".yml", ".toml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
         return _areal(text, where, asked, rules, [])
     script = read_script("" if is_yaml else text)
@@ -95,18 +97,34 @@ def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: 
         raise ValueError(FOREIGN)
     accelerate = training_file.read(_named_config(script.commands, file, "config_file")).flat
     own = {n: (v,) for n, v in {**accelerate, **training.flat}.items() if n not in overrides}
-    said = [(" ".join(own), own, {})] * bool(own) + [(c.text, c.flags, c.env) for c in script.commands]
-    return _of_framework(known, said, script, where, asked)
+    return _of_framework(
+        known,
+        ([(" ".join(own), own, {})] * bool(own) + [(c.text, c.flags, c.env) for c in script.commands]),
+        script,
+        where,
+        asked,
+    )
 
 
 def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -> str:
     """The text of the YAML that a command names with this flag, "" where there
     is none that can be read here."""
-    names = [values[0] for c in commands for values in [c.flags.get(flag, ())] if values]
+    # prime-rl reads `rl @ FILE`
+    names = [
+        values[0]
+        for c in commands
+        for values in [c.flags.get(flag, ()), c.words[(*c.words, "@").index("@") + 1 :]]
+        if values
+    ]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
-    found = [f / n for n in names[:1] for f in folders if (f / n).is_file() and n.endswith((".yaml", ".yml"))]
+    found = [
+        f / n
+        for n in names[:1]
+        for f in folders
+        if (f / n).is_file() and n.endswith((".yaml", ".yml", ".toml"))
+    ]
     try:
-        return training_file.text_of(found[0]) if found else ""
+        return configs.whole(training_file.text_of(found[0]), found[0]) if found else ""
     except ValueError as error:
         raise ValueError(f"the --{flag} that it names, {found[0].name}: {error}") from error
 
@@ -117,7 +135,7 @@ def _sized(asked: Site, told: int) -> Site:
         raise ValueError(
             f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
             if gpus
-            else "name the number of GPUs per node: --gpus N"
+            else "the number of GPUs of a node is not in it: add --gpus 8, or as many as a node has"
         )
     return dataclasses.replace(asked, gpus=gpus)
 
@@ -165,10 +183,9 @@ def _of_training(
 
 def _about(training: training_file.Training, rules: areal_rules.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
-    ignored = training.update == "disk" and not rules.switch["honours_option"]
     made_of_it = (
         f"but {rules.tag}'s training script never reads it: NCCL is used"
-        if ignored
+        if (training.update == "disk" and not rules.switch["honours_option"])
         else f"planned with {update}"
     )
     return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (
@@ -268,11 +285,10 @@ def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> 
 
 
 def _of_framework(known: str, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
-    flat = {n: v for _, flags, _ in said for n, v in flags.items()}
-    pools = {
-        " ".join(flat[n]) for n in ("trainer.n_gpus_per_node", "rollout.n_gpus_per_node") if n in flat
-    }  # verl's
-    gpus = _sized(asked, script.gpus or sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1)).gpus
+    row = table("plan/flags")[known]
+    pools = {" ".join(v) for _, flags, _ in said for n, v in flags.items() if n in row.get("node", ())}
+    told = sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1) or row.get("node_default", 0)
+    gpus = _sized(asked, script.gpus or told).gpus
     launch = launch_flags.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
     return Plan(

@@ -72,6 +72,12 @@ class Part:
         return _product(self.dims, "tp")
 
 
+def part(
+    kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None
+) -> Part:
+    return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
+
+
 @dataclasses.dataclass(frozen=True)
 class Mode:
     """A string that parses: its components, and AReaL's ``type``, None where asking for
@@ -206,10 +212,11 @@ def _trainer(tokens: Mapping[str, str], below: Sequence[Tree], rules: Rules) -> 
         raise Refused(SYNTAX, f"experts in groups of {group} (p·t·e) do not divide {world} GPUs")
     if rules.era == "C" and bare:
         raise Refused(INVALID, "a trainer must name its backend here, such as megatron:(attn:d4|ffn:e4)")
-    heavy = hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1
     return Part(
         "trainer",
-        tokens.get("TRAINER", "megatron" if heavy else "fsdp"),
+        tokens.get(
+            "TRAINER", "megatron" if (hybrid or dims.get("p", 1) > 1 or dims.get("e", 1) > 1) else "fsdp"
+        ),
         tokens.get("NAME"),
         dims,
         experts,

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.plan.allocation.flags import Launch
-from nccl_runbook.plan.areal import Mode, Part
+from nccl_runbook.plan.areal import Mode, Part, part
 from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply
+from nccl_runbook.plan.later import LATER
 
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
@@ -32,13 +33,14 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     where a size is no number."""
     if launch.framework == "trl":
         return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
-    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct}[launch.framework]
+    how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct, **LATER}[launch.framework]
     parts, pools, update, notes, refusals = how(launch)
     mode = Mode(tuple(parts), None, scheduled=True)
     asked = mode.total_gpus
     # a pool of one node may share that node, unless it fills it
-    several = sum(n for n, each in pools if n > 1 or each == gpus) > 1
-    count = nodes or max(1, least_nodes, -(-asked // gpus) if several else 1)
+    count = nodes or max(
+        1, least_nodes, -(-asked // gpus) if (sum(n for n, each in pools if n > 1 or each == gpus) > 1) else 1
+    )
     waits = asked > gpus * count
     notes = (
         *refusals,
@@ -50,15 +52,15 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
     groups = groups_of(engines, trainers, update)
     shared = any(g.shared for g in groups if g.name == "weight-update")
-    short = "oversubscribed" if waits else "clean"
-    placed = Placed(groups, "duplicate" if shared else "refused" if refusals else short, notes)
-    return dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)), placed, count
-
-
-def _part(
-    kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None
-) -> Part:
-    return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
+    return (
+        dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)),
+        Placed(
+            groups,
+            "duplicate" if shared else "refused" if refusals else ("oversubscribed" if waits else "clean"),
+            notes,
+        ),
+        count,
+    )
 
 
 # parts, each on GPUs of its own, in order, one with an anchor on the anchor's; nodes, and GPUs of each,
@@ -69,7 +71,8 @@ _Shape = tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]
 def _verl(launch: Launch) -> _Shape:
     apart = not launch.on("hybrid") or any(word in launch.text for word in launch.row["apart"])
     pools = [launch.pool("trainer"), *([launch.pool("engine")] if apart else [])]
-    tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
+    own = max(1, launch.number("tensor"))
+    tensor = own * math.prod(max(1, launch.number(way)) for way in ("data", "pipeline"))
     train, rollout = math.prod(pools[0]), math.prod(pools[-1])
     how = (
         "the engines have their own GPUs, and the weights travel through NCCL"
@@ -79,15 +82,24 @@ def _verl(launch: Launch) -> _Shape:
     )
     return (
         [
-            _part("trainer", "verl", "actor", train),
-            _part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0),
+            part("trainer", "verl", "actor", train),
+            part("engine", "rollout", "rollout", max(1, rollout // tensor), tensor, None if apart else 0),
         ],
         pools,
         "xccl" if apart else "in-process",
         [how],
-        [f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline)"]
+        [
+            f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
+            + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
+            + f"use a multiple of {tensor} GPUs for the rollout"
+        ]
         * bool(rollout % tensor),
     )
+
+
+def _divisors(name: str, total: int, others: int) -> str:
+    fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
+    return f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{fit[-1]}, or " * bool(fit)
 
 
 def _openrlhf(launch: Launch) -> _Shape:
@@ -101,7 +113,7 @@ def _openrlhf(launch: Launch) -> _Shape:
         "critic": launch.told("estimator") == "gae",
         "reward": bool(launch.told("has_reward")) and not launch.told("no_reward"),
     }
-    parts = [_part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
+    parts = [part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
         critic = [
             i
@@ -110,14 +122,14 @@ def _openrlhf(launch: Launch) -> _Shape:
         ]
         actor = [0] * (together or role == "ref" and launch.on("share_ref"))
         parts.append(
-            _part(
+            part(
                 "trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)
             )
         )
     pools = [shape.get(p.name, shape["trainer"]) for p in parts if p.anchor is None]
     shares = together and not asynchronous
     if engines:
-        parts.append(_part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
+        parts.append(part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.told("backend") == "nccl"
     gloo = launch.told("backend") == "gloo"  # what is clean in old releases alone is not clean
     same_gpus = (
@@ -160,40 +172,41 @@ def _openrlhf(launch: Launch) -> _Shape:
             "OpenRLHF refuses this: asynchronous training with vLLM's sleep mode",
         ),
     )
-    update = "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl"
-    return parts, pools, update, notes, refusals
+    return (
+        parts,
+        pools,
+        "ipc" if handed_over else "gloo" if gloo and launch.on("with_ray") else "xccl",
+        notes,
+        refusals,
+    )
 
 
 def _open_instruct(launch: Launch) -> _Shape:
     together = launch.on("colocate")
     engines, tensor = launch.number("engines"), max(1, launch.number("tensor"))
     parts = [
-        _part("trainer", "deepspeed", "learner", launch.number("learners")),
-        _part("engine", "vllm", "vllm", engines, tensor, 0 if together else None),
+        part("trainer", "deepspeed", "learner", launch.number("learners")),
+        part("engine", "vllm", "vllm", engines, tensor, 0 if together else None),
     ]
-    notes = that_apply(
-        (
-            together,
-            "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
-            "IPC handles, without "
-            "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless "
-            "vllm_sync_backend is gloo",
-        ),
-        (
-            "vllm_sync_backend" in launch.flags,
-            "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, "
-            "or CUDA IPC with single_gpu_mode",
-        ),
-    )
-    refusals = ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (
-        together and tensor > 1
-    )
     return (
         parts,
         [(1, learners) for learners in launch.numbers("learners")],
         "ipc" if together else "xccl",
-        notes,
-        refusals,
+        that_apply(
+            (
+                together,
+                "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
+                "IPC handles, without "
+                "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless "
+                "vllm_sync_backend is gloo",
+            ),
+            (
+                "vllm_sync_backend" in launch.flags,
+                "v0.2.0 reads vllm_sync_backend; v0.3.0 does not, and uses NCCL, "
+                "or CUDA IPC with single_gpu_mode",
+            ),
+        ),
+        ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1),
     )
 
 
@@ -217,11 +230,13 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     if launch.told("mode") != "server":
         tensor = max(1, launch.number("tensor"))
         parts = [
-            _part("trainer", "accelerate", "trainer", processes),
-            _part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
+            part("trainer", "accelerate", "trainer", processes),
+            part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
         ]
         refusals = [
-            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes"
+            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes. "
+            + _divisors("vllm_tensor_parallel_size", processes, 1)
+            + f"start a multiple of {tensor} processes"
         ] * bool(processes % tensor)
         verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
         notes += [
@@ -231,15 +246,22 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         return Mode(tuple(parts), None), Placed(_seats(sees[:processes], ()), verdict, (*refusals, *notes))
     tensor, data = max(1, launch.number("server_tensor")), max(1, launch.number("server_data"))
     parts = [
-        _part("trainer", "accelerate", "trainer", processes),
-        _part("engine", "vllm", "vllm-serve", data, tensor),
+        part("trainer", "accelerate", "trainer", processes),
+        part("engine", "vllm", "vllm-serve", data, tensor),
     ]
     used, held = server[: tensor * data], sees[:processes]
     elsewhere = machines > 1 or launch.told("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
-    short = len(used) < tensor * data or len(held) < processes
-    verdict = "zero-visible" if short else "duplicate" if shared else "oversubscribed" if crowded else "clean"
+    verdict = (
+        "zero-visible"
+        if (len(used) < tensor * data or len(held) < processes)
+        else "duplicate"
+        if shared
+        else "oversubscribed"
+        if crowded
+        else "clean"
+    )
     notes += that_apply(
         (
             shared,
@@ -258,8 +280,13 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
 
 def _seats(trainers: Sequence[int], engines: Sequence[int]) -> tuple[Group, ...]:
     """TRL's groups; in the weight update the trainer has the highest rank (generation/vllm_client.py)."""
-    jobs = (
-        [Job(role, len(gpus), gpus)] if gpus else []
-        for role, gpus in (("engine", engines), ("trainer", trainers))
+    return groups_of(
+        *(
+            (
+                [Job(role, len(gpus), gpus)] if gpus else []
+                for role, gpus in (("engine", engines), ("trainer", trainers))
+            )
+        ),
+        "xccl",
+        trainer_last=True,
     )
-    return groups_of(*jobs, "xccl", trainer_last=True)

@@ -153,8 +153,12 @@ def _ray(mode: Mode, site: Site) -> Placed:
             f"the string asks for {wanted}"
         ]
     )
-    room = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
-    short = "oversubscribed" if size > room or size + left > count else "clean"
+    short = (
+        "oversubscribed"
+        if size > (count - left if engine and engine.backend == "vllm" else nodes * site.gpus)
+        or size + left > count
+        else "clean"
+    )
     return Placed(
         groups_of(
             [job(engine.name or "engine", 0, size, count=count)] if engine else [],
@@ -188,9 +192,15 @@ def groups_of(
 
 
 def _group(name: str, jobs: Sequence[Job], of: str = "") -> Group:
-    seats = [(j.role, gpu) for j in jobs for gpu in j.gpus][:MOST_RANKS]
-    ranks = tuple(RankAt(i, role, gpu) for i, (role, gpu) in enumerate(seats))
-    return Group(name, ranks, sum(j.size for j in jobs), of)
+    return Group(
+        name,
+        tuple(
+            RankAt(i, role, gpu)
+            for i, (role, gpu) in enumerate([(j.role, gpu) for j in jobs for gpu in j.gpus][:MOST_RANKS])
+        ),
+        sum(j.size for j in jobs),
+        of,
+    )
 
 
 def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:

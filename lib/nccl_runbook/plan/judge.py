@@ -120,10 +120,13 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
         if n not in known
         for near in difflib.get_close_matches(n, known, 1, 0.95)
     ]
-    seen = [*shared_lines(placed), *placed.notes, *slips]
+    seen = [*shared_lines(placed), *(note.partition(". Set ")[0] for note in placed.notes), *slips]
     return Finding(
         f"allocation-{placed.verdict}",
-        SEVERITY[placed.verdict],
+        # under Ray such a job never starts; TRL's two programs only share a GPU
+        Severity.BROKEN
+        if placed.verdict == "oversubscribed" and launch.framework != "trl"
+        else SEVERITY[placed.verdict],
         f"{launch.framework}: {table('plan/areal')['launches'][placed.verdict]} ({sizes(mode, gpus)})",
         tuple(Evidence(e, launch.row["source"] if i == 0 else "") for i, e in enumerate(seen)),
         () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, gpus, per_node)),
@@ -134,7 +137,12 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
 
 def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> list[Remedy]:
     if placed.verdict == "refused":
-        return [Remedy("you", f"Change the launch: {placed.notes[0]}.")]
+        says, _, instead = placed.notes[0].partition(". ")
+        return [
+            Remedy(
+                "you", f"{instead[:1].upper()}{instead[1:]}." if instead else f"Change the launch: {says}."
+            )
+        ]
     found, asked = [], sum(p.alloc_size for p in mode.parts)
     if launch.framework == "trl" and placed.verdict == "duplicate":
         server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
@@ -145,8 +153,11 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
             f"--num_processes {trainer} ...",
         )
         found += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
-    apart = any(p.anchor is None for p in mode.of("engine")) and not launch.on("async")
-    can_share = placed.verdict == "duplicate" or apart and (launch.framework != "open-instruct" or gpus == 1)
+    can_share = (
+        placed.verdict == "duplicate"
+        or (any(p.anchor is None for p in mode.of("engine")) and not launch.on("async"))
+        and (launch.framework != "open-instruct" or gpus == 1)
+    )
     if "share_text" in launch.row and can_share:
         found.append(Remedy("you", launch.row["share_text"], launch.row["share_lines"]))
     alone = (
@@ -168,8 +179,11 @@ def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
     A MIG slice has its own UUID and its card's bus id. CUDA may count in another order than
     NVML (CUDA_DEVICE_ORDER).
     """
-    named = [e.strip() for e in (value or "").split(",")]
-    slices = {index: name for index, name in enumerate(named) if name.upper().startswith("MIG-")}
+    slices = {
+        index: name
+        for index, name in enumerate([e.strip() for e in (value or "").split(",")])
+        if name.upper().startswith("MIG-")
+    }
     shown = read_selection(value, gpus).shown if value is not None else range(len(gpus))
     return [
         Identity(

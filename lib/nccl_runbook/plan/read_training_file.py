@@ -63,8 +63,16 @@ def files(path: Path) -> list[Path]:
         for n in names
         if n.endswith((".yaml", ".yml"))
     ]
-    found = [p for p in below if not (p.is_symlink() and os.path.exists(p))]
-    return sorted([*found, *(Path(error.filename) for error in shut)]) if path.is_dir() else [path]
+    return (
+        sorted(
+            [
+                *[p for p in below if not (p.is_symlink() and os.path.exists(p))],
+                *(Path(error.filename) for error in shut),
+            ]
+        )
+        if path.is_dir()
+        else [path]
+    )
 
 
 def text_of(path: Path) -> str:

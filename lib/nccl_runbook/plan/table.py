@@ -20,8 +20,11 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
         for g in groups
     ]
     apart = gpus and 0 < of_node <= gpus[-1]
-    names = (f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}" for gpu in gpus)
-    columns = ["group", *names, *(["no GPU"] if any(_homeless(g) for g in groups) else [])]
+    columns = [
+        "group",
+        *(f"node {gpu // of_node} GPU {gpu % of_node}" if apart else f"GPU {gpu}" for gpu in gpus),
+        *(["no GPU"] if any(_homeless(g) for g in groups) else []),
+    ]
     rows = [row + [""] * (len(columns) - len(row)) for row in rows]
     return Table(
         "Which rank uses which GPU",

@@ -327,7 +327,6 @@ FAULTS = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }
 
-
 DEVICES = {"default": "", "help": "cuda index of each local rank, comma-separated; default: the local rank"}
 TIMEOUT = {"type": float, "default": 60.0, "help": "process-group timeout in seconds"}
 OPTIONS = {

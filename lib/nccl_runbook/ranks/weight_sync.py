@@ -1,9 +1,10 @@
 """One method of moving a trainer's weights to engines, one rank of N: rank 0 is the trainer,
 the others are the engines.
 
-Standard library, torch (>= 2.2, Python >= 3.9) and files beside it: sync_ways.py, the methods, sync_bytes.py
-and sync_shapes.py, the tensors, and check.py, how ranks meet; and fast_disk.py of lib/, which a trainer can
-take as it is. It runs under the runbook's engine and under torchrun:
+Standard library, torch (>= 2.2, Python >= 3.9) and files beside it: sync_ways.py and sync_disk.py, the
+methods, sync_tensors.py, sync_bytes.py and sync_shapes.py, the tensors, sync_clock.py, the time, and
+check.py, how ranks meet; and fast_disk.py of lib/, which a trainer can take as it is. It runs under the
+runbook's engine and under torchrun:
     torchrun --standalone --nproc-per-node 2 weight_sync.py --method disk \\
         --spec '{"head": [...], ...}' --directory /tmp/sync
 Every tensor holds bytes that differ by place and repeat, which the engines make again by themselves and
@@ -14,7 +15,6 @@ is the finding), 5 not enough memory or space, 6 wrong bytes arrived, 7 another 
 import contextlib
 import datetime
 import fcntl
-import json
 import os
 import shutil
 import sys
@@ -30,14 +30,13 @@ sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
 import check  # noqa: E402
 import fast_disk  # noqa: E402
 import sync_bytes  # noqa: E402
-import sync_shapes  # noqa: E402
+import sync_clock  # noqa: E402
+import sync_tensors  # noqa: E402
 import sync_ways  # noqa: E402
 
 del sys.path[:2]
 
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
-# left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
-SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30
 SMALL = 16  # a part of every tensor, for t = N a + B / b from two sizes
 
 
@@ -98,122 +97,8 @@ def drop(*paths):
             os.remove(path)
 
 
-class Sync:
-    """The tensors of this rank, and what the ways of sync_ways.py need beside them."""
-
-    def __init__(self, args, rank, size, device):
-        self.args, self.rank, self.size, self.device, self.number, self.by = args, rank, size, device, -1, ""
-        spec = json.loads(args.spec)
-        self.dtype = getattr(torch, spec.get("dtype", "bfloat16"))
-        self.names, shapes = zip(*sync_shapes.tensors(spec))
-        self.whole = [torch.Size(shape) for shape in shapes]
-        self.lay_out(self.whole)
-        kind, _, where = args.fault.partition("@")
-        self.kind = kind if where == str(rank) else ""
-        method, self.on_host = args.method, device.type == "cpu"
-        self.over_nccl, self.on_gpu = method.startswith("nccl"), method.startswith(("nccl", "ipc"))
-        self.through_cpu = not self.on_host and not self.on_gpu
-        self.staged = self.through_cpu or (args.tp > 1 and rank > 0)
-        self.mib = [int(n) for n in args.buckets.split(",")]
-        self.made, self.pinned, self.data, self.wire, self.side = False, None, None, None, None
-
-    def lay_out(self, shapes):
-        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in
-        bytes."""
-        part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
-        self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
-        split = [
-            self.rank > 0 and self.args.tp > 1 and len(s) > 0 and s[0] % self.args.tp == 0 for s in shapes
-        ]
-        self.starts = [size // self.args.tp * part if cut else 0 for size, cut in zip(self.sizes, split)]
-        self.own_shapes = [
-            torch.Size([s[0] // self.args.tp, *s[1:]]) if cut else s for s, cut in zip(shapes, split)
-        ]
-        self.rows = {
-            name: (part * own[0], (part + 1) * own[0])
-            for name, own, cut in zip(self.names, self.own_shapes, split)
-            if cut
-        }
-        self.total, self.own_sizes = sum(self.sizes), [shape.numel() * width for shape in self.own_shapes]
-
-    def own(self, i, whole):
-        """This rank's part of the bytes of tensor ``i``."""
-        return whole[self.starts[i] : self.starts[i] + self.views[i].numel()]
-
-    def bucket_bytes(self, mib):
-        return min(max(mib << 20, max(self.sizes)), self.total)
-
-    def staging(self):
-        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes
-        pass through the CPU."""
-        method, largest = self.args.method, self.bucket_bytes(max(self.mib))
-        if method.endswith(("flat", "pinned")):
-            return largest, 2 if self.rank == 0 or not method.startswith("ipc") else 0
-        if self.staged and "disk" not in method:
-            return (largest, 1) if method == "nccl-list" else (max(self.sizes), 1)
-        return 0, 0
-
-    def check_memory(self):
-        """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
-        busy = 3 * self.dtype.itemsize * max(map(int, self.args.busy.split(","))) ** 2
-        own, staging = (
-            busy + sum(map(sync_bytes.padded, self.own_sizes)),
-            self.staging()[0] * self.staging()[1],
-        )
-        lanes = 4 * fast_disk.LANES * fast_disk.CHUNK * self.args.method.startswith("fast")
-        copies = (
-            self.total
-            if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host)
-            else 0
-        )
-        needed = (
-            (0 if self.on_gpu else staging + lanes) * self.size
-            + copies
-            + SPARE_BYTES
-            + (own * self.size if self.on_host else 0)
-        )
-        if fast_disk.free_memory() < needed:
-            raise fast_disk.NotEnough("host memory", needed, fast_disk.free_memory())
-        if not self.on_host:
-            devices = self.args.devices.split(",") if self.args.devices else [str(self.device.index)]
-            needed = (own + lanes + (staging if self.on_gpu else 0)) * devices.count(
-                str(self.device.index)
-            ) + SPARE_GPU_BYTES
-            free = torch.cuda.mem_get_info(self.device)[0]
-            if free < needed:
-                raise fast_disk.NotEnough(f"memory on GPU {self.device.index}", needed, free)
-
-    def prepare(self):
-        """Allocate and touch all memory, so that no first sync pays for page faults of the measurement
-        itself."""
-        self.memory, self.pattern = (
-            sync_bytes.slabs(self.own_sizes, self.device),
-            sync_bytes.Pattern(self.device),
-        )
-        if self.args.method.startswith("disk"):
-            sync_ways.library()
-        size, count = self.staging()
-        self.stage = [
-            torch.zeros(
-                size,
-                dtype=torch.uint8,
-                device=self.device if self.on_gpu else torch.device("cpu"),
-                pin_memory=self.through_cpu,
-            )
-            for _ in range(count)
-        ]
-        if self.args.method == "nccl-pinned" and self.rank == 0:
-            self.pinned = torch.zeros(self.total, dtype=torch.uint8, pin_memory=True)
-        if self.on_gpu and not self.on_host:
-            self.wire, self.side = torch.cuda.Stream(self.device), torch.cuda.Stream(self.device)
-        self.show()
-
-    def show(self):
-        """The views that move, in memory that is there; handles of others lead elsewhere."""
-        self.views = sync_bytes.laid(self.memory, self.own_sizes)
-        self.shaped = [view.view(self.dtype).view(shape) for view, shape in zip(self.views, self.own_shapes)]
-        self.pattern.lay(self.sizes, self.views, self.starts)
-        self.opened = {}
+class Sync(sync_tensors.Tensors):
+    """Every sync asked for, and what the ways of sync_ways.py and sync_disk.py need of them."""
 
     def run(self):
         """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and
@@ -245,7 +130,7 @@ class Sync:
 
     def several(self, event, repeats, mib, busy):
         self.buckets = sync_bytes.buckets_of(self.sizes, self.bucket_bytes(mib))
-        with sync_ways.busy(self.device, busy) if busy and self.rank else contextlib.nullcontext():
+        with sync_clock.busy(self.device, busy) if busy and self.rank else contextlib.nullcontext():
             return all(
                 [
                     self.once(
@@ -268,8 +153,8 @@ class Sync:
                     pinned.copy_(view, non_blocking=True)
         before = self.views[-1].clone() if self.kind == "stale" else None
         # else the engines' clocks run while the trainer's bytes are still being made
-        together(sync_ways.Clock(self.device).wait)
-        clock = sync_ways.Clock(self.device)
+        together(sync_clock.Clock(self.device).wait)
+        clock = sync_clock.Clock(self.device)
         path = sync_ways.METHODS[self.args.method](self, clock)
         clock.stop()
         if self.kind == "corrupt":

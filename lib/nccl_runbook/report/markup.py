@@ -66,11 +66,11 @@ def table_html(caption: str, columns: Iterable[str], rows: Iterable[Iterable[Tup
     """A table in a box that scrolls by itself and takes the keyboard. ``rows``: (text, background) a cell,
     the first one heads its row."""
     head = "".join(f'<th scope="col">{escape(c)}</th>' for c in columns)
-    body = "".join(f"<tr>{''.join(_cell(i, *cell) for i, cell in enumerate(row))}</tr>" for row in rows)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>'
-        f"{escape(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>"
+        + "".join(f"<tr>{''.join(_cell(i, *cell) for i, cell in enumerate(row))}</tr>" for row in rows)
+        + "</tbody></table></div>"
     )
 
 
@@ -100,7 +100,6 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
     links = "".join(f'<li><a href="#{at}">{name}</a></li>' for at, name in _HEADING.findall(main))
     look = BADGES[status]
     main, sentence, sub, about = map(shared, (main, sentence, sub, about))
-    hidden = masked(main) or "nothing"
     return plain(
         string.Template(frame).substitute(
             main=main,
@@ -112,7 +111,7 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
             sub=escape(sub),
             headline=_CODE.sub(r"<code>\1</code>", escape(sentence)),
             about=escape(about),
-            hidden=hidden,
+            hidden=masked(main) or "nothing",
             names=replaced(main),
         )
     )

@@ -31,7 +31,6 @@ class Cut:
 
     text_chars: int
     json_chars: int
-    row_count: int
     item_count: int
     sections: bool = True
     columns: int = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
@@ -53,12 +52,12 @@ class Cut:
 
 # tried in this order until the page fits
 CUTS = (
-    Cut(4000, 24_000, 200, 60),
-    Cut(2000, 8000, 80, 30),
-    Cut(800, 2000, 30, 15),
-    Cut(300, 500, 10, 8),
-    Cut(200, 0, 0, 8, sections=False),
-    Cut(60, 0, 0, 3, sections=False),
+    Cut(4000, 24_000, 60),
+    Cut(2000, 8000, 30),
+    Cut(800, 2000, 15),
+    Cut(300, 500, 8),
+    Cut(200, 0, 8, sections=False),
+    Cut(60, 0, 3, sections=False),
 )
 
 
@@ -133,14 +132,18 @@ def render_index(
             default=None,
         ),
         "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
-        "weaker": [c for c in weaker if f"{POSSIBLE}{c.title}" not in dict(answer)],
+        "weaker": [c for c in weaker if not {c.title, f"{POSSIBLE}{c.title}"} & dict(answer).keys()],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
         "fixes": answer,
         "fixed": [
             *(remedy for _, remedies in answer for remedy in remedies),
             *[NOTHING_KNOWN] * bool(document.causes),
         ],
-        "by_title": {f"{POSSIBLE}{c.title}": c for c in weaker},
+        "stands": {
+            **{f.title: f.severity.value for s in document.steps for f in s.findings},
+            **{c.title: c.status for c in document.causes},
+        },
+        "by_title": {title: c for c in weaker for title in (c.title, f"{POSSIBLE}{c.title}")},
         "says": {c.id: c.says for c in causes().values()},
         "leading": LEADING,
         "open_tables": OPEN_TABLES,

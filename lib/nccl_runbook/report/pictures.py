@@ -11,8 +11,6 @@ from nccl_runbook.core.findings import WHO
 from nccl_runbook.report.markup import TONES, badge
 
 TEMPLATES = Path(__file__).parent / "templates"
-
-
 FOLDER = "NCCL_RUNBOOK_FOLDER"  # what stands before `nccl-runbook` in lines to copy: `make lab` sets it
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.facts import GAP_REASONS, Gap, grouped
 from nccl_runbook.core.findings import WHO, Finding, Remedy
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import TONES, badge, grid
@@ -90,8 +90,8 @@ class Table:
         return str(macros("cells.html.j2").table(self, base64.b64encode(self.picture.encode()).decode()))
 
     def __repr__(self) -> str:
-        lines = grid([self.columns, *([c.text for c in row] for row in self.rows)])
-        return "\n".join([self.caption, *lines, *([self.note] if self.note else [])])
+        rows = [self.columns, *([c.text for c in row] for row in self.rows)]
+        return "\n".join([self.caption, *grid(rows), *([self.note] if self.note else [])])
 
 
 def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Callable[..., Table]]:
@@ -130,8 +130,11 @@ def finding_text(finding: Finding) -> str:
     """One finding for a terminal."""
     look = badge(finding.severity.value)
     status = f" ({badge(finding.status).word})" if finding.cause and finding.status else ""
-    told = [("seen", e) for e in finding.evidence] + [("against", e) for e in finding.against]
-    lines = [f"    {what}: {e.text}" + (f" [{e.source}]" if e.source else "") for what, e in told]
+    lines = [
+        f"    {what}: {e.text}" + (f" [{e.source}]" if e.source else "")
+        for what, told in (("seen", finding.evidence), ("against", finding.against))
+        for e in told
+    ]
     return "\n".join(
         [f"{look.symbol} {look.word}: {finding.title}{status}", *lines, *map(remedy_text, finding.remedy)]
     )
@@ -205,21 +208,30 @@ def steps_table(document: VerdictDocument) -> Table:
     )
 
 
+_GAPS = {"not-run": "tests that were not run", "absent": "not there", "unsupported": "not possible here"}
+
+
+def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
+    """What it shares a row with; step, what, why. The field of a record has no name that a reader knows."""
+    step, what, why = (*line.split(": ", 2), "", "")[:3]
+    kind, _, detail = why.partition(": ")
+    if kind in GAP_REASONS:
+        return step + kind, (step, _GAPS.get(kind, kind.replace("-", " ")), detail or kind)
+    return why or what, (step, what if why else "", why or what)
+
+
 def not_looked_at_table(document: VerdictDocument) -> Table:
     """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead.
 
-    What is missing for the same reason shares a row; verdict.json lists each.
+    What a step misses for the same kind of reason shares a row; verdict.json lists each, with its field.
     """
-    parts = ((*line.split(": ", 2), "", "")[:3] for line in document.not_looked_at)
-    groups = grouped((why or what, (step, what if why else "")) for step, what, why in parts)
     rows = [
-        [", ".join(dict.fromkeys(s for s, _ in of)), why, of[0][1] + f" and {n - 1} more" * (n > 1)]
-        for why, of in groups.items()
-        if (n := len({w for _, w in of}))
+        ["; ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)]
+        for of in grouped(map(_unseen, document.not_looked_at)).values()
     ]
     return Table(
         "Not looked at",
-        ["step", "why", "in the record"],
+        ["step", "what", "why"],
         rows,
         "" if rows else "Everything requested was seen.",
     )

@@ -1,7 +1,7 @@
 """The verdict document: what the records of one run add up to. It merges and counts;
 it judges nothing itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 
 from nccl_runbook.causes.causes import causes as known
@@ -27,7 +27,7 @@ from nccl_runbook.report.verdict_document import (
     StepEntry,
     VerdictDocument,
 )
-from nccl_runbook.report.verdict_sentence import _sentence, tests_nothing
+from nccl_runbook.report.verdict_sentence import MEASURED, _sentence, tests_nothing
 
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
@@ -38,12 +38,16 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     by_name = {r.step: r for r in records if r.step != VERDICT_STEP}
     names = [n for n in dict.fromkeys([*run.planned, *sorted(by_name)]) if n != VERDICT_STEP]
     steps = [_entry(name, by_name.get(name), run) for name in names]
-    results = [(s.status, s.notebook in run.asked) for s in steps if not tests_nothing(s)]
+    # a run that was stopped proves no health
     word = verdict(
-        [*results, *[("unknown", False)] * run.interrupted]
-    )  # a run that was stopped proves no health
+        [
+            *((s.status, s.notebook in run.asked) for s in steps if not tests_nothing(s)),
+            *[("unknown", False)] * run.interrupted,
+        ]
+    )
     found = [by_name[n] for n in names if n in by_name]
-    causes, judged = merge_causes(found), _judged(found)
+    made = {s.notebook for s in steps if s.status not in ("unknown", "skipped")}
+    causes, judged = merge_causes(found, made), _judged(found)
     done = sum(r.status != "running" and not (run.interrupted and r.step in run.not_run) for r in found)
     return VerdictDocument(
         run=run,
@@ -84,22 +88,27 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
         (not run.command, f"{name} has not finished"),
         (True, AT_WORK if record else TO_COME),
     )
-    reason = next(why for holds, why in reasons if holds)
-    return StepEntry(notebook=name, status="unknown", reason=reason, record=f"{name}.json" if record else "")
+    return StepEntry(
+        notebook=name,
+        status="unknown",
+        reason=next(why for holds, why in reasons if holds),
+        record=f"{name}.json" if record else "",
+    )
 
 
-def merge_causes(records: Iterable[Record]) -> list[Cause]:
+def merge_causes(records: Iterable[Record], made: Collection[str] = ()) -> list[Cause]:
     """Causes named by any finding, surest first: best status wins, evidence is joined; what ruled it out
-    elsewhere becomes ``against``."""
+    elsewhere becomes ``against``. ``made``: the steps that are done: no remedy asks for them again."""
     named = grouped(
         (f.cause, (record.step, f)) for record in records for f in record.findings if f.cause is not None
     )
     return sorted(
-        (_merged(cause, found) for cause, found in named.items()), key=lambda c: STATUSES.index(c.status)
+        (_merged(cause, found, made) for cause, found in named.items()),
+        key=lambda c: STATUSES.index(c.status),
     )
 
 
-def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
+def _merged(cause: str, found: list[tuple[str, Finding]], made: Collection[str]) -> Cause:
     best = min((f for _, f in found), key=lambda f: STATUSES.index(f.status or "ruled-out"))
     opposed = {"ruled-out"} - {best.status}  # what such a finding saw speaks against the cause
     pro = [e for step, f in found if f.status not in opposed for e in _sourced(step, f.evidence)]
@@ -115,15 +124,20 @@ def _merged(cause: str, found: list[tuple[str, Finding]]) -> Cause:
         [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     )
     plainly = {(f"If so: {r.text}", r.lines) for r in told}
-    title = known()[cause].title if best.id == "hang-told" else best.title  # it says what a rank did, not why
     return Cause(
         id=cause,
         status=best.status,
-        title=title,
-        evidence=_told_once(pro),
+        title=known()[cause].title if best.id in MEASURED else best.title,
+        evidence=[e for e in _told_once(pro) if not _asks([e.text], made)],
         against=_told_once(contra),
-        remedy=list(dict.fromkeys(r for r in told if (r.text, r.lines) not in plainly)),
+        remedy=[
+            r for r in dict.fromkeys(told) if (r.text, r.lines) not in plainly and not _asks(r.lines, made)
+        ],
     )
+
+
+def _asks(texts: Iterable[str], made: Collection[str]) -> bool:
+    return any(f"nccl-runbook run --step {step}" in text for text in texts for step in made)
 
 
 def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
@@ -181,17 +195,18 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     )
     bad = [f for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
     sure = [
-        (c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy
+        *((c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy),
+        *((f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)),
     ]
-    sure += [(f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)]
-    if not sure:
-        sure = [
-            (f"{POSSIBLE}{c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy
-        ]
-        sure += [(f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN]
-    sure = sure or [(f.title, list(f.remedy)) for f in bad]
-    first = {
-        r: at for at, (_, remedies) in reversed([*enumerate(sure)]) for r in remedies
-    }  # each is told once
-    new = [(title, [r for r in remedies if first[r] == at]) for at, (title, remedies) in enumerate(sure)]
-    return [(title, remedies) for title, remedies in new if remedies]
+    open_ones = [
+        *((f"{POSSIBLE}{c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy),
+        *((f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN),
+    ]
+    cards = sure or open_ones or [(f.title, list(f.remedy)) for f in bad]
+    # each remedy stands once
+    first = {r: at for at, (_, remedies) in reversed([*enumerate(cards)]) for r in remedies}
+    return [
+        (title, kept)
+        for at, (title, remedies) in enumerate(cards)
+        if (kept := [r for r in remedies if first[r] == at])
+    ]

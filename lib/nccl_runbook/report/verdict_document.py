@@ -7,8 +7,6 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy
 from nccl_runbook.core.records import Judged, some, strict
 
 SCHEMA = "nccl-runbook/verdict/1"
-
-
 AT_WORK, TO_COME = "still at work", "not run yet"
 
 

@@ -30,6 +30,9 @@ PROOF = {
 }
 
 
+MEASURED = ("hang-told", "look-told", "transport-at-fault", "variable-at-fault")  # say what happened, not why
+
+
 def tests_nothing(step: StepEntry) -> bool:
     return step.notebook in (START_STEP, AGAINST_STEP) and step.status in DONE
 
@@ -107,7 +110,7 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
         return f"{word.capitalize()}: {''.join(whys[:1])}"
     status = next((c.status for c in causes if c.id == lead.cause), "")
     said = _bare(lead.title) or lead.id
-    if lead.id == "hang-told" and lead.cause:  # what a rank did is seen; how sure is why
+    if lead.id in MEASURED and lead.cause:  # what happened is seen; how sure is why
         return f"{word.capitalize()}: {said} ({status}: {known()[lead.cause].title})"
     return (
         f"{word.capitalize()}: {said}"

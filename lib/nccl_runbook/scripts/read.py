@@ -20,9 +20,8 @@ MOST_BYTES = 1 << 20
 MOST_COMMANDS = 50_000  # of one text; with more it is a log or a table
 MOST_LEVELS = 4
 MOST_HEREDOCS = 500  # of one text: for each the rest is searched
-MOST_EXPANDED = (
-    1 << 20
-)  # characters that the variables of a text may be put in for: `A=$A$A` doubles with each line
+# characters that the variables of a text may be put in for: `A=$A$A` doubles with each line
+MOST_EXPANDED = 1 << 20
 _HERE = r"<<(?P<tabs>-?)[ \t]*\\?(?P<quote>[\"']?)(?P<name>[A-Za-z_][\w.-]*)(?P=quote)"
 # a quote that is never closed is a letter, < one of a word unless a heredoc begins there
 _TOKEN = re.compile(
@@ -35,12 +34,12 @@ _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)", re.S)
 _NO_SHELL = {"cat", "python", "python3"}  # unless they write a file
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.M)
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
-_USED = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]*))?\}|(\w+))")
+_USED = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^{}$]*))?\}|(\w+))")
+_KEPT = re.compile(r"\$\{(\w+):?=([^{}$]*)\}")  # sets the variable, too, unless it is set
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
-_DOTTED = re.compile(
-    r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S
-)  # overrides as Hydra and OmegaConf take them
+# overrides as Hydra and OmegaConf take them
+_DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)
 _BEFORE = {
     "env",
     "export",
@@ -170,6 +169,7 @@ def _commands(
         for own in _groups(line, lambda w: w and not w.strip(";&|\n"))
     )
     for line in lines:
+        known |= {name: value for w in line for name, value in _KEPT.findall(w) if name not in known}
         words, env, at = [w for word in line for w in _expanded(word, known, left)], {}, 0
         while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
             name, equals, value = words[at].partition("=")

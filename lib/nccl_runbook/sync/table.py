@@ -15,18 +15,21 @@ def placement_table(plan: Any) -> Table:
     """Ranks of the weight-update group (a placement.Placement, or a Gap) and their GPUs; a GPU that
     two share is marked."""
     shared = {rank for ranks in plan.shared for rank in ranks}
-    rows = [
+    return Table(
+        "",
+        ["rank", "role", "device", "GPU"],
         [
-            f"rank {s.rank}",
-            s.role,
-            s.place or "CPU",
-            Cell("shared: NCCL will refuse it", "note")
-            if s.rank in shared
-            else Cell("its own" if s.place else "none"),
-        ]
-        for s in plan.seats
-    ]
-    return Table("", ["rank", "role", "device", "GPU"], rows)
+            [
+                f"rank {s.rank}",
+                s.role,
+                s.place or "CPU",
+                Cell("shared: NCCL will refuse it", "note")
+                if s.rank in shared
+                else Cell("its own" if s.place else "none"),
+            ]
+            for s in plan.seats
+        ],
+    )
 
 
 @titled("Weight syncs")
@@ -75,16 +78,6 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
 
 def choice_table(here: str = "") -> Table:
     """The decision table; ``here``: key of the row that fits what was measured."""
-    rows = [
-        [
-            Cell(f"{r['title']} (here)", "note") if key == here else r["title"],
-            r["decoupled"],
-            r["overlap"],
-            r["shared"],
-            r["colocated"],
-        ]
-        for key, r in table("sync/choice")["topology"].items()
-    ]
     return Table(
         "Which method moves the weights",
         [
@@ -94,7 +87,16 @@ def choice_table(here: str = "") -> Table:
             "silently shared",
             "colocated",
         ],
-        rows,
+        [
+            [
+                Cell(f"{r['title']} (here)", "note") if key == here else r["title"],
+                r["decoupled"],
+                r["overlap"],
+                r["shared"],
+                r["colocated"],
+            ]
+            for key, r in table("sync/choice")["topology"].items()
+        ],
     )
 
 

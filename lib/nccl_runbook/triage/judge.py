@@ -57,10 +57,16 @@ def judge(logs: Logs) -> list[Hypothesis]:
         [*seen, *triage_ranks_judge_experiments.experiments(logs.context)],
         key=lambda p: (p.cause in ENDED and failed_before(p.evidence[0], logs), p.place),
     )  # what had failed comes first
-    merged = [
-        _hypothesis(cause, those, logs) for cause, those in grouped((p.cause, p) for p in found).items()
-    ]
-    ranked = _without_noise(sorted(merged, key=lambda h: STATUSES.index(h.status)), logs)
+    ranked = _without_noise(
+        sorted(
+            [
+                _hypothesis(cause, those, logs)
+                for cause, those in grouped((p.cause, p) for p in found).items()
+            ],
+            key=lambda h: STATUSES.index(h.status),
+        ),
+        logs,
+    )
     return (
         [_carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY][:MOST]
         if platform(logs)
@@ -161,10 +167,9 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
                 "no log was given: --log takes a file or a folder (papermill: -p log PATH)",
             )
         ]
-    missed = {f.name: f.problem or f.left_out for f in logs.files}
     unread = [
         Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),))
-        for name, why in missed.items()
+        for name, why in {f.name: f.problem or f.left_out for f in logs.files}.items()
         if why
     ]
     if not hypotheses or hypotheses[0].cause == "benign":
@@ -183,7 +188,9 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         )
     return [
         *(
-            log_points_to_cause(h, Severity.BROKEN if failed_line(logs) else Severity.WARN)
+            log_points_to_cause(
+                h, Severity.BROKEN if failed_line(logs) or h.cause == "peer-crashed" else Severity.WARN
+            )
             for h in hypotheses
         ),
         *unread,

@@ -103,7 +103,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     known = max((r.nranks or 0 for r in logs.ranks), default=0)
     silent = [
         r
-        for r in [*logs.ranks, *_unheard(logs)]
+        for r in [*logs.ranks, *unheard(logs)]
         if waiting
         and not (r.timeouts or r.warned or r.first_error or r.ended)
         and not (r.last and "Watchdog caught" in r.last.text)  # behind what grep put before the line
@@ -141,7 +141,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     ]
 
 
-def _unheard(logs: Logs) -> list[RankLog]:
+def unheard(logs: Logs) -> list[RankLog]:
     """The one rank without a line in the one file that holds the lines of all others, which wait in one
     call. More than one may be a host of which this file knows nothing."""
     files = {file for row in logs.ranks for file in row.files}
@@ -149,8 +149,10 @@ def _unheard(logs: Logs) -> list[RankLog]:
     unheard = sorted(
         {*range(max((row.rank for row in logs.ranks), default=0))} - {row.rank for row in logs.ranks}
     )
-    is_one = len(files) == len(calls) == len(unheard) == 1 < len(_waiting(logs))
-    return [RankLog(rank, [], []) for rank in unheard * is_one]
+    return [
+        RankLog(rank, [], [])
+        for rank in unheard * (len(files) == len(calls) == len(unheard) == 1 < len(_waiting(logs)))
+    ]
 
 
 def guards_failed(logs: Logs) -> list[Pointer]:

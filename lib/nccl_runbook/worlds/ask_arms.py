@@ -9,7 +9,8 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import World, WorldRequest
-from nccl_runbook.launch.engine import LOGGED, Engine, EngineError
+from nccl_runbook.launch.engine import LOGGED, Engine
+from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.worlds import ask as worlds
 from nccl_runbook.worlds.ask import SPENT, STALL_FIRST_S, STALL_S, budget, on_gpus
 from nccl_runbook.worlds.ask_pairs import CPU_SIZES, GPU_SIZES, OPS, clean_passes

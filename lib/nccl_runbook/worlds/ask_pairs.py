@@ -10,11 +10,7 @@ from nccl_runbook.worlds.ask import MIB, STALL_S, budget
 from nccl_runbook.worlds.facts import Arms, Pairs, Trial
 
 OPS = "all_reduce,broadcast,send_recv,all_gather"
-
-
 GPU_SIZES, CPU_SIZES = (4, 65536, MIB, 16 * MIB, 256 * MIB, 1024 * MIB), (4, 65536, MIB)
-
-
 PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9.7 s on H200
 
 

@@ -177,7 +177,17 @@ def _search(search: Search | Gap) -> list[Finding]:
         if rule == "located" and isinstance(example, World)
         else remedies(cause)
     )
-    return [Finding(rule, Severity.BROKEN, title, evidence, remedy, cause and cause.id, cause and "likely")]
+    return [
+        Finding(
+            rule,
+            Severity.BROKEN,
+            title,
+            evidence,
+            remedy,
+            cause.id if cause else None,
+            "likely" if cause else None,
+        )
+    ]
 
 
 def _rate(diagnosed: Diagnosis, runs: Evidence, example: World | Gap) -> Finding:

@@ -7,18 +7,11 @@ from nccl_runbook.causes.tables import table
 
 # the words that outcomes and answers are told in
 _TABLE = table("worlds/transports")
-
-
 REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
-
-
 POINTS_TO: dict[str, tuple[str, str | None]] = {
     arm: (to, cause or None) for arm, (to, cause) in _TABLE["points_to"].items()
 }
-
-
 FAILING = ("hung", "failed", "wrong values")
-
 
 # passed, and no proof: what is at fault must be in what such an arm takes away, for else nothing was, or it
 # comes and goes

@@ -15,8 +15,6 @@ from nccl_runbook.worlds.judge_arms import Decision, Outcomes
 
 # what only the log line of the variable itself proves: the transport goes by the same name with and without
 _DID = {"wrong values": "gave wrong values", "lost": "was lost"}  # how a world ended, as a verb
-
-
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 
 

@@ -62,14 +62,13 @@ def pairs_table(pairs: Pairs) -> Table:
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
-    rows = [
-        [f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
-        for a in gpus
-    ]
     return Table(
         "",
         ["", *(f"GPU {g}" for g in gpus)],
-        rows,
+        [
+            [f"GPU {a}", *(_pair_cell(by_pair.get((min(a, b), max(a, b))), best, a == b) for b in gpus)]
+            for a in gpus
+        ],
         "Disjoint pairs ran at the same time. If timed: send/recv GB/s, microseconds for 4 B; shade: "
         "share of the best pair.",
         drawn="grid",
@@ -88,17 +87,16 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
 @titled("Which GPU, link, split or count")
 def search_table(search: Search) -> Table:
     """Every round of the search for the GPU or link."""
-    rows = [
-        *(
-            [str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
-            for n, r in enumerate(search.rounds, 1)
-        ),
-        *[["", Cell(search.why, "unknown"), ""]] * bool(search.why),
-    ]
     return Table(
         "",
         ["round", "GPUs that passed together", "GPUs that failed together"],
-        rows,
+        [
+            *(
+                [str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
+                for n, r in enumerate(search.rounds, 1)
+            ),
+            *[["", Cell(search.why, "unknown"), ""]] * bool(search.why),
+        ],
         "The groups of a round ran at the same time. The named part failed in more than one.",
     )
 
@@ -195,7 +193,7 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
     ]
     return Table(
         f" ({arms.backend})",
-        ["test", "setting", "outcome", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
+        ["test", "outcome", "setting", "used (NCCL's log)", *(f"{op} GB/s" for op in TIMED_OPS)],
         rows,
         "control: your environment, unchanged. no effect: NCCL's log shows the same transports as "
         "without the setting. "
@@ -204,20 +202,20 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
 
 
 def _called(word: str) -> Cell:
-    tones = {"pass": "ok", "no effect": "muted", "no proof": "muted"}
-    return Cell(word, tones.get(word, "warn" if word.startswith("passed") else "broken"))
+    usual = "warn" if word.startswith("passed") else "broken"
+    return Cell(word, {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, usual))
 
 
 def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
     if isinstance(trial, Gap):
-        return [name, setting, Cell("not run", "muted"), trial.detail, *[""] * len(TIMED_OPS)]
+        return [name, Cell("not run", "muted"), setting, trial.detail, *[""] * len(TIMED_OPS)]
     via = trial.world.transports
     carried = (
         Cell(via.detail, "muted")
         if isinstance(via, Gap)
         else ", ".join(f"{k} ({n})" for k, n in sorted(via.items()))
     )
-    return [name, setting, outcome or _outcome(trial), carried, *_bandwidths(trial.world)]
+    return [name, outcome or _outcome(trial), setting, carried, *_bandwidths(trial.world)]
 
 
 def _clean_rows(arms: Arms) -> list[list]:
@@ -230,8 +228,8 @@ def _clean_rows(arms: Arms) -> list[list]:
         *(
             [
                 "halving",
-                ", ".join(f"{k}={v}" for k, v in h.variables.items()),
                 Cell(h.why_not or "settled", "warn"),
+                ", ".join(f"{k}={v}" for k, v in h.variables.items()),
                 f"{h.asked} tests among {h.among} variables",
                 *[""] * len(TIMED_OPS),
             ]

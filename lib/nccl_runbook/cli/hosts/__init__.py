@@ -11,6 +11,8 @@ import typer
 
 from nccl_runbook.book import UsageError, duration_s
 from nccl_runbook.cli import answer
+from nccl_runbook.cli.hosts import carriers
+from nccl_runbook.cli.hosts.document import document, exclude, failing_hosts, text
 from nccl_runbook.core.facts import Gap, known, to_json
 from nccl_runbook.core.findings import Finding, exit_code, step_status, verdict_of, worst_first
 from nccl_runbook.core.records import Record, RecordError, read as read_as
@@ -36,12 +38,17 @@ RENDEZVOUS_PORT = 29500  # torchrun's default
 RANKS_SHARE, RANKS_LEAST_S = 0.25, 5.0  # of what the budget leaves, for one world; two healthy hosts take 1 s
 EPILOG = (
     "Example: nccl-runbook hosts --html hosts.html   or   nccl-runbook hosts --job 4711   or   "
+    "nccl-runbook hosts n1 n2   or   nccl-runbook hosts --ray   or   "
     "nccl-runbook hosts --record n1.json n2.json"
 )
 STEP, GPUS_STEP = "08-hosts", "01-gpu-visibility"
 
 
 def hosts(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="[HOST...]", help="Hosts that ssh reaches. Default: those of a Slurm job."),
+    ] = [],  # noqa: B006
     record: Annotated[
         list[Path],
         typer.Option(metavar="FILE...", help="Compare these records of several hosts; no machine is asked."),
@@ -53,6 +60,13 @@ def hosts(
     python: Annotated[
         str, typer.Option(metavar="PREFIX", help="Interpreter of your job on each host.", show_default=True)
     ] = "python3",
+    over: Annotated[
+        str,
+        typer.Option(metavar="LINE", help="How to start a program on HOST.", show_default=True),
+    ] = carriers.SSH,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="The nodes of the Ray cluster that this machine belongs to.")
+    ] = False,
     port: Annotated[
         int,
         typer.Option(
@@ -84,15 +98,26 @@ def hosts(
     try:
         if not 0 < port < 65536 or not prefix:
             raise UsageError(f"MASTER_PORT={port} is no port" if prefix else "--python is empty")
-        end(_asked(job, prefix, port, duration_s(budget), no_ranks, fault), json, html, fail_on)
+        if sum(map(bool, (names, job, ray))) > 1:
+            raise UsageError("name one: hosts, --job or --ray")
+        if ray:
+            names, carrier = carriers.ray(prefix)
+        elif names:
+            carrier = carriers.over(over, names, prefix)
+        else:
+            job, names = ask.hosts_of_job(job, os.environ)
+            carrier = ask.srun(job, prefix)
+        seen = _asked(list(dict.fromkeys(names)), carrier, port, duration_s(budget), no_ranks, fault)
+        end(seen, json, html, fail_on)
     except (ask.NoAllocation, UsageError) as error:
         answer.leave(error)
 
 
-def _asked(job: str, python: list[str], port: int, budget_s: float, no_ranks: bool, fault: str) -> Hosts:
+def _asked(
+    names: list[str], carrier: carriers.Carrier, port: int, budget_s: float, no_ranks: bool, fault: str
+) -> Hosts:
     """Everything that the hosts of the job show: facts first, then paths, then ranks."""
     began = time.monotonic()
-    job, named = ask.hosts_of_job(job, os.environ)
     redactor = Redactor(os.environ)
     marks: dict[str, float] = {}
 
@@ -100,8 +125,8 @@ def _asked(job: str, python: list[str], port: int, budget_s: float, no_ranks: bo
         marks[name] = round(time.monotonic() - began, 2)
         answer.say(f"{marks[name]:6.1f} s  {line}")
 
-    with ask.Agents(named, ask.srun(job, python), began + budget_s) as agents:
-        mark("agents", f"{len(agents.here)} of {len(named)} hosts answer")
+    with ask.Agents(names, carrier, began + budget_s) as agents:
+        mark("agents", f"{len(agents.here)} of {len(names)} hosts answer")
         gathered = paths.paths(agents, port)
         failed = [f for f in judge_paths.judge(gathered) if f.severity.value == "broken"]
         mark("paths", failed[0].title if failed else "TCP paths were tried")
@@ -168,7 +193,6 @@ def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
     findings = worst_first(judge(seen, found))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    failing = failing_hosts(seen)
     said = (
         document(seen, found, findings, verdict, code) if json else text(seen, found, findings, verdict, code)
     )
@@ -182,119 +206,16 @@ def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
             findings,
             tables(seen, found),
             code,
-            not_seen=_exclude(failing),
+            not_seen=exclude(failing_hosts(seen)),
         ),
     )
 
 
 def judge(seen: Hosts, found: list[Difference]) -> list[Finding]:
     """Findings of facts, of paths and of worlds."""
-    facts = [*rules.judge(seen, found), *judge_network.judge(seen.answered)]
-    return [*facts, *judge_paths.judge(seen.paths), *judge_worlds.judge(seen.worlds)]
-
-
-def failing_hosts(seen: Hosts) -> list[str]:
-    """Hosts to leave out of the next run: a mere difference is no reason."""
-    return list(
-        dict.fromkeys(
-            [
-                *judge_worlds.failing(seen.worlds),
-                *rules.broken_hosts(seen),
-                *judge_paths.failing(seen.paths),
-            ]
-        )
-    )
-
-
-def _exclude(failing: list[str]) -> list[str]:
-    return [f"--exclude={','.join(failing)}"] * bool(failing)
-
-
-def text(seen: Hosts, found: list[Difference], findings: list[Finding], verdict: str, code: int) -> str:
-    """The answer for a terminal."""
-    from nccl_runbook.report.tables import finding_text
-
-    failing = failing_hosts(seen)
-    return "\n\n".join(
-        [
-            *map(finding_text, findings),
-            *(repr(table) for table in tables(seen, found) if table.rows),
-            *[f"next: run without the failing hosts: {line}" for line in _exclude(failing)],
-            *filter(None, [ticket(seen, findings, failing)]),
-            f"verdict: {verdict} (exit code {code})",
-        ]
-    )
-
-
-def ticket(seen: Hosts, findings: list[Finding], failing: list[str]) -> str:
-    """A text for the administrator; "" where no host is to blame."""
-    if not failing:
-        return ""
-    lines = [f"- {f.title}" for f in findings if f.severity.value in ("broken", "warn")][:6]
-    return "\n".join([f"For the administrator: please check {rules.names(failing)}.", *lines])
-
-
-def document(
-    seen: Hosts, found: list[Difference], findings: list[Finding], verdict: str, code: int
-) -> dict[str, Any]:
-    """What --json prints; its schema is schemas/hosts.json."""
-    failing = failing_hosts(seen)
-    return {
-        "schema": "nccl-runbook/hosts/1",
-        "verdict": verdict,
-        "exit_code": code,
-        "hosts": [
-            {
-                "host": name,
-                "answered": not isinstance(h, Gap),
-                "why": str(h) if isinstance(h, Gap) else "",
-                "facts": 0 if isinstance(h, Gap) else len(h.facts),
-            }
-            for name, h in seen.hosts.items()
-        ],
-        "unread": {path: str(gap) for path, gap in seen.unread.items()},
-        "differences": [
-            {
-                "name": d.name,
-                "severity": rules.severity(d),
-                "paths": d.paths,
-                "majority": d.majority or None,
-                "odd": d.odd,
-                "values": d.values,
-            }
-            for d in found
-        ],
-        "paths": [] if isinstance(seen.paths, Gap) else to_json(seen.paths),
-        "worlds": []
-        if isinstance(seen.worlds, Gap)
-        else [
-            {
-                "name": w.name,
-                "hosts": list(dict.fromkeys(w.hosts)),
-                "passed": w.passed,
-                "wall_s": w.wall_s,
-                "backend": w.backend,
-                "lost": w.lost,
-                "ranks": [
-                    {"rank": r.rank, "host": h, "outcome": r.outcome, "code": r.code}
-                    for r, h in zip(w.ranks, w.hosts, strict=False)
-                ],
-            }
-            for w in seen.worlds
-        ],
-        "marks": seen.marks,
-        "failing": failing,
-        "exclude": "".join(_exclude(failing)),
-        "ticket": ticket(seen, findings, failing),
-        "findings": [
-            {
-                "id": f.id,
-                "severity": f.severity.value,
-                "cause": f.cause,
-                "status": f.status,
-                "text": f.title,
-                "fix": [line for r in f.remedy for line in r.lines],
-            }
-            for f in findings
-        ],
-    }
+    return [
+        *rules.judge(seen, found),
+        *judge_network.judge(seen.answered),
+        *judge_paths.judge(seen.paths),
+        *judge_worlds.judge(seen.worlds),
+    ]

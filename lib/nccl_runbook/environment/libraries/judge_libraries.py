@@ -18,8 +18,10 @@ _REINSTALL = (
 def nccl_paths(role: Role) -> list[str]:
     """Every libnccl that the process has mapped, plugins left out; first the one whose functions torch calls,
     which LD_PRELOAD decides."""
-    named = [p for p in known(role.mapped) if posixpath.basename(p).startswith("libnccl.so")]
-    return sorted(named, key=lambda p: p not in role.preloaded)
+    return sorted(
+        [p for p in known(role.mapped) if posixpath.basename(p).startswith("libnccl.so")],
+        key=lambda p: p not in role.preloaded,
+    )
 
 
 def by_path(env: Environment) -> dict[str, Library]:

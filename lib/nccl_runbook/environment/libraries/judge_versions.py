@@ -18,7 +18,6 @@ _LINUX = {
     "platform_python_implementation": "CPython",
 }
 
-
 _NEVER_READ = ("platform_release", "platform_version")
 
 

@@ -34,8 +34,9 @@ class Setting:
     @property
     def in_use(self) -> tuple[int, ...]:
         """The version that counts for this variable, () where it is not known."""
-        counts = self.known.reader.version_of if self.known else ""
-        running = {"torch": self.role.torch, "nccl": self.role.reported}.get(counts)
+        running = {"torch": self.role.torch, "nccl": self.role.reported}.get(
+            self.known.reader.version_of if self.known else ""
+        )
         return version(running) if isinstance(running, str) else ()
 
     def finding(

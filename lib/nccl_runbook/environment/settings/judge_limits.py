@@ -10,11 +10,7 @@ from nccl_runbook.environment.settings.judge_network import of_several_hosts
 LEAST_SHM = (
     256 << 20
 )  # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
-
-
 LEAST_FILES = 4096  # sockets and shared memory of a rank grow with the world; 1024 has been too few
-
-
 LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
 
 
@@ -29,7 +25,14 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
             Severity.BROKEN,
             f"{role.name} starts {ranks} ranks on a node, where {counted(gpus, 'GPU')} "
             f"{'is' if gpus == 1 else 'are'} available",
-            (Evidence(f"{ranks} ranks, {counted(gpus, 'GPU')}", f"environment.roles[{index}].crowded"),),
+            (
+                Evidence(
+                    f"{ranks} ranks, {counted(gpus, 'GPU')}",
+                    f"{role.name} {role.crowded_by}"
+                    if role.crowded_by
+                    else f"environment.roles[{index}].crowded",
+                ),
+            ),
             (
                 Remedy(
                     "your launcher",

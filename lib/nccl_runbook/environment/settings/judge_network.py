@@ -9,22 +9,12 @@ from nccl_runbook.environment.facts import Host, Role
 from nccl_runbook.environment.settings.judge_effective import Setting
 
 NEEDS_HCA = re.compile(r"NCCL_IB_(?!DISABLE)|NCCL_NET_GDR_|NCCL_CROSS_NIC$")
-
-
 _LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
-
-_ADDRESSES = (
-    "MASTER_ADDR",
-    "PET_MASTER_ADDR",
-    "PET_RDZV_ENDPOINT",
-    "VLLM_DP_MASTER_IP",
-)  # of the host where all ranks of a job meet
-
+# of the host where all ranks of a job meet
+_ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "VLLM_DP_MASTER_IP")
 
 _OWN_ADDRESS = re.compile(r"(?:localhost|127\.[\d.]+|\[?::1\]?)(?::\d+)?")
-
-
 OFF = ("", "0", "n", "no", "f", "false")
 
 

@@ -12,16 +12,12 @@ from nccl_runbook.environment.settings.judge_effective import Setting
 MOST_EVENTS = (
     1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
 )
-
-
 RUN_STILL = (2, 5)  # NCCL and PyTorch from here on may still be met in jobs
-
 
 _MEANT = {
     **dict.fromkeys(("true", "yes", "on", "enable", "enabled"), 1),
     **dict.fromkeys(("false", "no", "off", "disable", "disabled"), 0),
 }
-
 
 _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
 
@@ -61,9 +57,8 @@ def _what_happens(v: Variable, value: str) -> str:
     if v.name in (known := table("environment/environment")["otherwise"]):
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
-        led = re.match(
-            r"\s*([+-]?\d+)", value
-        )  # strtoll: what follows the digits is not looked at (NCCL's misc/param.cc at 081eafa, read)
+        # strtoll: what follows the digits is not looked at (NCCL's misc/param.cc at 081eafa, read)
+        led = re.match(r"\s*([+-]?\d+)", value)
         return (
             f"; NCCL reads only the leading digits: {led[1]}"
             if led

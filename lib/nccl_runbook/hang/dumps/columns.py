@@ -151,7 +151,7 @@ class _Table:
     def _remember(self, entry: dict, kept: dict[tuple, list]) -> tuple[list, int, str]:
         """The place of an entry, the number of its call, and the letter of its state."""
         name, state = entry["profiling_name"], entry["state"]
-        op = short(clipped(name.rpartition(":")[2].strip("_"), 60))
+        op = short(clipped(name.split(":", 1)[-1].strip("_"), 60))
         sizes = (
             entry["output_sizes"]
             if op.startswith(_SAME_OUT)
@@ -265,6 +265,6 @@ def _last(entry: dict) -> Op:
     return _op(
         entry,
         _number(entry["collective_seq_id"]),
-        short(clipped(entry["profiling_name"].rpartition(":")[2], 80)),
+        short(clipped(entry["profiling_name"].split(":", 1)[-1], 80)),
         "c" if entry["state"] == "completed" else "o",
     )

@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from nccl_runbook.hang import read_stacks as stacks
@@ -64,8 +65,7 @@ def _bounded(size: int) -> Iterator[None]:
     """No more memory than a dump of ``size`` bytes can need: a few bytes can ask the unpickler for
     gigabytes. On Linux only."""
     try:
-        with open("/proc/self/statm", "rb") as file:
-            now = int(file.read().split()[0]) * resource.getpagesize()
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except OSError:
         yield
         return
@@ -138,9 +138,8 @@ def read(data: bytes) -> Reading:
 def of_file(name: str) -> Outcome:
     try:
         with open(name, "rb") as file:
-            return outcome(
-                file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
-            )  # no buffer for more than is there
+            # no buffer for more than is there
+            return outcome(file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1))
     except OSError as error:
         return None, None, f"cannot be read: {error.strerror or error}"
 
@@ -162,9 +161,8 @@ def of_files(names: list[str], workers: int) -> Iterator[Outcome]:
     of them: no thread is between."""
     readers: list[multiprocessing.Process] = []
     pipes: dict[int, Connection] = {}
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, _SIGNALS
-    )  # one that comes while a process is forked may be lost in a hook of that
+    # one that comes while a process is forked may be lost in a hook of that
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         for first in range(workers):
             with contextlib.suppress(OSError):  # no further process, no further pipe: its share is read here

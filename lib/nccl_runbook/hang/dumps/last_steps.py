@@ -10,17 +10,9 @@ from nccl_runbook.hang.dumps.operations import _number, _text, short
 from nccl_runbook.hang.facts import needs_all
 
 HISTORY = 2000  # entries in which a rank's habits are looked for
-
-
 TAIL = 64  # the last ones, which may break them
-
-
 ISSUED = "issued "  # before the name of an operation of which only that is known
-
-
 RECENT, LEAST = 200, 16  # operations over which the time in them is taken
-
-
 P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 
 
@@ -46,25 +38,19 @@ def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dic
     last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
     done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
     names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
-    rows, what = (done, "") if done else (_followed(last), ISSUED)
+    # the time of what its thread issued next: with Gloo, which blocks, it had ended by then
+    threads = grouped((_text(entry, "thread_id"), entry) for entry in last).values()
+    next_issued = [(e, after["time_created_ns"]) for rows in threads for e, after in zip(rows, rows[1:])]
+    rows, what = (done, "") if done else (next_issued, ISSUED)
     return {
         f"{what}{names.get(name, name)}:{e['collective_seq_id']}": (
             _number(e["time_created_ns"]),
             _number(at),
         )
         for e, at in rows
-        if needs_all(e["profiling_name"].rpartition(":")[2].strip("_"))
+        if needs_all(e["profiling_name"].split(":", 1)[-1].strip("_"))
         for name in [short(e["process_group"][0])]
     }
-
-
-def _followed(entries: list) -> list[tuple[dict, int]]:
-    """Each with the time of what its thread issued next: with Gloo, which blocks, it had ended by then."""
-    return [
-        (entry, after["time_created_ns"])
-        for rows in grouped((_text(entry, "thread_id"), entry) for entry in entries).values()
-        for entry, after in zip(rows, rows[1:])
-    ]
 
 
 def _steps(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[str, ...]]]:
@@ -115,7 +101,7 @@ def _step_name(group: tuple, name: str) -> str:
     name = (
         f"{peer.group(1)}{int(peer.group(3)) - int(peer.group(2)):+d}"
         if peer
-        else name.rpartition(":")[2].strip("_")
+        else name.split(":", 1)[-1].strip("_")
     )
     return f"{desc if desc not in ('', 'undefined') else short(group[0])} {name.partition(' ')[0][:80]}"
 

@@ -12,11 +12,7 @@ from nccl_runbook.core.redact import clipped
 from nccl_runbook.hang.facts import Op
 
 MAX_RANKS = 1 << 17
-
-
 MOST_DIMENSIONS = 64
-
-
 STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
 
 

@@ -23,9 +23,8 @@ class Times:
         """``stamps``: the time of each rank's file."""
         self.clocks = _clocks(readings)
         self._ahead = {int(c.clock): c.offset_s for c in self.clocks}
-        stamps = {
-            rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks
-        }  # nothing ties the others
+        # nothing ties the others
+        stamps = {rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks}
         own = {rank: at - self._ahead.get(rank, 0.0) for rank, at in stamps.items()}
         # a file has the time of its own host, or that of a server for all: whichever brings those
         # of one job closer together

@@ -18,14 +18,8 @@ from nccl_runbook.logs.text import rank_of_name, said
 from nccl_runbook.messages import excerpt as logs_excerpt
 
 SHOWN = 16  # numbers of each group that are shown
-
-
 MOST_DIFFERENCES = 8
-
-
 Key = tuple[str, str, tuple[int, ...]]  # a group's name, description and members
-
-
 _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
 
 
@@ -135,9 +129,8 @@ def _differences(columns: dict[int, Column], readings: dict[int, Reading]) -> li
             there = collections.Counter(
                 c.calls[seq - c.first] for c in alike if c.first <= seq < c.first + len(c.calls)
             )
-            before = {
-                call: there[call] if there[call] > 1 else 0 for call in by_call
-            }  # one witness may be a culprit, too
+            # one witness may be a culprit, too
+            before = {call: there[call] if there[call] > 1 else 0 for call in by_call}
         found.append(
             Difference(
                 seq,

@@ -21,11 +21,7 @@ from nccl_runbook.logs.text import rank_of_name
 from nccl_runbook.messages import excerpt as logs_excerpt
 
 PARALLEL_BYTES = 12 << 20  # below, more processes cost about as much as they save
-
-
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
-
-
 STACK_BYTES = 4 << 20
 
 

@@ -163,7 +163,7 @@ def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
     if enqueued is None:
         enqueued = entry.get("collective_seq_id") or entry.get("p2p_seq_id") or None
     return GroupStatus(
-        enqueued, completed, clipped(str(entry.get("profiling_name", "")).rpartition(":")[2], 60)
+        enqueued, completed, clipped(str(entry.get("profiling_name", "")).split(":", 1)[-1], 60)
     )
 
 

@@ -126,9 +126,8 @@ def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """Processes of this user that map libtorch or have a rank in their environment, and those
     of ``all_users``: pids asked for by name."""
     own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in _pids() if pid != os.getpid()}
-    shells = set(ancestors(os.getpid())) - set(
-        all_users
-    )  # under srun the shell from which one looks has a rank in its environment, too
+    # under srun the shell from which one looks has a rank in its environment, too
+    shells = set(ancestors(os.getpid())) - set(all_users)
     return {
         pid: dataclasses.replace(p, launcher=launcher, job=job)
         for pid, p in own.items()
@@ -244,12 +243,6 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
             else:
                 newest = newest + part
         yield from newest
-
-
-# --- one process
-
-
-# --- sockets
 
 
 def ended(ranks: List[int]) -> List[Ended]:

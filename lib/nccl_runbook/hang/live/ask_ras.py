@@ -11,32 +11,15 @@ from nccl_runbook.core.redact import clipped
 from nccl_runbook.hang.live.facts import RasAnswer, RasCommunicator, RasRank
 
 STACK_DEADLINE_S, RECORDER_DEADLINE_S, RAS_DEADLINE_S = 5.0, 2.0, 4.0
-
-
 MOST_BYTES = 1 << 26
-
-
 RAS_ADDRESS = "127.0.0.1:28028"  # NCCL_RAS_CLIENT_PORT of src/ras/ras_internal.h, NCCL 2.24 to 2.30.7
-
-
 MOST_RANKS, MOST_COMMUNICATORS = 4096, 256
-
-
 # what RAS prints as text
 _TABLE = re.compile(r"^Group +Comms +Nodes +Ranks", re.M)
-
-
 _GROUP = re.compile(r"^ *(\d{1,7}) +(\d{1,7}) +\d+ +[\d-]+ +(\d{1,7}) +\d+ +[A-Z,]+ +[A-Z,]+ *$", re.M)
-
-
 _GPUS = re.compile(r"^\(total\) .*\(total\)\n[ \d]* (\d{1,7}) *$", re.M)
-
-
 _HEAD = re.compile(r"^(?:#(\d{1,7})-\d+ \(([0-9a-f]{1,16})\) )?(INCOMPLETE|ERROR|MISMATCH|DEAD)$", re.M)
-
-
 _COUNTED = re.compile(r"^  Communicator ranks[^\n]*?(?:different (\w{1,40}) operation counts)?$", re.M)
-
 
 _LAUNCHED = re.compile(
     r"^  (?:(\d{1,7}) ranks?|Rank (\d{1,7}))"
@@ -44,20 +27,15 @@ _LAUNCHED = re.compile(
     re.M,
 )
 
-
 _PLACE = re.compile(
     r"^  Rank (\d{1,7})\b.*? -- GPU (\d{1,7})(?: \(NVML (\d{1,7})\))?"
     r" managed by process (\d{1,9}) on node (\S{1,100})$",
     re.M,
 )
 
-
 _PROCESS = re.compile(r"^  Process (\d{1,9}) on node (\S{1,100}) managing GPU", re.M)
-
-
-_MISSING = re.compile(
-    r"^  (?:The missing ranks?:|Rank) ([\d,]{1,20000})\b", re.M
-)  # NCCL 2.24 has them in one line
+# NCCL 2.24 has them in one line
+_MISSING = re.compile(r"^  (?:The missing ranks?:|Rank) ([\d,]{1,20000})\b", re.M)
 
 
 def all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end: bytes = b"") -> bytes:

@@ -18,9 +18,8 @@ def table(pid: int) -> Dict[str, Socket]:
         text = read(path, 1 << 24) if os.path.exists(path) else ""  # a kernel without IPv6
         for fields in map(str.split, text.splitlines()[1:]):
             if len(fields) > 9 and fields[3] in TCP_STATES:
-                repeated = (
-                    int(fields[6], 16) if fields[5].startswith("01:") else 0
-                )  # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
+                # its timer is that of repeating (net/ipv4/tcp_ipv4.c)
+                repeated = int(fields[6], 16) if fields[5].startswith("01:") else 0
                 by_inode[fields[9]] = Socket(
                     TCP_STATES[fields[3]], address(fields[1], family), address(fields[2], family), repeated
                 )

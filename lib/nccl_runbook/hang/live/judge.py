@@ -7,7 +7,7 @@ a second sample nothing is called hung.
 
 import collections
 import dataclasses
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from nccl_runbook.core.facts import Evidence, counted, grouped
 from nccl_runbook.hang.live.facts import Live, LiveRank
@@ -138,7 +138,7 @@ def _attempt(members: Members) -> str:
     return next((f"attempt {count}: " for count in counts if count.strip("0").isdecimal()), "")
 
 
-def _undecided(base: Picture) -> Dict[str, str]:
+def _undecided(base: Picture) -> Dict[str, Any]:
     unclear = [v.process for v in base.ranks if v.does == "unknown"]
     rested = [r for r in unclear if r.samples and not is_still(r) and not moved_last(r)]
     if ended := [v for v in base.ranks if v.does == "missing"]:

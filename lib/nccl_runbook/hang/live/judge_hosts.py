@@ -91,7 +91,7 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     )
 
 
-def _spoken_to(members: Members, whom: Pattern = INNER) -> Set[str]:
+def _spoken_to(members: Members, whom: Pattern[str] = INNER) -> Set[str]:
     """Addresses, of the inner network as a rule, to which the ranks are connected and which are
     of no host that was looked at."""
     links = [s for r, _ in members for s in known(r.sockets) if s.state == "ESTABLISHED"]

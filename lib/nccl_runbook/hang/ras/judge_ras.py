@@ -51,7 +51,7 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
     return "NCCL's RAS shows no lost rank, and no rank whose counts differ while nothing moves."
 
 
-def _who(communicator: RasCommunicator, rank: RasRank) -> tuple:
+def _who(communicator: RasCommunicator, rank: RasRank) -> tuple[object, ...]:
     """The same for one GPU of one process in all communicators, if RAS named the process."""
     return (
         ("process", rank.pid, "on", rank.host, "GPU", rank.nvml_index)
@@ -60,7 +60,7 @@ def _who(communicator: RasCommunicator, rank: RasRank) -> tuple:
     )
 
 
-def _lost(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
+def _lost(answers: list[RasAnswer]) -> dict[tuple[object, ...], tuple[str, str, bool]]:
     """Ranks that are missing where at least as many answer: of two halves of a network each
     takes the other for lost."""
     return {
@@ -77,7 +77,7 @@ def _lost(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
     }
 
 
-def _suspects(answers: list[RasAnswer]) -> dict[tuple, tuple[str, str, bool]]:
+def _suspects(answers: list[RasAnswer]) -> dict[tuple[object, ...], tuple[str, str, bool]]:
     """Who waits in one communicator may be late in another one, so a suspect is apart in all of them."""
     seen = grouped((c.id, c) for answer in answers for c in answer.communicators)
     suspects = []

@@ -118,9 +118,8 @@ class Agent:
     def __init__(self):
         self.out = os.fdopen(os.dup(1), "wb", 0)
         os.dup2(2, 1)
-        self.answers = (
-            queue.Queue()
-        )  # written by a thread: a cut network fills the pipe, and the lease still has to end
+        # written by a thread: a cut network fills the pipe, and the lease still has to end
+        self.answers = queue.Queue()
         self.listeners, self.accepted, self.warm, self.children = {}, [], None, []
         threading.Thread(target=self.write, daemon=True).start()
 

@@ -27,8 +27,14 @@ def written_for(text: str, rules: Rules) -> str:
         for candidate in (*mended, mended[-1].lower())
         for row in (rules, *reversed(rows()))
     )
-    written = (_write(mode, rules) for mode in modes if mode)
-    return next((told for told in written if told and told != text and _parsed(told, rules)), "")
+    return next(
+        (
+            told
+            for told in (_write(mode, rules) for mode in modes if mode)
+            if told and told != text and _parsed(told, rules)
+        ),
+        "",
+    )
 
 
 def _parsed(text: str, rules: Rules) -> Mode | None:
@@ -54,8 +60,13 @@ def _write(mode: Mode, rules: Rules) -> str:
 
 def spelt(part: Part, name: str, rules: Rules) -> str:
     """One component in the words of ``rules``."""
-    heavy = part.size("p") > 1 or part.size("e") > 1 or bool(part.experts)
-    backend = "megatron" if part.backend == "fsdp" and rules.fsdp_plain and heavy else part.backend
+    backend = (
+        "megatron"
+        if part.backend == "fsdp"
+        and rules.fsdp_plain
+        and (part.size("p") > 1 or part.size("e") > 1 or bool(part.experts))
+        else part.backend
+    )
     dims, experts = (
         "".join(f"{letter}{size}" for letter, size in own.items()) for own in (part.dims, part.experts)
     )

@@ -88,5 +88,8 @@ def merged(
 
 def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
     """The GPUs that CUDA_VISIBLE_DEVICES lets through; None where it says nothing in numbers."""
-    is_told = re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", value)
-    return read_selection(value, [Gap("not-run")] * gpus).shown if is_told else None
+    return (
+        read_selection(value, [Gap("not-run")] * gpus).shown
+        if re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", value)
+        else None
+    )

@@ -68,9 +68,8 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
 def _more(mode: Mode, site: Site) -> list[Remedy]:
     """More hardware, if that alone makes it clean."""
     asked = sum(p.world_size for p in mode.parts)
-    least = max(
-        site.nodes + 1, sum(p.world_size for p in mode.of("engine")) // site.gpus
-    )  # the engines' nodes, then one for the trainer
+    # the engines' nodes, then one for the trainer
+    least = max(site.nodes + 1, sum(p.world_size for p in mode.of("engine")) // site.gpus)
     nodes = (
         next(
             (

@@ -15,7 +15,6 @@ PLATFORMS = {
     "platform-xpu": "Intel GPUs (oneCCL)",
 }
 
-
 _NVIDIA = re.compile(
     r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so"
 )

@@ -1,12 +1,12 @@
 """Logs in which no message decides: what is open, and what points to a cause."""
 
-from nccl_runbook.causes.causes import causes
+from nccl_runbook.causes.causes import causes, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quoted
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import catalogue, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform, where
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, failed_line, platform, where
 from nccl_runbook.triage.hypotheses.judge_weights import fits
 from nccl_runbook.triage.symptoms import step_texts
 
@@ -17,28 +17,40 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     """Why no cause is named."""
     read = [f for f in logs.files if not f.problem and f.lines]
     if not logs.files:
+        fit = len(fits(logs, hypotheses))
         return (
-            "these words alone do not show a cause. Add what the job printed"
+            f"these words fit {counted(fit, 'cause')}, and do not show which. Also name the log of the job"
+            if fit
+            else "these words alone show no cause. Also name the log of the job"
             if logs.context
             else "no log was named"
         )
     if not read:
         why = [f"{f.name} {f.problem or 'is empty'}" for f in logs.files if f.problem or not f.size_bytes]
         return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
+    lines = counted(sum(f.lines for f in read), "line")
+    if "nccl-channels-via-net-socket" in logs.seen and not fits(logs, hypotheses):
+        return (
+            "no known fault, but NCCL sends over TCP sockets (NET/Socket), "
+            "at a tenth or less of what InfiniBand or RoCE carry"
+        )
     if hypotheses:
         return (
-            f"no known fault: {quoted(hypotheses[0].evidence[0].text)} is harmless, "
+            f"no known fault in {lines}: {quoted(hypotheses[0].evidence[0].text)} is harmless, "
             "or the job went on after it. A log cannot show that a job is healthy"
         )
     if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
         line = logs.seen[coded].lines[0]
         return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
-    lines = sum(f.lines for f in read)
     return (
-        f"{lines} {'line was' if lines == 1 else 'lines were'} read, and "
-        + ("this does not look like the log of a GPU job" if logs.foreign else "no known message was found")
-        + ". The description fits several causes. The tests below separate them"
-        * bool(fits(logs, hypotheses))
+        f"{lines} read: this does not look like the log of a GPU job"
+        if logs.foreign
+        else f"no known fault in {lines}"
+        + (
+            ". The description fits several causes"
+            if fits(logs, hypotheses)
+            else ". A log cannot show that a job is healthy" * (failed_line(logs) is None)
+        )
     )
 
 
@@ -109,12 +121,20 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     """What a reader must know to take the causes for what they are."""
     vendor, again = platform(logs), logs.attempts > 1 and hypotheses and hypotheses[0].cause != "benign"
     return [
-        Finding(name, Severity.NOTE, says)
-        for name, holds, says in (
+        Finding(name, Severity.NOTE, says, remedy=remedy)
+        for name, holds, says, remedy in (
             (
                 "other-vendor",
                 vendor,
                 f"The job ran on {vendor}: advice that holds only for NVIDIA is left out.",
+                (),
+            ),
+            (
+                "tcp-sockets",
+                "nccl-channels-via-net-socket" in logs.seen
+                and (not hypotheses or hypotheses[0].cause == "benign"),
+                "if these hosts have InfiniBand or RoCE cards, NCCL did not use them",
+                usual("net-socket-fallback"),
             ),
             (
                 "started-again",
@@ -122,12 +142,14 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
                 f"The ranks were started {logs.attempts} times. This broke first; "
                 "nccl-runbook hang judges the last "
                 "attempt.",
+                (),
             ),
             (
                 "catalogue-differs",
                 logs.catalogue != version(),
                 "the record was made with another catalogue of messages: "
                 "only its quoted lines were read again",
+                (),
             ),
         )
         if holds

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import re
 
 from nccl_runbook.causes.causes import Advice, Cause, causes
 from nccl_runbook.core.findings import STATUSES
@@ -24,6 +25,13 @@ from nccl_runbook.triage.ranks import (
 )
 
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
+
+
+# a line without such a word alarms nobody
+_ALARMS = re.compile(
+    r"(?i)warn|err(?:or|no)|fail|fatal|abort|exception|refus|reject|time(?:d )?[- ]?out|unable|can(?:no|')t|"
+    r"could not|invalid|closed|lost|mismatch|unhandled|not (?:found|support|destroy)"
+)
 
 
 MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
@@ -86,8 +94,12 @@ def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
 
 def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
     """Messages after which the job went on."""
-    rows = [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
-    lines = tuple(seen.lines[0] for seen in rows if seen.resumed or works(logs.context))[:4]
+    went_on = [
+        seen.lines[0]
+        for seen in [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
+        if seen.resumed or works(logs.context)
+    ]
+    lines = tuple(line for line in went_on if _ALARMS.search(line.text))[:4]
     return (
         [
             triage_ranks_judge_pointer.Pointer(

@@ -14,8 +14,11 @@ _COUNT = re.compile(
 
 def counts_differ(logs: Logs) -> list[Pointer]:
     """Ranks stopped at different batch numbers while one waited."""
-    said = [(r, _COUNT.search(r.progress.text)) for r in logs.ranks if r.progress]
-    counts = {r.rank: (int(next(filter(None, m.groups()))), r.progress) for r, m in said if m}
+    counts = {
+        r.rank: (int(next(filter(None, m.groups()))), r.progress)
+        for r, m in [(r, _COUNT.search(r.progress.text)) for r in logs.ranks if r.progress]
+        if m
+    }
     if len(counts) < 2 or not _waiting(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])

@@ -68,8 +68,19 @@ def first_gpu_is_held(logs: Logs) -> list[Pointer]:
     rows = [(found[1], found[2], line) for found, line in matches(logs, "nvidia-smi-process")]
     first = {pid for gpu, pid, _ in rows if gpu == "0"}
     both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
-    lines = tuple(line for _, pid, line in rows if pid in both)[:4]
-    return [Pointer("device-not-set-per-rank", "likely", lines, (), 3)] if both and len(first) > 1 else []
+    return (
+        [
+            Pointer(
+                "device-not-set-per-rank",
+                "likely",
+                tuple(line for _, pid, line in rows if pid in both)[:4],
+                (),
+                3,
+            )
+        ]
+        if both and len(first) > 1
+        else []
+    )
 
 
 def versions_differ(logs: Logs) -> list[Pointer]:
@@ -77,8 +88,9 @@ def versions_differ(logs: Logs) -> list[Pointer]:
     if len(logs.nccl_versions) < 2:
         return []
     speakers = list(logs.nccl_versions.values())
-    known = all(s.startswith("rank ") for who in speakers for s in who)
-    apart = known and not set(speakers[0]) & {s for others in speakers[1:] for s in others}
+    apart = all(s.startswith("rank ") for who in speakers for s in who) and not set(speakers[0]) & {
+        s for others in speakers[1:] for s in others
+    }
     lines = tuple(
         LogLine(who[0], 0, f"NCCL version {version}") for version, who in logs.nccl_versions.items()
     )

@@ -39,5 +39,8 @@ def _traceback(line: LogLine) -> Advice:
 
 def matches(logs: Logs, message: str) -> list[tuple[re.Match[str], LogLine]]:
     """The lines of one of PRINTED, each with the match of its expression."""
-    lines = logs.seen[message].lines if message in logs.seen else []
-    return [(found, line) for line in lines if (found := compiled(PRINTED[message]).search(line.text))]
+    return [
+        (found, line)
+        for line in (logs.seen[message].lines if message in logs.seen else [])
+        if (found := compiled(PRINTED[message]).search(line.text))
+    ]

@@ -44,7 +44,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
     )
     if port and 0 in gone:
         owner = f"{port.name}, pid {port.pid}" if port.pid else "a process of another user"
-        seen = Evidence(
+        held = Evidence(
             f"the rendezvous port {port.port} is held by {owner}, which is not a rank of this job",
             "/proc/net/tcp",
         )
@@ -55,7 +55,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
             f"{is_are(views)} not there, and port {port.port} is held by {owner}",
             "rendezvous-port-in-use",
             "likely",
-            [seen],
+            [held],
             f"ss -ltnp 'sport = :{port.port}'",
         )
     ended = list(
@@ -146,13 +146,10 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     ):  # each may step on at that line, held up by one that comes late or not at all
         sure = sure and not any(v.does == "busy" for v in late)
     elif moving and len(still) + 1 == len(base.ranks) and not unseen(members):
-        late, moving = (
-            moving,
-            [],
-        )  # it moves alone, so it is in no collective: it looks for something again and again
-        sure = sure and any(
-            v.does == "waits" for v in still
-        )  # a host that waits for its GPU may step on between the samples
+        # it moves alone, so it is in no collective: it looks for something again and again
+        late, moving = (moving, [])
+        # a host that waits for its GPU may step on between the samples
+        sure = sure and any(v.does == "waits" for v in still)
     went = [v for v in late if any(map(_PEER_WENT.search, known(v.process.log_tail)[-5:]))]
     if went and still and not moving and len(went) == len(late):
         return dataclasses.replace(

@@ -11,8 +11,6 @@ from nccl_runbook.hang.live.ranks.judge_picture import Picture, accuse, is_are
 from nccl_runbook.hang.live.ranks.judge_stacks import main_stacks
 
 NO_JOB = "other processes"
-
-
 _ELASTIC = "/torch/distributed/elastic/"
 
 

@@ -9,22 +9,13 @@ from nccl_runbook.hang.live.facts import Live, LiveRank, Socket
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, accuse, names
 from nccl_runbook.hang.live.ranks.judge_stacks import INIT, main_stacks, waits_in
 
-INNER = re.compile(
-    r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):"
-)  # whoever else a rank speaks to is seldom on the inner network
-
-
+# whoever else a rank speaks to is seldom on the inner network
+INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")
 # the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works
 # are rare (Linux, RTO_MIN)
 REPEATED = 3
-
-
 _HTTP = (":80", ":443")
-
-
 AT_REST = (*WAITING, "asleep", "unknown")
-
-
 Members = List[Tuple[LiveRank, Live]]
 
 

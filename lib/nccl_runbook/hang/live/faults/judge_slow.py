@@ -16,13 +16,9 @@ from nccl_runbook.hang.live.ranks.judge_stacks import INIT, polls, share
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others
 # at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
-
-
 # percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100,
 # it 0 to 1 (4 H200, NCCL 2.28.9)
 IDLE_MOST, RUNS_LEAST = 30, 75
-
-
 # 4 H200, NCCL 2.28.9: GPUs that waited in an all_reduce drew 200 to 209 W, one that spun in another
 # kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1

@@ -9,21 +9,11 @@ from nccl_runbook.hang.live.facts import Frame, LiveRank, Stack
 # a thread that used less CPU between two samples only waited: a wake-up every second
 # costs under a tick of 10 ms
 STILL_CPU_S = 0.05
-
-
 BUSY_SHARE = 0.5  # of those moments on a CPU or ready to run; a share, as CPU time shrinks on a crowded host
-
-
 GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at several
-
-
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
-
-
-DISTRIBUTED = re.compile(
-    r"/torch/distributed/(?!checkpoint/)"
-)  # what saves a checkpoint works between its collectives
-
+# what saves a checkpoint works between its collectives
+DISTRIBUTED = re.compile(r"/torch/distributed/(?!checkpoint/)")
 
 INIT = frozenset(
     (
@@ -38,10 +28,7 @@ INIT = frozenset(
     )
 )
 
-
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
-
-
 _LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 
 

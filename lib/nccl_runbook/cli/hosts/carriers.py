@@ -1,0 +1,36 @@
+"""How an agent is started on each host: as a step of a Slurm job, by ssh, kubectl or a line of the user's,
+or by the user's Ray."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+
+from nccl_runbook.book import UsageError
+from nccl_runbook.hosts.ask import output
+from nccl_runbook.launch.warm_link import source_of
+
+SSH = "ssh -o BatchMode=yes {host}"
+RAY_S = 60.0  # to join a cluster that is there; 3 to 5 s on two cores (Ray 2.60)
+
+Carrier = Callable[[str], list[str]]
+
+
+def over(line: str, hosts: Sequence[str], python: Sequence[str]) -> Carrier:
+    """Host -> the argv prefix of a Python there; ``line`` starts a program on {host}. Raises UsageError."""
+    words = shlex.split(line)
+    if not any("{host}" in word for word in words):
+        raise UsageError(f"--over names no {{host}}: for example --over '{SSH}'")
+    for host in hosts:
+        if not re.fullmatch(
+            r"[A-Za-z0-9][\w.:/@-]{0,252}", host
+        ):  # one that begins with - would be an option
+            raise UsageError(f"{host!r} is no host name")
+    return lambda host: [*(word.replace("{host}", host) for word in words), *python]
+
+
+def ray(python: Sequence[str]) -> tuple[list[str], Carrier]:
+    """Addresses of the nodes of the Ray cluster that this machine belongs to, and how to start a Python
+    there. Raises NoAllocation."""
+    command = [*python, "-c", source_of("nccl_runbook/cli/hosts/over_ray.py").decode()]
+    return json.loads(output(*command, within_s=RAY_S).splitlines()[-1]), lambda host: [*command, host]

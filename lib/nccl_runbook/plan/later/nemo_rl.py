@@ -1,0 +1,75 @@
+"""NeMo-RL (GRPO): one Ray cluster for both, or whole nodes for generation; on one node GPUs of it.
+
+nemo_rl/algorithms/grpo.py (setup), models/generation/vllm/vllm_generation.py."""
+
+from nccl_runbook.plan.allocation.flags import Launch
+from nccl_runbook.plan.areal import Part, part
+from nccl_runbook.plan.groups import that_apply
+
+SAYS = "policy.generation.colocated.enabled"
+
+
+def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
+    if SAYS not in launch.flags:
+        raise ValueError(f"{SAYS} is not given here: name the YAML that --config names")
+    teachers = [n for n in launch.flags if n.startswith("on_policy_distillation.")]
+    if teachers or any("reward_model" in v for n, v in launch.flags.items() if n.endswith("env_name")):
+        raise ValueError("NeMo-RL with a reward model or teachers on nodes of their own is not planned")
+    nodes, each = launch.pool("cluster")
+    together, backend = launch.on("colocate"), launch.told("backend")
+    wide = (
+        launch.number("servers")
+        if backend == "sglang"
+        else launch.number("tensor") * launch.number("pipeline")
+    )
+    tensor = max(1, wide) if backend in ("vllm", "sglang") else 1
+    asked_nodes, asked = launch.number("engine_nodes"), launch.number("engine_per_node")
+    if together:
+        train, rollout, own = nodes * each, nodes * each, [(nodes, each)]
+    elif nodes == 1:
+        train, rollout, own = each - asked, asked, [(1, each)]
+    else:
+        train, rollout, own = (
+            (nodes - asked_nodes) * each,
+            asked_nodes * asked,
+            [(nodes - asked_nodes, each), (asked_nodes, asked)],
+        )
+    apart = not together
+    refusals = that_apply(
+        (
+            apart and nodes == 1 and not 0 < asked < each,
+            f"NeMo-RL refuses this: {asked} of {each} GPUs for generation leave none for one of both",
+        ),
+        (
+            apart and nodes == 1 and asked_nodes > 1,
+            f"NeMo-RL refuses {asked_nodes} generation nodes in a cluster of one",
+        ),
+        (
+            apart and nodes > 1 and not 0 < asked_nodes < nodes,
+            f"NeMo-RL refuses {asked_nodes} generation nodes in a cluster of {nodes}",
+        ),
+        (
+            apart and nodes > 1 and asked != each,
+            f"NeMo-RL refuses {asked} generation GPUs a node: it must be {each}",
+        ),
+        (
+            backend == "vllm" and rollout % tensor > 0,
+            f"NeMo-RL refuses {rollout} generation GPUs: no multiple of {tensor} (tensor, pipeline)",
+        ),
+    )
+    notes = that_apply(
+        (together, "generation shares the policy's GPUs, and weights travel as CUDA IPC handles"),
+        (apart, "the update group of NeMo-RL has every training rank, not the first alone"),
+    )
+    if train < 1 or rollout < 1:
+        train, rollout = max(1, train), max(1, rollout)
+    engines = part(
+        "engine", backend, "generation", max(1, rollout // tensor), tensor, 0 if together else None
+    )
+    return (
+        [part("trainer", "nemo-rl", "policy", train), engines],
+        own,
+        "ipc" if together else "xccl",
+        notes,
+        refusals,
+    )

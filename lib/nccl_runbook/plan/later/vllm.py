@@ -1,0 +1,31 @@
+"""vLLM with a weight-transfer configuration: its engines alone; the trainer is a program of the reader's.
+
+docs/training/weight_transfer/nccl.md and the API pages of vLLM 0.29.0."""
+
+import math
+import re
+
+from nccl_runbook.plan.allocation.flags import Launch
+from nccl_runbook.plan.areal import Part, part
+from nccl_runbook.plan.groups import that_apply
+
+_SHORT = re.compile(r"(?:^|\s)-(?:tp|pp|dp)\b")
+
+
+def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
+    if _SHORT.search(launch.text):
+        raise ValueError("-tp, -pp and -dp are not read here: write --tensor-parallel-size and the like")
+    tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "pipeline"))
+    data = max(1, launch.number("data"))
+    ranks, named = tensor * data, re.search(r"backend\W+(\w+)", launch.told("transfer"))
+    backend = named[1] if named else "nccl"
+    notes = that_apply(
+        (
+            "nccl" in backend,
+            f"the trainer is rank 0 of an NCCL group of {ranks + 1}, on a GPU of its own; the "
+            f"{ranks} workers start at rank_offset 1",
+        ),
+        (backend == "ipc", f"the trainer runs on the same {ranks} GPUs: CUDA IPC handles do not leave a GPU"),
+        (True, "only the engines are planned: their trainer is another program"),
+    )
+    return [part("engine", "vllm", "vllm", data, tensor)], [(1, ranks)], backend, notes, []

@@ -1,0 +1,130 @@
+"""What a weight sync is measured by, beside weight_sync.py: the time of each phase, and engines kept busy.
+
+Standard library and torch (>= 2.2), Python >= 3.9.
+"""
+
+import collections
+import contextlib
+import threading
+import time
+
+import torch
+
+# what counts where two overlap: the first of these
+PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")
+# what the host does to queue a phase's work, and to learn that it is done: counts for
+# that phase where nothing runs
+LAUNCH = " launch"
+ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
+
+
+class Span(contextlib.AbstractContextManager):
+    """A phase on the host, from when it is made on. No generator: five of those a tensor took 12 us, which no
+    phase counted."""
+
+    def __init__(self, clock, phase):
+        self.clock, self.phase, self.first = clock, phase, time.perf_counter()
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.clock.spans.append(
+                (self.phase, self.first - self.clock.began, time.perf_counter() - self.clock.began)
+            )
+
+
+class Clock:
+    """When each phase ran on this rank. On a GPU by events in its streams, so that what overlaps is not
+    serialised by being measured."""
+
+    def __init__(self, device):
+        self.device, self.spans, self.events = device, [], []
+        self.wait()
+        self.base = self.mark()
+        self.began = time.perf_counter()
+
+    def wait(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def mark(self):
+        if self.device.type != "cuda":
+            return None
+        return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
+
+    def host(self, phase):
+        return Span(self, phase)
+
+    @contextlib.contextmanager
+    def queued(self, phase, stream=None):
+        """What is put into ``stream``; on the CPU, and through it (no stream), it is done when it returns."""
+        if stream is None:
+            with self.host(phase):
+                yield
+                self.wait()
+            return
+        with self.host(phase + LAUNCH), torch.cuda.stream(stream):
+            first = self.mark()
+            yield
+            self.events.append((phase, first, self.mark()))
+
+    def notice(self, phase):
+        """Wait for the device: that the host learns of its end a little later belongs to that phase, too."""
+        with self.host(phase + LAUNCH):
+            self.wait()
+
+    def stop(self):
+        """Wait for the last byte; then ``seconds`` and ``phases``, which add up to them."""
+        self.wait()
+        self.seconds = time.perf_counter() - self.began
+        self.spans += [
+            (p, self.base.elapsed_time(a) / 1e3, self.base.elapsed_time(b) / 1e3) for p, a, b in self.events
+        ]
+        self.phases = shares(self.spans, self.seconds)
+
+
+def shares(spans, total):
+    """Seconds of each phase: every moment belongs to the first of PHASES that runs then, to "other" where
+    none does."""
+    bits = {phase: 1 << number for number, phase in enumerate(ORDER)}
+    edges = sorted(edge for p, a, b in spans for edge in ((a, 1, bits[p]), (b, -1, bits[p])))
+    names = {0: "other", **{bit: phase.replace(LAUNCH, "") for phase, bit in bits.items()}}
+    # now: the bits of all that runs
+    seconds, running, now, last = collections.Counter(), collections.Counter(), 0, 0.0
+    for at, step, bit in [*edges, (total, 0, 0)]:
+        at = min(max(at, last), total)
+        seconds[names[now & -now]] += at - last
+        running[bit] += step
+        now, last = now | bit if running[bit] else now & ~bit, at
+    return {p: s for p, s in seconds.items() if s > 0}
+
+
+@contextlib.contextmanager
+def busy(device, edge):
+    """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a
+    stream of their own, from before the first sync on (to load cuBLAS takes longer than a sync)."""
+    running, stopped = threading.Event(), threading.Event()
+    thread = threading.Thread(target=_multiply, args=(device, edge, running, stopped), daemon=True)
+    thread.start()
+    while not running.wait(0.1):
+        if not thread.is_alive():
+            raise RuntimeError(f"the engine could not multiply matrices of {edge} x {edge}")
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _multiply(device, edge, running, stopped):
+    gpu = device.type == "cuda"
+    a, b, c = (torch.ones(edge, edge, dtype=torch.bfloat16, device=device) for _ in "abc")
+    stream, queued = torch.cuda.Stream(device) if gpu else None, collections.deque()
+    with torch.cuda.stream(stream):
+        while not stopped.is_set():
+            torch.mm(a, b, out=c)
+            if gpu:
+                queued.append(stream.record_event())
+                if len(queued) > 4:
+                    queued.popleft().synchronize()
+            if not gpu or len(queued) == 4:
+                running.set()

@@ -1,0 +1,100 @@
+"""Counts what changed between two checkpoints, in a child, which a disk that hangs or a file that
+shrinks may end."""
+
+import json
+import math
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.sync.pays.facts import Comparison, Tensor
+from nccl_runbook.sync.pays.read import BITS, Place, checkpoint, first_difference
+
+ADDED = ("count", "values", "changed", "changed_bytes", "size", "delta", "fp8")
+MOST_LISTED = 2000
+INDEX_BYTES = 4  # of the place of a changed value; 8 in a tensor with 2^32 values or more
+FP8_BLOCK = 128  # one float32 scale for 128 x 128 values (DeepSeek-V3, quantization_config.weight_block_size)
+WIDE = ("F64", "F32", "F16", "BF16")
+# what FP8 checkpoints leave as it is (modules_to_not_convert of Qwen3-FP8; DeepSeek-V3 keeps the same)
+KEPT = ("embed", "lm_head", "norm", "mlp.gate.", "router")
+PREFIXES = {"M": 1e-3, "G": 1.0, "T": 1e3, "Mi": 2**20 / 1e9, "Gi": 2**30 / 1e9, "Ti": 2**40 / 1e9}
+_RATE = re.compile(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([MGT]i?)(b|bit|B)(?:/s|ps)\s*")
+_NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
+GRACE_S, LATE = 5.0, 3  # LATE: how count.py ends without time
+
+
+def link_rate(text: str) -> float:
+    """GB/s out of "25GB/s" or "200Gb/s". Raises ValueError without a unit: it may be bytes or bits."""
+    found = _RATE.fullmatch(text)
+    if not found or not float(found[1]):
+        raise ValueError(f"--link {text[:40]!r} is no rate: write 25GB/s (bytes) or 200Gb/s (bits)")
+    return float(found[1]) * PREFIXES[found[2]] / (1 if found[3] == "B" else 8)
+
+
+def collect(a: str, b: str, link_gb_per_s: float, prefix: Sequence[str], within_s: float) -> Comparison | Gap:
+    """``prefix``: the Python that counts. Raises ValueError with one sentence for what cannot be read."""
+    first, second = checkpoint(a), checkpoint(b)
+    difference = first_difference(first, second)
+    pairs = [] if difference else [(place, second[name]) for name, place in first.items()]
+    lines = _counted(pairs, prefix, within_s) if pairs else ['["nothing", 0, 0]']
+    if isinstance(lines, Gap):
+        return lines
+    tensors = [
+        _tensor(name, place, *map(int, line.split()))
+        for (name, place), line in zip(first.items(), lines[:-1])
+    ]
+    return Comparison(
+        link_gb_per_s,
+        difference,
+        *json.loads(lines[-1]),
+        _added("all", tensors),
+        sorted(
+            (_added(*kind) for kind in grouped((_NUMBERS.sub("*", t.name), t) for t in tensors).items()),
+            key=lambda k: -k.changed,
+        ),
+        sorted(tensors, key=lambda t: -t.changed)[:MOST_LISTED],
+    )
+
+
+def _tensor(name: str, place: Place, changed: int, changed_bytes: int) -> Tensor:
+    """With the bytes of the smallest delta: places and values, a bit mask and values, or all of it."""
+    shape, size = place.shape, place.size
+    values, new = math.prod(shape), changed * BITS[place.dtype] // 8
+    delta = min((INDEX_BYTES << (values >> 32 > 0)) * changed + new, -(-values // 8) + new, size) * (
+        changed > 0
+    )
+    fp8 = size
+    if place.dtype in WIDE and len(shape) > 1 and not any(word in name for word in KEPT):
+        fp8 = values + 4 * math.prod([*shape[:-2], *(-(-side // FP8_BLOCK) for side in shape[-2:])])
+    return Tensor(name, place.dtype, [*shape], 1, values, changed, changed_bytes, size, delta, fp8)
+
+
+def _added(name: str, tensors: Sequence[Tensor]) -> Tensor:
+    return Tensor(name, **{field: sum(getattr(t, field) for t in tensors) for field in ADDED})
+
+
+def _counted(pairs: Sequence[tuple[Place, Place]], prefix: Sequence[str], within_s: float) -> list[str] | Gap:
+    """The lines of count.py. Raises ValueError if it could not count."""
+    files = {place.file: None for pair in pairs for place in pair}
+    number = {file: at for at, file in enumerate(files)}
+    spans = [
+        (number[p.file], p.start, number[q.file], q.start, p.size, max(1, BITS[p.dtype] // 8))
+        for p, q in pairs
+    ]
+    request = json.dumps({"files": [*files], "spans": spans, "seconds": within_s}) + "\n"
+    program = Path(__file__).with_name("count.py").read_text(encoding="utf-8")
+    command, late_s = [*prefix, "-c", program], within_s + GRACE_S
+    try:
+        done = subprocess.run(command, input=request, capture_output=True, text=True, timeout=late_s)
+    except OSError as error:
+        raise ValueError(f"{prefix[0]} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired:
+        return Gap("timed-out", f"a file could not be read for {late_s:.0f} s")
+    lines = done.stdout.splitlines()
+    if done.returncode == LATE:
+        return Gap("timed-out", f"{len(lines)} of {len(pairs)} tensors were compared in {within_s:.0f} s")
+    if done.returncode or len(lines) != len(pairs) + 1:
+        raise ValueError(f"they could not be compared: {done.stderr.strip().rpartition(chr(10))[2][:200]}")
+    return lines

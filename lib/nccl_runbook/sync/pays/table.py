@@ -1,0 +1,44 @@
+"""Bytes and seconds of each method, and which tensors changed."""
+
+from nccl_runbook.report.tables import Table, titled
+from nccl_runbook.sync.pays.facts import Comparison
+from nccl_runbook.sync.pays.judge import percent
+
+MOST_ROWS = 25
+DELTA = "bit for bit; for each tensor the smallest of places and values, bit mask and values, whole"
+
+
+@titled("What each method sends")
+def methods_table(seen: Comparison) -> Table:
+    total = seen.total
+    rows = [
+        [name, f"{size / 1e9:.4g}", percent(size, total.size), f"{seen.on_link_s(size):.3g} s", *more]
+        for name, size, *more in (
+            ("full", total.size, "", "every byte"),
+            ("delta", total.delta, f"{seen.on_link_s(total.delta) + seen.find_s:.3g} s", DELTA),
+            ("FP8", total.fp8, "", "changes the weights; the conversion was not measured"),
+        )
+    ]
+    columns = ["method", "GB", "of full", "on the link", "with the search on one core", "note"]
+    return Table(f" at {seen.link_gb_per_s:g} GB/s", columns, rows)
+
+
+@titled("What changed")
+def kinds_table(seen: Comparison) -> Table:
+    rest = len(seen.kinds) - MOST_ROWS
+    rows = [
+        [
+            k.name,
+            str(k.count),
+            f"{k.size / 1e9:.4g}",
+            percent(k.changed, k.values),
+            percent(k.changed_bytes, k.size),
+        ]
+        for k in [*seen.kinds[:MOST_ROWS], seen.total]
+    ]
+    return Table(
+        "",
+        ["tensors", "count", "GB", "values changed", "bytes changed"],
+        rows,
+        f"{rest} more kinds are in the JSON." * (rest > 0),
+    )
