@@ -4,8 +4,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from nccl_runbook.case.answer import case, gather
+from nccl_runbook.case.answer import case
 from nccl_runbook.case.given import Brought
+from nccl_runbook.case.read import gather
 from nccl_runbook.causes.tables import table, version
 from nccl_runbook.causes.variables import variables
 

@@ -1,5 +1,5 @@
-"""Who listens while the runbook works: nobody outside this host can connect. Each command runs in a network namespace of its own,
-which has a second address, so that listening on every address shows."""
+"""Who listens while the runbook works: nobody outside this host can connect. Each command runs in a network namespace of its own;
+another namespace, joined to it by a cable, tries each port that is listened on."""
 from __future__ import annotations
 
 import contextlib
@@ -15,13 +15,40 @@ import pytest
 from processes import ROOT, children, gone, start_time
 
 pytestmark = pytest.mark.slow
-NAMESPACE = ["unshare", "-rn", "sh", "-c", "ip link set lo up && ip address add 10.97.0.1/24 dev lo && exec \"$@\"", "sh"]
+# the other end of the cable: tries every port of the first argument's namespace, as long as that process lives
+PEER = """
+import os, socket, subprocess, sys, time
+while "v1:" not in open("/proc/net/dev").read():
+    os.stat(f"/proc/{sys.argv[1]}")
+    time.sleep(0.02)
+subprocess.run(["ip", "address", "add", "10.97.0.2/24", "dev", "v1"], check=True)
+subprocess.run(["ip", "link", "set", "v1", "up"], check=True)
+tried = set()
+with open(sys.argv[2], "a") as found:
+    while True:
+        try:
+            rows = [r.split() for name in ("tcp", "tcp6") for r in open(f"/proc/{sys.argv[1]}/net/{name}").readlines()[1:]]
+        except OSError:
+            break
+        for port in {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"} - tried:
+            tried.add(port)
+            with socket.socket() as asking:
+                asking.settimeout(1)
+                print(port, asking.connect_ex(("10.97.0.1", port)) == 0, file=found, flush=True)
+        time.sleep(0.03)
+"""
+JOINED = """ip link set lo up
+unshare -n "$0" -c "$PEER" $$ "$REACHED" < /dev/null > /dev/null 2>&1 &
+while kill -0 $! && [ "$(readlink /proc/$!/ns/net)" = "$(readlink /proc/$$/ns/net)" ]; do sleep 0.02; done
+ip link add v0 type veth peer name v1 netns $! && ip address add 10.97.0.1/24 dev v0 && ip link set v0 up && exec "$@"
+"""
+NAMESPACE = ["unshare", "-rn", "sh", "-c", JOINED, sys.executable]
 LAB = """
 import json, subprocess, sys, time, urllib.request
 flags = ["--ServerApp.ip=127.0.0.1", "--no-browser", "--allow-root", "--ServerApp.port=8899", "--IdentityProvider.token=t"]
 lab = subprocess.Popen([sys.executable, "-m", "jupyterlab", *flags], stdin=subprocess.DEVNULL)
 asked = urllib.request.Request("http://127.0.0.1:8899/api/kernels?token=t", b"{}", {"Authorization": "token t"})
-for _ in range(300):
+for _ in range(900):
     try:
         kernel = json.load(urllib.request.urlopen(asked, timeout=9))["id"]
         break
@@ -54,14 +81,17 @@ def listeners(pid: int) -> set[str]:
 def namespace() -> list[str]:
     if not shutil.which("ip") or not shutil.which("unshare"):
         pytest.skip("ip or unshare is not installed")
-    if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode:
+    env = {**os.environ, "PEER": PEER, "REACHED": os.devnull}
+    if subprocess.run([*NAMESPACE, "true"], env=env, capture_output=True, timeout=20).returncode:
         pytest.skip("this machine gives no network namespace of one's own")
     return NAMESPACE
 
 
-def watched(command: list[str], folder: Path) -> tuple[int, set[str]]:
-    """Exit code of a command, and every address that was listened on while it ran."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "HOME": str(folder)}
+def watched(command: list[str], folder: Path) -> tuple[int, set[str], dict[int, bool]]:
+    """Exit code of a command, every address that was listened on while it ran, and which ports of them the other end reached."""
+    reached = folder / "reached.txt"
+    reached.touch()
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "HOME": str(folder), "PEER": PEER, "REACHED": str(reached)}
     running = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     seen: set[str] = set()
     try:
@@ -75,13 +105,14 @@ def watched(command: list[str], folder: Path) -> tuple[int, set[str]]:
         running.kill()
         running.stdout.close()
     assert gone(left, 20)
-    return running.returncode, seen
+    rows = (row.split() for row in reached.read_text().splitlines())
+    return running.returncode, seen, {int(port): word == "True" for port, word in rows}
 
 
 def test_every_listener_is_seen(namespace: list[str], tmp_path: Path) -> None:
     code = ("import socket, time; a = socket.create_server(('', 5001)); b = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
             "b.bind(('10.97.0.1', 5002)); c = socket.create_server(('::1', 5003), family=socket.AF_INET6); time.sleep(1)")
-    assert watched([*namespace, sys.executable, "-c", code], tmp_path) == (0, {"tcp 0.0.0.0", "udp 10.97.0.1", "tcp6 ::1"})
+    assert watched([*namespace, sys.executable, "-c", code], tmp_path) == (0, {"tcp 0.0.0.0", "udp 10.97.0.1", "tcp6 ::1"}, {5001: True, 5003: False})
 
 
 @pytest.mark.parametrize(("command", "ends"), [
@@ -92,6 +123,6 @@ def test_nobody_outside_this_host_can_connect(command: list[str], ends: set[int]
     if command[1] == LAB:
         pytest.importorskip("jupyterlab")
         assert "--ServerApp.ip=127.0.0.1" in (ROOT / ".ci/lab").read_text()
-    code, seen = watched([*namespace, sys.executable, *command], tmp_path)
-    assert code in ends and seen <= {"tcp 127.0.0.1", "tcp6 ::1"}
-    assert bool(seen) != (command[2:3] == ["look"]), "kernels listen, a look does not"
+    code, seen, reached = watched([*namespace, sys.executable, *command], tmp_path)
+    assert code in ends and seen <= {"tcp 127.0.0.1", "tcp6 ::1"} and not any(reached.values())
+    assert bool(seen) == bool(reached) != (command[2:3] == ["look"]), "kernels listen, a look does not"

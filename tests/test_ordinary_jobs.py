@@ -17,8 +17,9 @@ import live_samples as s
 import live_worlds as worlds
 import ordinary_jobs as ordinary
 import pytest
-from nccl_runbook.case.answer import case, gather
+from nccl_runbook.case.answer import case
 from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.read import gather
 from nccl_runbook.hang import judge as after
 from nccl_runbook.hang.live import (
     ask as live_ask,

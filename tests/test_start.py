@@ -18,9 +18,10 @@ import typer
 from hypothesis import given, settings, strategies as st
 from nccl_runbook import cockpit
 from nccl_runbook.__main__ import app, spread
-from nccl_runbook.case.answer import Case, Start, case, collect_start, logs_of, of_start
+from nccl_runbook.case.answer import Case, case, of_start
 from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import plan
+from nccl_runbook.case.read import Start, collect_start, logs_of
 from nccl_runbook.case.table import Answer
 from nccl_runbook.cockpit import given as given_words_given
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess

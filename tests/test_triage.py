@@ -14,8 +14,9 @@ import jsonschema
 import papermill
 import pytest
 import score
-from nccl_runbook.case.answer import case, logs_of
+from nccl_runbook.case.answer import case
 from nccl_runbook.case.given import Brought
+from nccl_runbook.case.read import logs_of
 from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core import records

@@ -1,74 +1,29 @@
-"""From the given evidence to one record for each subject that has something to say of it;
-reads only, without torch."""
+"""Everything that was read, added up to one answer."""
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Sequence
 
 from nccl_runbook.against import judge as against_judge
 from nccl_runbook.against.facts import Comparison
 from nccl_runbook.against.table import tables as against_tables
 from nccl_runbook.case.gathered import Gathered, of_logs
-from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import (
-    DUMPS,
     Test,
-    met,
     next_test,
     sentence,
     to_collect,
 )
+from nccl_runbook.case.read import Start
 from nccl_runbook.causes.causes import in_logs
-from nccl_runbook.core.facts import Gap, grouped, utc_now
-from nccl_runbook.core.findings import Evidence, Finding, Severity, exit_code, step_status, worst_first
-from nccl_runbook.core.records import Record, load_all, of_findings
-from nccl_runbook.hang.facts import Hang
-from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.logs.file import Limit
-from nccl_runbook.logs.kind import READ_BY_HANG
-from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.read import collect
+from nccl_runbook.core.facts import grouped, utc_now
+from nccl_runbook.core.findings import Finding, Severity, exit_code, step_status, worst_first
+from nccl_runbook.core.records import Record, of_findings
 from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP, leading
-from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """What was given to 00-start. ``logs``: what the log and the symptom hold; None if neither was given.
-    ``hang``: what dumps and stacks among the files show; None without any."""
-
-    logs: Logs | None
-    hang: Hang | None = None
-
-
-MOST_NAMED = 8  # logs in a line to copy
-LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
-
-
-def collect_start(symptom: str, log: str) -> Start:
-    """The symptom's text and the log at this path; "" for what was not given. No GPU is touched.
-
-    ``log``: a file, folder or archive, or several separated by a colon.
-    """
-    limit = Limit(LIMIT_S)
-    logs = collect(log.strip(), symptom.strip(), limit=limit) if symptom.strip() or log.strip() else None
-    return Start(logs, hang_of(logs, log.strip(), limit) if logs else None)
-
-
-def hang_of(logs: Logs, paths: Sequence[str] | str, limit: Limit) -> Hang | None:
-    """What recorder dumps and stacks among the files of these logs hold, None without any."""
-    if not any(READ_BY_HANG in f.kind + f.problem for f in logs.files):
-        return None
-    from nccl_runbook.hang.read import collect as collect_hang
-
-    return collect_hang(paths, limit)
-
-
-SETTINGS, PLAN = "02-environment", "plan"
+MOST_NAMED = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,65 +128,6 @@ def of_run(document: VerdictDocument) -> Case:
     return Case(document, Gathered([]), lead, next_test(document, lead, (), (), {}))
 
 
-def gather(
-    brought: Brought,
-    stdin: BinaryIO | None,
-    gpus: int,
-    look: Callable[[list[int]], Live],
-    compared: Comparison | None = None,
-) -> Gathered:
-    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes,
-    or at every rank; ``compared``: with a good run.
-
-    Raises ValueError for a process, an allocation or a record that cannot be read.
-    """
-    found = left_by(brought, stdin, gpus, compared)
-    if brought.pids or brought == Brought():
-        found.records.extend(_live([look([int(p) for p in brought.pids])]))
-    return found
-
-
-def left_by(
-    brought: Brought,
-    stdin: BinaryIO | None = None,
-    gpus: int = 0,
-    compared: Comparison | None = None,
-) -> Gathered:
-    """The judgement of what a job left; no process is looked at. ``compared``: with a good run."""
-    found = (
-        logs_of(brought, stdin, compared)
-        if brought.logs or brought.words
-        else Gathered([], compared=compared)
-    )
-    plans = [*_plans(brought, gpus)]
-    settings = [*_settings(brought.scripts, brought.configurations, found.variables, found.logs)]
-    # a launch that is planned need not set a variable
-    found.records.extend(
-        [
-            *(r for r in settings if not plans or {f.id for f in r.findings} != {"nothing-read"}),
-            *plans,
-            *(_recorded(brought.records) if brought.records else ()),
-        ]
-    )
-    return found
-
-
-def _recorded(paths: Iterable[str]) -> list[Record]:
-    """Looks at several hosts as one record, and every other record as it is."""
-    from nccl_runbook.hang.read_stacks import whole_looks
-
-    loaded = [r for path in paths for r in load_all(Path(path))]
-    looks = whole_looks(r.facts["live"] for r in loaded if "live" in r.facts)
-    return [*_live(looks), *(r for r in loaded if not looks or "live" not in r.facts)]
-
-
-def logs_of(brought: Brought, stdin: BinaryIO | None, compared: Comparison | None = None) -> Gathered:
-    """Of what was printed and reported. ``compared``: with a good run."""
-    limit = Limit()
-    logs = collect([*brought.logs], "\n".join(brought.words), stdin, limit)
-    return of_logs(logs, hang_of(logs, [p for p in brought.logs if p != "-"], limit), compared)
-
-
 def of_start(start: Start) -> Case:
     """The answer to what 00-start was given."""
     nothing = Gathered(
@@ -242,70 +138,3 @@ def of_start(start: Start) -> Case:
         ]
     )
     return case(of_logs(start.logs, start.hang) if start.logs else nothing, START_STEP, "", "unknown")
-
-
-def _settings(
-    scripts: Iterable[str], configurations: Iterable[str], variables: dict[str, str], job: Answer | None
-) -> Iterator[Record]:
-    """Of each file; what they set is added to ``variables``. ``job``: what the logs of the same job show."""
-    from nccl_runbook.environment.facts import Environment
-    from nccl_runbook.environment.judge import judge
-    from nccl_runbook.environment.read_file import read
-
-    found: list[Finding] = []
-    for path in (*scripts, *configurations):
-        role = read(path)
-        if isinstance(role, Gap):
-            found.append(Finding("not-read", Severity.UNKNOWN, role.detail, (Evidence(role.detail, path),)))
-        elif path in scripts or role.variables:  # a configuration need not set any
-            variables |= role.variables
-            found += judge(Environment([role], Gap("not-run", "only a file was read")))
-    if found:
-        yield of_findings(SETTINGS, [met(f, job.logs) for f in found] if job else found)
-
-
-def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
-    """Each allocation that was named; what holds none has nothing to say here."""
-    named = (*brought.allocations, *brought.scripts, *brought.configurations)
-    if not named:
-        return
-    from nccl_runbook.plan.allocation.areal_rules import newest
-    from nccl_runbook.plan.answer import Plan, plans_of
-    from nccl_runbook.plan.groups import Site
-    from nccl_runbook.plan.table import groups_tables
-
-    plans: list[Plan] = []
-    findings: list[Finding] = []
-    for target in named:
-        try:
-            plans += plans_of(os.path.expanduser(target), Site(gpus, "", 0, ""), newest())[0]
-        except ValueError as error:
-            if target in brought.allocations:
-                raise
-            if "--gpus" in str(error):
-                findings.append(
-                    Finding("not-planned", Severity.UNKNOWN, str(error), (Evidence(str(error), target),))
-                )
-    findings += [
-        dataclasses.replace(p.finding, title=f"{p.where}: {p.finding.title}" if p.where else p.finding.title)
-        for p in plans
-    ]
-    if findings:
-        yield of_findings(PLAN, findings, groups_tables(plans))
-
-
-def _live(looks: list[Live]) -> Iterator[Record]:
-    from nccl_runbook.hang.judge import hang_told, judge
-    from nccl_runbook.hang.live import judge as live
-    from nccl_runbook.hang.live.judge_hosts import together
-    from nccl_runbook.hang.read import collect
-    from nccl_runbook.hang.table import looked_table
-
-    if any(one.ranks for one in looks):
-        jobs = live.judge(together(looks))
-        yield of_findings(
-            DUMPS,
-            [hang_told(judge(dataclasses.replace(collect([]), looks=looks)), still=True)],
-            [looked_table(j, looks) for j in jobs],
-            not_seen=dict.fromkeys(line for j in jobs for line in j.not_seen),
-        )

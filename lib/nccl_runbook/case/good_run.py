@@ -7,8 +7,9 @@ from pathlib import Path
 
 from nccl_runbook.against import judge, read
 from nccl_runbook.against.facts import Comparison, RunProfile
-from nccl_runbook.case.answer import beside, case, left_by
+from nccl_runbook.case.answer import beside, case
 from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.read import left_by
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.records import Record, RecordError, load_all, save
 from nccl_runbook.core.redact import Redactor

@@ -9,10 +9,11 @@ import threading
 from typing import Annotated, Any
 
 from nccl_runbook.against.table import tables
-from nccl_runbook.case.answer import Case, case, gather
+from nccl_runbook.case.answer import Case, case
 from nccl_runbook.case.gathered import Gathered
 from nccl_runbook.case.given import Brought, sort
 from nccl_runbook.case.good_run import compared_with
+from nccl_runbook.case.read import gather
 from nccl_runbook.case.table import text
 from nccl_runbook.cli import answer
 from nccl_runbook.hang.live.facts import Live

@@ -7,10 +7,11 @@ import sys
 from typing import Annotated, Any
 
 from nccl_runbook.against.table import tables
-from nccl_runbook.case.answer import Case, case, logs_of
+from nccl_runbook.case.answer import Case, case
 from nccl_runbook.case.gathered import Dumps
 from nccl_runbook.case.given import Brought
 from nccl_runbook.case.good_run import compared_with
+from nccl_runbook.case.read import logs_of
 from nccl_runbook.case.table import text as answer_text
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import answer

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from nccl_runbook.case.answer import gather
 from nccl_runbook.case.gathered import Gathered
 from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.read import gather
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.look import live

@@ -115,7 +115,7 @@ def read(wanted: Any, data: Any) -> Any:
             else _reader(wanted).validate_python(data)
         )
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise RecordError(f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
 
 

@@ -19,9 +19,9 @@ from typing import Any, List, Mapping, Pattern
 from urllib.parse import quote
 
 from nccl_runbook.core.secret_values import (
-    _HINT,
     _SECRET_NAME,
     HARMLESS,
+    HINTS,
     LONG_WORD,
     MASK,
     TABLES,
@@ -116,9 +116,8 @@ _VALUE = re.compile(
 # each line, and as a group with the next ones, where its value may stand
 _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
-COLOURS = re.compile(
-    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])"
-)  # and what else a terminal obeys
+# and what else a terminal obeys
+COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -199,7 +198,7 @@ def _values(text: str) -> str:
             if word in here
             for found in compiled(lead).finditer(text, *span)
         ]
-        if _HINT.search(here):
+        if any(map(here.__contains__, HINTS)):
             leads += [
                 (found.end(), "named", found)
                 for names in (_NAME, _BELOW)
@@ -275,10 +274,9 @@ class Redactor:
         for start, token in _TOKENS.items():
             if start in text:
                 text = compiled(token).sub(f"{MASK}token]", text)
-        text = _URL.sub(rf"\1{MASK}url]@", text) if "://" in text else text
+        text = without_blocks(_URL.sub(rf"\1{MASK}url]@", text) if "://" in text else text, f"{MASK}named]")
         return LONG_WORD.sub(
-            lambda found: f"{MASK}token]" if is_random(found["word"] or "") else found[0],
-            _values(without_blocks(text, f"{MASK}named]")),
+            lambda word: f"{MASK}token]" if is_random(word["word"] or "") else word[0], _values(text)
         )
 
     def json(self, value: Any, name: str = "") -> Any:

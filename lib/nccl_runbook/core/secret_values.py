@@ -38,7 +38,7 @@ SECRET_NAME = f"(?:{_SURE}|{NAMES['variable']})"
 _SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
 
 
-_HINT = re.compile(f"(?i:{NAMES['hint']})")
+HINTS = NAMES["hint"].split("|")
 
 
 _GAP_NAME = re.compile(f"(?!(?i:{NAMES['alone']})$){_SURE}")
@@ -78,7 +78,7 @@ _PLAIN_NAME = re.compile(f"(?i:{NAMES['innocent']}|^(?:{NAMES['beside']})$)")
 
 # a long word; and first what is as long and no secret: a fingerprint, a public key, a mangled name
 LONG_WORD = re.compile(
-    r"(?:SHA256:|\bsha\d{3}-|\bAAAA[BCE][23]|\b_[ZR])[\w+/=]+|(?<![\w+~-])(?P<word>[\w+~-]{20,})={0,2}"
+    r"(?=[\w+~:-]{20})(?:(?:SHA256:|\bsha\d{3}-|\bAAAA[BCE][23]|\b_[ZR])[\w+/=]+|(?<![\w+~-])(?P<word>[\w+~-]{20,})={0,2})"
 )
 
 
@@ -101,7 +101,7 @@ _SHUFFLED = re.compile(
 @functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
 def sounds_secret(name: str) -> bool:
     """Whether a variable of that name usually holds a secret."""
-    return bool(_HINT.search(name) and _SECRET_NAME.search(name))
+    return any(map(name.lower().__contains__, HINTS)) and bool(_SECRET_NAME.search(name))
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -22,7 +22,7 @@ from nccl_runbook.scripts.read import read as read_script, worked_out
 MOST_BYTES = 4 << 20
 MOST_NAMES = 1000  # that are kept: Linux gives a process its environment in some hundred
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
-_VALUE = r"\"(?P<d>(?:[^\"\\]|\\.)*)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
+_VALUE = r"\"(?P<d>(?:[^\"\\]++|\\.)*+)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not
 # the middle of another word
 _ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
@@ -42,7 +42,7 @@ _NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write tha
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 # what only shows a text, unless it goes to a file or a pipe
 _SHOWN = re.compile(
-    r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|"
+    r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]++|\\.)*+\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|"
     r"\|(?!\|))|^\s*print\(.*"
 )
 _EXPRESSION = re.compile(r"[A-Za-z_][\w.]*[(\[]")  # no shell has such a word: a call or an item of Python

@@ -55,9 +55,8 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
     """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
     path = Path(target)
     if not os.path.lexists(target):
-        slip = (
-            target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)
-        )  # no allocation
+        # no allocation
+        slip = target.startswith(("/", "~", "./", "../")) or "/" in target and not set(" :+") & set(target)
         if (
             slip
             or " " not in target
@@ -291,13 +290,5 @@ def _of_framework(known: str, said: list[Any], script: Script, where: str, asked
     gpus = _sized(asked, script.gpus or told).gpus
     launch = launch_flags.merged(known, said, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    return Plan(
-        where,
-        "",
-        known,
-        "",
-        gpus,
-        rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus),
-        mode,
-        placed,
-    )
+    finding = rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus)
+    return Plan(where, "", known, "", gpus, finding, mode, placed)
