@@ -102,6 +102,7 @@ FAULTS = {
     "shapes-differ-detail": fault(DETAIL + TORCHRUN, "shapes", "collective-mismatch", 2),
     "types-differ": fault(TORCHRUN, "types", "collective-mismatch"),
     "uneven-batches": fault(TORCHRUN, "uneven", f"uneven-minibatches {LEFT_OUT}", 1, "ready"),
+    "uneven-batches-guarded": fault(TORCHRUN, "uneven_guarded", "uneven-minibatches", 1),
     "receive-without-send": fault(TORCHRUN, "receives", f"send-recv-unmatched {LEFT_OUT}", 1, "ready"),
     "monitored-barrier": fault(TORCHRUN, "monitored", f"rank-busy-on-host start-skew straggler {LEFT_OUT}", 2, "ready"),
     # ranks that do not meet

@@ -414,3 +414,8 @@ def test_of_a_whole_run_only_its_records_are_evidence(tmp_path):
 def test_a_path_that_was_switched_off_is_tried_beside_a_control(setting):
     lead = diagnose(f"the all_reduce hangs, and works with {setting}", code=3)["lead"]
     assert f"nccl-runbook ab . {setting}" in [line for r in lead["remedy"] for line in r["lines"]]
+
+
+def test_an_allocation_of_an_older_tag_is_one():
+    assert sort(["sglang.d1p1t1+d1p1t1"]).allocations == ("sglang.d1p1t1+d1p1t1",)
+    assert sort(["c++ error.d2 in torch"]).words

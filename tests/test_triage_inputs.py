@@ -57,6 +57,7 @@ def guard(name: str, ok: str, says: str, cause: str, rank: int = 0) -> str:
 def test_a_guard_that_failed_names_the_cause(tmp_path, name, says, cause):
     (tmp_path / "job.log").write_text(guard(name, "false", says, cause) + "[rank7]: nccl_guards.GuardError: " + says + "\n" + hung(1))
     told = triage.judge(reader.collect([str(tmp_path / "job.log")]))
+    assert says in told[0].says, "in words, not only as the line of JSON"
     assert (told[0].cause, told[0].status) == (cause, "established") and says in told[0].evidence[0].text and "peer-crashed" not in [h.cause for h in told if h.status != "possible"]
 
 

@@ -294,6 +294,17 @@ class Training:
             self.step()
         self.end()
 
+    def uneven_guarded(self) -> None:
+        """The same with the guard in front of the first step."""
+        import nccl_guards
+
+        self.join()
+        batches = list(range(10 if self.rank != 1 else 6))
+        nccl_guards.check_minibatches(minibatches=len(batches))
+        for _ in batches:
+            self.step()
+        self.end()
+
     def receives(self) -> None:
         self.until_trouble()
         if self.rank == 1:

@@ -71,7 +71,8 @@ def _is_allocation(text: str) -> bool:
     try:
         return bool(parse(text, newest()))
     except Refused:
-        return "+" in text and ":" in text  # somebody meant one
+        # somebody meant one: of today's form, or of an AReaL tag before it (sglang.d1p1t1+d1p1t1)
+        return "+" in text and (":" in text or bool(re.search(r"[.+|]d\d+[pt]\d+", text)))
 
 
 def _of_path(path: str) -> Iterator[tuple[str, str]]:

@@ -52,7 +52,8 @@ ENDED = frozenset(
 PRINTED = {
     "nccl-network": r"NCCL INFO Using network (\w+)",
     # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
-    "guard-failed": r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"cause":"([a-z0-9-]+)"',
+    "guard-failed": r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"says":"([^"\n]{0,600})",'
+    r'"cause":"([a-z0-9-]+)"',
     # a job ends with it, and it is no exception
     "job-ended": (
         r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure "

@@ -158,9 +158,9 @@ def unheard(logs: Logs) -> list[RankLog]:
 def guards_failed(logs: Logs) -> list[Pointer]:
     """A guard in the job itself measured the fault before the collective."""
     return [
-        Pointer(found[2], "established", (line,), (), 0)
+        Pointer(found[3], "established", (line,), (), 0, Advice(f"{found[2]} (guard {found[1]})"))
         for found, line in matches(logs, "guard-failed")
-        if found[2] in causes()
+        if found[3] in causes()
     ]
 
 
