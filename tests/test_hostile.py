@@ -174,7 +174,7 @@ def test_the_limits_can_fail(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rest", ['"wall_s": NaN, "facts": {"users": []}', '"wall_s": 1e999, "facts": {"users": []}', '"facts": {}', '"reason": "x"'])
 def test_a_record_that_says_nothing_starts_no_kernel(rest: str, tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text(
-        '{"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": "ok", "started": "x", ' + rest + "}")
+    head = '"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": "ok", "started": "x"'
+    (tmp_path / "r.json").write_text(f"{{{head}, {rest}}}")
     done = read_cli("run", "--out", "run", "--record", "r.json", cwd=tmp_path, timeout=60)
     assert (done.returncode, (tmp_path / "run").exists(), done.stderr.count("\n")) == (2, False, 1)
