@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
+import re
 import subprocess
 import sys
 import tempfile
@@ -79,7 +79,9 @@ def judged_again(records: Path, folder: Path) -> None:
     run = dataclasses.replace(info_of(folder), id=records.name, command=left_by.command, started=left_by.started)
     (folder / "verdict.json").unlink()
     write_run(folder, run)
-    shutil.copy(folder / "index.html", EXAMPLE / f"{records.name}.html")
+    # the page alone is shown, without its folder
+    page = re.sub(r'<p class="quiet small">In the run.s folder: .*?</p>', "", (folder / "index.html").read_text())
+    (EXAMPLE / f"{records.name}.html").write_text(page)
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ def test_a_log_with_a_shared_gpu_points_to_its_causes(tmp_path, line):
 
 def test_a_healthy_log_points_to_nothing(tmp_path):
     told = answered(tmp_path, HEALTHY)
-    assert ids(told)[0] == "no-cause-in-log" and {f.cause for f in told.found.findings} == {None, "benign"} and told.document.verdict == "unknown", "silence is never health"
+    assert ids(told)[0] == "no-cause-in-log" and {f.cause for f in told.found.findings} <= {None, "benign"} and told.document.verdict == "unknown", "silence is never health"
 
 
 def test_nothing_is_ever_healthy(tmp_path):

@@ -35,6 +35,7 @@ _SURE = f"^(?!.*(?i:{NAMES['innocent']}))(?=.*(?i:{NAMES['anywhere']})|.*{_WORD}
 SECRET_NAME = f"(?:{_SURE}|{NAMES['variable']})"
 
 
+MOST_NAME = 80  # the end of a name, which says what it is
 _SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
 
 
@@ -93,22 +94,21 @@ _MIXED = [
 
 
 # more than a word and its number, such as node12
-_SHUFFLED = re.compile(
-    r"[^\s|]{0,99}?(?=[A-Za-z0-9]{10})(?:[A-Za-z]{1,99}\d{1,99}[A-Za-z]|\d{1,99}[A-Za-z]{1,99}\d)"
-)
+_SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
+_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
 
 
 @functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
 def sounds_secret(name: str) -> bool:
     """Whether a variable of that name usually holds a secret."""
-    return any(map(name.lower().__contains__, HINTS)) and bool(_SECRET_NAME.search(name))
+    return any(map(name.lower().__contains__, HINTS)) and bool(_SECRET_NAME.search(name[-MOST_NAME:]))
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether this value under that name is a secret: not a number, a word of a program,
     or what stands for a value."""
     return sounds_secret(name) and bool(
-        (_SURE_NAME.search(name) or _RANDOM.fullmatch(value))
+        (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))
         and (
             re.match(
                 r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/-]{12})", value
@@ -123,8 +123,12 @@ def looks_random(lead: Match[str]) -> bool:
     """Whether what stands behind this gap is no word of a sentence or a table: it holds a digit, and after
     a name that a sentence may hold, too, it is no numbered word."""
     name = lead["name"][-80:]
-    look = _NUMBERED if lead["column"] or name.isupper() or "passw" in name.lower() else _SHUFFLED
-    return bool(look.match(lead.string, lead.end()) and _GAP_NAME.search(name))
+    if lead["column"] or name.isupper() or "passw" in name.lower():
+        is_one = bool(_NUMBERED.match(lead.string, lead.end()))
+    else:
+        word = _WORD.match(lead.string, lead.end())
+        is_one = any(map(_SHUFFLED.search, _LONG.findall(word[0] if word else "")))
+    return is_one and bool(_GAP_NAME.search(name))
 
 
 def is_random(word: str) -> bool:
