@@ -75,7 +75,15 @@ FOUR = "#SBATCH -N 2\n#SBATCH --gres=gpu:h100:4\n"
     (SEVEN + "pkill -f torchrun --nproc_per_node 8", ()), ("#SBATCH -N 2\n#SBATCH --gres=gpu:8\naccelerate launch --num_processes 16 t.py", ()),
     ("export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}\ntorchrun --nproc_per_node 8 t.py", ()),
     (FOUR + "accelerate launch --config_file two.yaml --num_processes 8 t.py", ()), (SEVEN + "echo torchrun --nproc_per_node 8 t.py", ()),
-    (FOUR + "pip install deepspeed\nCUDA_VISIBLE_DEVICES=0 python one.py\ntorchrun --nproc_per_node 4 t.py", ())])
+    (FOUR + "pip install deepspeed\nCUDA_VISIBLE_DEVICES=0 python one.py\ntorchrun --nproc_per_node 4 t.py", ()),
+    # srun starts each launcher once for each of its tasks
+    (FOUR + "#SBATCH --ntasks-per-node=4\nsrun torchrun --nproc_per_node 4 t.py", (16, 4)),
+    (FOUR + "srun --ntasks-per-node=2 torchrun --nproc_per_node 4 t.py", (8, 4)),
+    (FOUR + "#SBATCH --ntasks-per-node=4\nsrun --ntasks-per-node=1 torchrun --nproc_per_node 4 t.py", ()),
+    (FOUR + "#SBATCH --ntasks-per-node=4\nsrun -n1 torchrun --nproc_per_node 4 t.py", ()),
+    (FOUR + "#SBATCH --ntasks-per-node=4\nsrun torchrun --nproc_per_node 1 t.py", ()),
+    (FOUR + "#SBATCH --ntasks-per-node=4\ntorchrun --nproc_per_node 4 t.py", ()),
+    (FOUR + "#SBATCH --ntasks-per-node=4\nsrun python t.py", ())])
 def test_more_ranks_than_gpus(script: str, wanted: tuple[int, ...], tmp_path: Path) -> None:
     assert read(script).crowded == wanted
     (tmp_path / "job.sh").write_text(script)

@@ -219,7 +219,7 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
      "ranks only, or 2 other causes."),
     ("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000", "broken", "Broken: ranks 0 and 1 use the same GPU "
      "(job.log line 1). Possible: ranks did not each choose their own GPU, or 2 other causes."),
-    ("nothing that anybody knows", "unknown", "Unknown: 1 line was read, and this does not look like the log of a GPU job.")])
+    ("nothing that anybody knows", "unknown", "Unknown: 1 line read, and this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
     told = case(logs_of(Brought(logs=(str(tmp_path / "job.log"),)), None), "triage", "", "unknown").document
@@ -415,3 +415,16 @@ def test_a_warning_that_no_row_knows_is_quoted_in_the_first_sentence(tmp_path: P
     (tmp_path / "a.log").write_text(f"n1:1:2 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\nn1:1:2 [0] foo.cc:12 {warning}\n")
     ended = read_cli("triage", str(tmp_path / "a.log"), "--json")
     assert ended.returncode == 4 and warning in json.loads(ended.stdout)["sentence"]
+
+
+def test_a_node_failure_leads_where_srun_says_first_that_the_step_was_cancelled(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("slurmstepd: error: *** STEP 77.0 ON n3 CANCELLED AT 2026-11-21T11:00:31 DUE to SIGNAL Terminated ***\n"
+                                    "srun: error: Node failure on n4\nsrun: error: n4: tasks 8-15: Exited with exit code 255\n")
+    said = json.loads(read_cli("triage", str(tmp_path / "a.log"), "--json").stdout)
+    assert [(h["cause"], h["status"]) for h in said["hypotheses"]][:1] == [("node-failed", "established")]
+
+
+def test_a_time_limit_after_a_rank_had_failed_is_still_no_cause(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("[rank3]: ValueError: bad batch\nslurmstepd: error: *** JOB 77 ON n3 CANCELLED AT 2026-11-21T11:00:31 DUE TO TIME LIMIT ***\n")
+    said = json.loads(read_cli("triage", str(tmp_path / "a.log"), "--json").stdout)
+    assert ("scheduler-time-limit", "established") not in [(h["cause"], h["status"]) for h in said["hypotheses"]]

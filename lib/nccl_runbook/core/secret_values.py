@@ -79,7 +79,8 @@ _PLAIN_NAME = re.compile(f"(?i:{NAMES['innocent']}|^(?:{NAMES['beside']})$)")
 
 # a long word; and first what is as long and no secret: a fingerprint, a public key, a mangled name
 LONG_WORD = re.compile(
-    r"(?=[\w+~:-]{20})(?:(?:SHA256:|\bsha\d{3}-|\bAAAA[BCE][23]|\b_[ZR])[\w+/=]+|(?<![\w+~-])(?P<word>[\w+~-]{20,})={0,2})"
+    r"(?=[\w+~:=-]{20})(?:(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
+    r"(?<![\w+~-])(?P<word>[\w+~-]{20,})={0,2})"
 )
 
 

@@ -218,7 +218,7 @@ def host_of(raw: Mapping[str, Any]) -> Host:
     files, addresses = said["files"], said["addresses"]
     kernel = files.get("/dev/kmsg", Gap("not-run", "not read here"))
     bridges = {
-        path.split("/")[-2]: zlib.decompress(base64.b64decode(what["binary"]))
+        path.split("/")[-2]: zlib.decompress(bytes.fromhex(what["binary"]))
         for path, what in files.items()
         if path.endswith("/config") and isinstance(what, dict)
     }

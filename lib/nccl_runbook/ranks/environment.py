@@ -11,7 +11,6 @@ beside torch whose metadata count, ``sites``: globs of folders to look for torch
 is {"reason", "detail"}. Parsing is not done here.
 """
 
-import base64
 import contextlib
 import ctypes
 import glob
@@ -57,7 +56,7 @@ def raw(path):
 def content(path, keep):
     data = raw(path)
     if b"\0" in data and not keep:
-        return {"binary": base64.b64encode(zlib.compress(data)).decode()}
+        return {"binary": zlib.compress(data).hex()}
     lines = data.decode("utf-8", "replace").splitlines()
     return "\n".join(line for line in lines if not keep or re.search(keep, line))
 

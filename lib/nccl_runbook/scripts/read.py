@@ -103,7 +103,8 @@ class Script:
 @functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
     """Every command of the text, in order, and how large the job is."""
-    asked = _size("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
+    directives = " ".join(_DIRECTIVE.findall(text[:MOST_BYTES]))
+    asked = _size("sbatch", directives)
     names = ("SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_GPUS_PER_NODE")
     known = {name: str(value) for name, value in zip(names, asked * 2) if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
@@ -116,6 +117,7 @@ def read(text: str) -> Script:
             launchers[program],
             _size(launchers[program], re.split(r"(?<!mason)\.py(?= |$)", c.text, maxsplit=1)[0]),
             c.env.get("CUDA_VISIBLE_DEVICES", ""),
+            _tasks(c, directives),
         )
         for c in commands
         for program in dict.fromkeys(
@@ -124,27 +126,35 @@ def read(text: str) -> Script:
         if program in launchers
         and c.words[0] not in ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")
     ]
-    submitted = [asked, *(size for name, size, _ in told if name in ("sbatch", "mason"))]
+    submitted = [asked, *(size for name, size, *_ in told if name in ("sbatch", "mason"))]
     nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
     sourced = [
         *(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
         *(file for c in commands for file in c.flags.get("env_file", ())[:1]),
     ]
     crowded = (
-        (size[1], there)
-        for name, size, shown in told
+        (size[1] * tasks, there)
+        for name, size, shown, tasks in told
         if name not in ("sbatch", "mason")
         for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else asked[1]]
-        if 0 < there < size[1]
+        if 0 < there < size[1] * tasks
     )
     return Script(
         commands,
         nodes,
         gpus,
-        max([nodes, *(size[0] for _, size, _ in told)]),
+        max([nodes, *(size[0] for _, size, *_ in told)]),
         tuple(dict.fromkeys(sourced)),
         () if _UNSURE.search(text[:MOST_BYTES]) else next(crowded, ()),
     )
+
+
+def _tasks(command: Command, directives: str) -> int:
+    """How often srun starts the launcher behind it on a node: once for each of its tasks."""
+    if command.words[0] != "srun" or re.search(r" (?:-n[= ]?|--ntasks[= ])\d", command.text):
+        return 1
+    asked = re.findall(r"--ntasks-per-node[= ](\d{1,4})", f"{command.text} {directives}")
+    return int(asked[0]) if asked else 1
 
 
 def _size(launcher: str, text: str) -> tuple[int, int]:

@@ -38,7 +38,7 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
                     "your launcher",
                     f"Start {gpus} on a node (--nproc-per-node of torchrun, "
                     "--num_processes of accelerate, --num_gpus of "
-                    f"deepspeed), or make {ranks} GPUs available.",
+                    f"deepspeed; below srun, one task on a node), or make {ranks} GPUs available.",
                 ),
             ),
             "more-ranks-than-gpus",

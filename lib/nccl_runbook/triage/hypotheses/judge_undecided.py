@@ -7,9 +7,11 @@ from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import catalogue, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, failed_line, platform, where
-from nccl_runbook.triage.hypotheses.judge_weights import fits
+from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
 from nccl_runbook.triage.symptoms import step_texts
 
+# a sentence may begin with the name of a program, which stays as it is
+_PROGRAMS = ("DeepEP", "Docker", "Gloo", "Kubernetes", "Megatron", "Ray", "Slurm")
 _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 
@@ -35,15 +37,17 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             "at a tenth or less of what InfiniBand or RoCE carry"
         )
     if hypotheses:
+        line = quoted(hypotheses[0].evidence[0].text)
+        harmless = f"the job went on after {line}" if hypotheses[0].says == WENT_ON else f"{line} is harmless"
         return (
-            f"no known fault in {lines}: {quoted(hypotheses[0].evidence[0].text)} is harmless, "
-            f"or the job went on after it{_unknown(logs) or '. A log cannot show that a job is healthy'}"
+            f"no known fault in {lines}: {harmless}"
+            f"{_unknown(logs) or '. A log cannot show that a job is healthy'}"
         )
     if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
         line = logs.seen[coded].lines[0]
         return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
     return (
-        f"{lines} read: this does not look like the log of a GPU job"
+        f"{lines} read, and this does not look like the log of a GPU job"
         if logs.foreign
         else f"no known fault in {lines}"
         + (
@@ -64,7 +68,8 @@ def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
     """What was printed, or what that says, and what it may mean."""
     line = hypotheses[0].evidence[0]
     says = _decoded(hypotheses[0]).partition(". ")[0].rstrip(".") or _waited(line, logs)
-    shown = (says[:1].lower() + says[1:] if says and not says[1:2].isupper() else says) or (
+    is_name = says[1:2].isupper() or says.startswith(_PROGRAMS)
+    shown = (says if is_name else says[:1].lower() + says[1:]) or (
         f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
     )
     return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}" + (

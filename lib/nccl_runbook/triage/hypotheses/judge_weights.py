@@ -72,6 +72,9 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
     )
 
 
+WENT_ON = "The job continued after these lines, or had ended well before them."
+
+
 def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
     """What messages point at, and what the ranks show."""
     named = [
@@ -108,7 +111,7 @@ def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
                 lines,
                 (),
                 900,
-                Advice("The job continued after these lines, or had ended well before them."),
+                Advice(WENT_ON),
             )
         ]
         if lines
@@ -156,9 +159,15 @@ def weighed(pointer: triage_ranks_judge_pointer.Pointer, logs: Logs) -> triage_r
 
 
 def failed_before(line: LogLine, logs: Logs) -> bool:
-    """Whether the same file holds a failure above this line."""
+    """Whether the same file holds a failure above this line; that the scheduler cancelled it is none."""
     ends = [*(logs.seen["job-ended"].lines if "job-ended" in logs.seen else ()), logs.failed, logs.timeout]
-    return any(end is not None and end.file == line.file and end.line < line.line for end in ends)
+    return any(
+        end is not None
+        and end.file == line.file
+        and end.line < line.line
+        and " CANCELLED AT " not in end.text
+        for end in ends
+    )
 
 
 def _after_timeout(pointer: triage_ranks_judge_pointer.Pointer, logs: Logs) -> bool:
