@@ -271,7 +271,15 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding
             ),
         )
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
-        remedy = [Remedy("you", "Run the test that decides.", (verdict.decides,) if verdict.decides else ())]
+        remedy = [
+            Remedy("you", "The next piece of evidence:", (verdict.decides,))
+            if verdict.decides
+            else Remedy(
+                "you",
+                "Read the code around that line: either the rank comes later than the others can wait, or it "
+                "took a branch without their call. Every rank of the group must make the same calls.",
+            )
+        ]
     decides = (Evidence(f"decides: {verdict.decides}", "next"),) * bool(
         verdict.decides and not any(verdict.decides in r.lines for r in remedy)
     )

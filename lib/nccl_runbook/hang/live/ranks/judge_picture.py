@@ -88,7 +88,8 @@ def accuse(
         cause=cause,
         status=status,
         evidence=[*observed, *own],
-        decides=decides or stack_line(culprits or victims),
+        # a Python line that is known says more than native frames
+        decides=decides or stack_line([v for v in culprits if not v.frame] if culprits else victims),
     )
 
 
