@@ -13,6 +13,8 @@ from pathlib import Path
 import live_samples as s
 import pytest
 from hypothesis import example, given, settings, strategies as st
+from nccl_runbook.case.given import Brought
+from nccl_runbook.case.read import gather
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.live import (
     ask_answers as live_answers,
@@ -634,3 +636,13 @@ def test_one_rank_ahead_of_all_others_is_the_odd_one_and_of_two_halves_nobody_is
     assert (culprits(ahead), ahead.kind, ahead.status) == ([0], "skipped", "likely")
     assert culprits(asked({0: 7, 1: 7, 2: 6, 3: 7})) == [2]
     assert not culprits(asked({0: 8, 1: 8, 2: 7, 3: 7}))
+
+
+def test_every_job_that_hangs_here_is_named() -> None:
+    """The worst leads; that is no reason to be silent about another one."""
+    ranks = [s.rank(n, s.SAVING if n == 3 else s.IN_ALL_REDUCE, "R" if n == 3 else "S", cpu_s=3.0 * (n == 3)) for n in range(4)]
+    other = [dataclasses.replace(one, job="localhost:29501 in net:[1]", pid=one.pid + 1000) for one in ranks]
+    alone, both = (gather(Brought(), None, 0, lambda _, here=here: s.look(*here)).records[0].findings
+                   for here in (ranks, ranks + other))
+    assert [f.id for f in alone] == ["hang-told"] and [f.id for f in both] == ["hang-told", "another-job-hangs"]
+    assert both[1].remedy[0].lines[0].split()[-1] in {str(one.pid) for one in ranks + other}

@@ -15,7 +15,7 @@ from nccl_runbook.case.judge import (
     met,
 )
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record, load_all, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.live.facts import Live
@@ -178,7 +178,28 @@ def _live(looks: list[Live]) -> Iterator[Record]:
         jobs = live.judge_looks(together(looks))
         yield of_findings(
             DUMPS,
-            [hang_told(judge_hang(dataclasses.replace(collect([]), looks=looks)), still=True)],
+            [
+                hang_told(judge_hang(dataclasses.replace(collect([]), looks=looks)), still=True),
+                *(
+                    Finding(
+                        "another-job-hangs",
+                        Severity.WARN,
+                        f"another job hangs here, too: {job.sentence}",
+                        tuple(
+                            Evidence(f"{v.name}: {v.does}", f"pid {v.pid} on {v.host}") for v in job.ranks[:4]
+                        ),
+                        (
+                            Remedy(
+                                "you",
+                                "Ask for one job alone:",
+                                (f"nccl-runbook diagnose {job.ranks[0].pid}",),
+                            ),
+                        ),
+                    )
+                    for job in jobs[1:]
+                    if live.verdict([job]) in ("broken", "degraded")
+                ),
+            ],
             [looked_table(j, looks) for j in jobs],
             not_seen=dict.fromkeys(line for j in jobs for line in j.not_seen),
         )
