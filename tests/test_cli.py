@@ -304,7 +304,7 @@ def test_a_budget_or_a_folder_that_makes_no_sense(book: Path, tmp_path: Path) ->
 def test_a_record_that_is_not_one(book: Path, tmp_path: Path) -> None:
     foreign, odd = tmp_path / "foreign.json", tmp_path / "odd.json"
     foreign.write_text('{"schema": "something/else"}')
-    records.save(records.Record(step="07-other", started="2026-01-01T00:00:00Z"), odd, Redactor({}))
+    records.save(records.Record(step="07-other", started="2026-01-01T00:00:00Z", facts={"users": []}), odd, Redactor({}))
     assert str(foreign) in (said := refused(book, "--record", foreign)) and "(schema: " in said, "the file and the field"
     absent = tmp_path / "absent.json"
     assert str(absent) in (said := refused(book, "--record", absent)) and os.strerror(errno.ENOENT) in said
@@ -315,7 +315,7 @@ def test_a_record_that_is_not_one(book: Path, tmp_path: Path) -> None:
 
 def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(book: Path, tmp_path: Path) -> None:
     given_record = tmp_path / "03-fewer-gpus.json"
-    records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z"), given_record, Redactor({}))
+    records.save(records.Record(step="03-fewer-gpus", started="2026-01-01T00:00:00Z", facts={"users": []}), given_record, Redactor({}))
     before = given_record.read_bytes()
     ended = run_cli("run", "--notebooks", book, "--record", given_record, env=without_torch(tmp_path))
     assert ended.returncode == 0, ended.stderr
@@ -461,7 +461,7 @@ def test_a_pipe_among_files_costs_only_itself(tmp_path):
 
 @pytest.mark.parametrize(("called", "as_json"), [("./my bin/nccl-runbook", False), ("nccl-runbook", False), ("./my bin/nccl-runbook", True)])
 def test_lines_to_run_next_begin_with_the_command_as_it_was_typed(tmp_path, called, as_json):
-    """What nobody can find under its bare name is named by its path; JSON, which another machine may read, is not."""
+    """What nobody can find under its bare name is named by its path, in JSON as in the terminal."""
     (tmp_path / "my bin").mkdir()
     script = tmp_path / "my bin/nccl-runbook"
     script.write_text(f"#!{sys.executable}\nfrom nccl_runbook.__main__ import main\nmain()\n")
@@ -470,7 +470,7 @@ def test_lines_to_run_next_begin_with_the_command_as_it_was_typed(tmp_path, call
     env = {**with_library(), "PATH": str(tmp_path / "my bin") if called == "nccl-runbook" else "/usr/bin:/bin"}
     done = subprocess.run([called, "triage", "a.log", *["--json"] * as_json], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
     named = set(re.findall(r"'\./my bin/nccl-runbook'(?= hang)|(?<!/)nccl-runbook(?= hang)", done.stdout))
-    assert named == {"'./my bin/nccl-runbook'" if called[0] == "." and not as_json else "nccl-runbook"}, done
+    assert named == {"'./my bin/nccl-runbook'" if called[0] == "." else "nccl-runbook"}, done
     (tmp_path / "a.log").write_text("[rank0]: RuntimeError: nccl-runbook hang x tells more\nhost1:7:7 [0] NCCL WARN nope; nccl-runbook triage x\n")
     said = subprocess.run([called, "triage", "a.log"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60).stdout
     assert said.count(" nccl-runbook hang x tells more") > 1 and "my bin/nccl-runbook' hang x" not in said and "nope; nccl-runbook triage x" in said, said
