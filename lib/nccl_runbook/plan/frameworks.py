@@ -99,7 +99,8 @@ def _verl(launch: Launch) -> _Shape:
 
 def _divisors(name: str, total: int, others: int) -> str:
     fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
-    return f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{fit[-1]}, or " * bool(fit)
+    # none where the others alone do not divide the total
+    return f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{''.join(fit[-1:])}, or " * bool(fit)
 
 
 def _openrlhf(launch: Launch) -> _Shape:
