@@ -272,7 +272,7 @@ def test_a_log_without_a_sync_is_told_in_words_and_a_sync_of_two_ranks_is_one(tm
 
 @pytest.mark.parametrize(("given", "says"), [
     (["--allocation", "garbage"], "allocation garbage"), (["--areal", "v0.4.0"], "--allocation"),
-    (["--trace", "t.log", "--pid", "1"], "--trace or --pid"), (["--methods", "nccl-flat@99999999999999999999"], "1048575")])
+    (["--trace", "t.log", "--pid", "1"], "--trace, --pid"), (["--methods", "nccl-flat@99999999999999999999"], "1048575")])
 def test_what_a_sync_cannot_use_is_refused_at_once(given, says):
     ended = run_cli("sync", *given)
     assert (ended.returncode, ended.stdout) == (2, "") and says in ended.stderr and ended.stderr.count("\n") == 1

@@ -144,7 +144,7 @@ def test_a_progress_bar_of_a_long_log_does_not_make_its_words_speak(tmp_path):
     """The bar's clue once asked the whole log for words of a hang, which are else asked of short ones only."""
     words = (f"torch: error {chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)} in a docstring\n" for n in range(3200))
     text = "Epoch 0:  95%|### | 95/100 [00:39<00:02, 2.65it/s]\n" + "".join(words) + "a timeout of each store\nstep 100 loss 2.5\n"
-    assert [h.cause for h in judged(tmp_path, text)] == ["benign"]  # the bar, after which the job went on
+    assert judged(tmp_path, text) == []
 
 
 @pytest.mark.parametrize("text", [

@@ -40,22 +40,7 @@ _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
 # overrides as Hydra and OmegaConf take them
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)
-_BEFORE = {
-    "env",
-    "export",
-    "declare",
-    "-x",
-    "exec",
-    "nohup",
-    "time",
-    "then",
-    "do",
-    "else",
-    "if",
-    "!",
-    "{",
-    "(",
-}
+_BEFORE = frozenset("env export declare -x exec nohup time then do else if ! { (".split())
 # where one line does not say for another which GPUs there are, or where ranks need none of their own
 _UNSURE = re.compile(
     r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|docker|podman|apptainer|singularity|"

@@ -37,8 +37,10 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             "at a tenth or less of what InfiniBand or RoCE carry"
         )
     if hypotheses:
-        line = quoted(hypotheses[0].evidence[0].text)
-        harmless = f"the job went on after {line}" if hypotheses[0].says == WENT_ON else f"{line} is harmless"
+        shown = quoted(hypotheses[0].evidence[0].text)
+        harmless = (
+            f"the job went on after {shown}" if hypotheses[0].says == WENT_ON else f"{shown} is harmless"
+        )
         return (
             f"no known fault in {lines}: {harmless}"
             f"{_unknown(logs) or '. A log cannot show that a job is healthy'}"
