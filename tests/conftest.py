@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
+import slurm_hosts
 import warm_cli
 from hypothesis import HealthCheck, settings
 from nccl_runbook.core.redact import Redactor
@@ -43,3 +45,13 @@ def own_engine(tmp_path):
 def no_warm_cli_is_left():
     yield
     warm_cli.end()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_hosts.SlurmHosts]:
+    """Two hosts of a real Slurm, with an allocation."""
+    why = slurm_hosts.missing()
+    if why:
+        pytest.skip(why)
+    with slurm_hosts.two_hosts(tmp_path_factory.mktemp("slurm")) as hosts:
+        yield hosts

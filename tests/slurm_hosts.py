@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 TOOLS = ("slurmctld", "slurmd", "srun", "salloc", "munged", "ip", "unshare", "iptables")
 CONF = """ClusterName=runbook
@@ -138,6 +139,10 @@ class SlurmHosts:
                 lines[int(pid)] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         return [p for p, line in lines.items() if words in line]
 
+    def left(self) -> list[int]:
+        """Agents, warm processes and ranks of ours on both hosts."""
+        return [pid for at in (1, 2) for pid in self.pids(at, "sys.stdin.buffer.readline")]
+
     @contextlib.contextmanager
     def rule(self, at: int, *rule: str) -> Iterator[None]:
         """An iptables rule of the INPUT chain there, for this block."""
@@ -181,6 +186,11 @@ class SlurmHosts:
         for name in self.names.values():
             call("ip", "netns", "del", name, check=False)
         call("ip", "link", "del", self.bridge, check=False)
+
+
+def wrong(found: dict[str, Any]) -> dict[str, str]:
+    """id -> cause of every finding that accuses somebody or something."""
+    return {f["id"]: f["cause"] for f in found["findings"] if f["severity"] in ("broken", "warn")}
 
 
 @contextlib.contextmanager

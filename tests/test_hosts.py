@@ -10,13 +10,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-import slurm_hosts
 from book_samples import run_cli
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import RankResult
@@ -32,7 +30,7 @@ from nccl_runbook.hosts import (
 from nccl_runbook.hosts.facts import HostFacts, Hosts, HostWorld, TcpPath
 from nccl_runbook.hosts.judge import differences
 from nccl_runbook.hosts.read import flat, read
-from slurm_hosts import SlurmHosts
+from slurm_hosts import SlurmHosts, wrong
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "hosts.json").read_text())
@@ -267,15 +265,6 @@ def test_two_machines_of_one_name_are_both_kept(tmp_path: Path) -> None:
 
 # --- a real allocation
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmHosts]:
-    why = slurm_hosts.missing()
-    if why:
-        pytest.skip(why)
-    with slurm_hosts.two_hosts(tmp_path_factory.mktemp("slurm")) as hosts:
-        yield hosts
-
-
 def command(cluster: SlurmHosts, *arguments: str, python: str = sys.executable) -> list[str]:
     return [*CLI, "--job", cluster.job, "--python", python, "--json", *arguments]
 
@@ -298,22 +287,12 @@ def tried(cluster: SlurmHosts, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Tc
     return found, {f.id: f.cause for f in findings}, [line for f in findings for r in f.remedy for line in r.lines]
 
 
-def wrong(found: dict[str, Any]) -> dict[str, str]:
-    """id -> cause of every finding that accuses somebody or something."""
-    return {f["id"]: f["cause"] for f in found["findings"] if f["severity"] in ("broken", "warn")}
-
-
-def left(cluster: SlurmHosts) -> list[int]:
-    """Agents, warm processes and ranks of ours on both hosts."""
-    return [pid for at in (1, 2) for pid in cluster.pids(at, "sys.stdin.buffer.readline")]
-
-
 @pytest.mark.slow
 def test_two_healthy_hosts_accuse_nobody(cluster: SlurmHosts) -> None:
     found = asked(cluster)
     assert (wrong(found), found["failing"], found["exclude"]) == ({}, [], "")
     assert all(p["kind"] == "passes" for p in found["paths"]) and [w["passed"] for w in found["worlds"]] == [True] * 3
-    assert {r["host"] for r in found["worlds"][-1]["ranks"]} == {"n1", "n2"} and not left(cluster)
+    assert {r["host"] for r in found["worlds"][-1]["ranks"]} == {"n1", "n2"} and not cluster.left()
 
 
 @pytest.mark.slow
@@ -390,7 +369,7 @@ def answered(process: subprocess.Popen) -> dict[str, Any]:
 
 
 def seconds_until_gone(cluster: SlurmHosts, began: float) -> float:
-    cluster.until(lambda: not left(cluster), 40)
+    cluster.until(lambda: not cluster.left(), 40)
     return time.monotonic() - began
 
 

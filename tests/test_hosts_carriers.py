@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import given, strategies as st
 from nccl_runbook.book import UsageError
 from nccl_runbook.cli.hosts import carriers
 from nccl_runbook.hosts import ask
-from slurm_hosts import SlurmHosts
+from slurm_hosts import SlurmHosts, wrong
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "hosts.json").read_text())
@@ -60,15 +59,6 @@ def test_any_program_that_starts_others_carries_however_slowly() -> None:
 
 # --- real ones
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmHosts]:
-    why = slurm_hosts.missing()
-    if why:
-        pytest.skip(why)
-    with slurm_hosts.two_hosts(tmp_path_factory.mktemp("slurm")) as hosts:
-        yield hosts
-
-
 def inside(cluster: SlurmHosts, at: int) -> tuple[str, ...]:
     """Before a command: in all namespaces of n1 or n2. Of its processes the first is the one that made the namespaces, outside."""
     return ("nsenter", "--target", str(cluster.pids(at, "slurmd -D")[-1]), "--all", f"--wd={ROOT}")
@@ -81,14 +71,6 @@ def asked(*arguments: str, prefix: tuple[str, ...] = (), **env: str) -> dict[str
     found = json.loads(done.stdout)
     jsonschema.validate(found, SCHEMA)
     return found
-
-
-def wrong(found: dict[str, Any]) -> dict[str, str]:
-    return {f["id"]: f["cause"] for f in found["findings"] if f["severity"] in ("broken", "warn")}
-
-
-def left(cluster: SlurmHosts) -> list[int]:
-    return [pid for at in (1, 2) for pid in cluster.pids(at, "sys.stdin.buffer.readline")]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +97,7 @@ def test_two_hosts_over_ssh(cluster: SlurmHosts, ssh: str) -> None:
     hosts = [f"{cluster.net}.1", f"{cluster.net}.2"]
     found = asked(*hosts, "--over", ssh, "--python", sys.executable)
     assert (wrong(found), found["failing"]) == ({}, [])
-    assert [w["passed"] for w in found["worlds"]] == [True] * 3 and not left(cluster)
+    assert [w["passed"] for w in found["worlds"]] == [True] * 3 and not cluster.left()
     with cluster.rule(1, "-p", "tcp", "--dport", "29500", "-j", "DROP"):
         assert "tcp-dropped" in wrong(asked(*hosts, "--over", ssh, "--python", sys.executable, "--no-ranks"))
 
@@ -148,7 +130,7 @@ def test_the_nodes_of_a_ray_cluster(cluster: SlurmHosts, ray: str) -> None:
     there = inside(cluster, 1)
     found = asked("--ray", "--python", RAY_PYTHON, "--no-ranks", prefix=there, RAY_ADDRESS=ray)
     assert [(h["host"], h["why"]) for h in found["hosts"]] == [(f"{cluster.net}.1", ""), (f"{cluster.net}.2", "")]
-    assert all(p["kind"] == "passes" for p in found["paths"]) and not left(cluster)
+    assert all(p["kind"] == "passes" for p in found["paths"]) and not cluster.left()
     with cluster.rule(1, "-p", "tcp", "--dport", "29500", "-j", "REJECT"):
         found = asked("--ray", "--python", RAY_PYTHON, "--no-ranks", prefix=there, RAY_ADDRESS=ray)
     assert "tcp-refused" in wrong(found)

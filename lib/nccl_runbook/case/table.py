@@ -51,8 +51,11 @@ def text(case: Case, diff: str = "") -> str:
         lines += [
             *map(_seen, seen[:SHOWN]),
             *[f"   against: {cut(e.text, TEXT_CHARACTERS)}" for e in first.against[:SHOWN]],
-            *[f"   {'If so: ' * (first.status == 'possible')}{known.says}" for _ in [known] if known]
-            * (not any(e.source.endswith("decoded") for e in told)),
+            *(
+                [f"   {'If so: ' * (first.status == 'possible')}{known.says}"]
+                if known and not any(e.source.endswith("decoded") for e in told)
+                else []
+            ),
             *[line for r in fix for line in remedy(r)],
             *[f"   Tried here: {document.tried}"] * bool(document.tried),
             *[f"       {row}" for row in diff.splitlines()],

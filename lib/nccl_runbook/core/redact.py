@@ -23,11 +23,11 @@ from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
     LONG_WORD,
-    MASK,
     TABLES,
     is_random,
     is_secret,
     looks_random,
+    mask,
     without_blocks,
 )
 from nccl_runbook.core.share import compiled, learn, shared
@@ -219,7 +219,7 @@ def _values(text: str) -> str:
                 re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
             )
         ):
-            parts += [text[done:begin], f"{MASK}{kind}]"]
+            parts += [text[done:begin], mask(kind)]
             done = end
     return "".join([*parts, text[done:]])
 
@@ -267,16 +267,14 @@ class Redactor:
     def _without_secrets(self, text: str) -> str:
         text = COLOURS.sub("", text)
         for own in self._own:
-            text = own.sub(f"{MASK}own]", text)
-        text = _PEM_LINE.sub(
-            f"{MASK}key]", _PEM.sub(f"{MASK}key]", self._values.sub(f"{MASK}variable]", text))
-        )
+            text = own.sub(mask("own"), text)
+        text = _PEM_LINE.sub(mask("key"), _PEM.sub(mask("key"), self._values.sub(mask("variable"), text)))
         for start, token in _TOKENS.items():
             if start in text:
-                text = compiled(token).sub(f"{MASK}token]", text)
-        text = without_blocks(_URL.sub(rf"\1{MASK}url]@", text) if "://" in text else text, f"{MASK}named]")
+                text = compiled(token).sub(mask("token"), text)
+        text = without_blocks(_URL.sub(r"\1" + mask("url") + "@", text) if "://" in text else text)
         return LONG_WORD.sub(
-            lambda word: f"{MASK}token]" if is_random(word["word"] or "") else word[0], _values(text)
+            lambda word: mask("token") if is_random(word["word"] or "") else word[0], _values(text)
         )
 
     def json(self, value: Any, name: str = "") -> Any:
@@ -287,7 +285,7 @@ class Redactor:
 
     def _json(self, value: Any, name: str) -> Any:
         if isinstance(value, str) and not isinstance(value, enum.Enum):
-            return f"{MASK}named]" if name and is_secret(name, value) else self.text(value)
+            return mask("named") if name and is_secret(name, value) else self.text(value)
         if isinstance(value, dict):
             return {
                 k if _FIELD.fullmatch(str(k)) else self._json(k, ""): self._json(v, str(k))

@@ -143,7 +143,11 @@ def is_random(word: str) -> bool:
     )
 
 
-def without_blocks(text: str, mask: str) -> str:
+def mask(kind: str) -> str:
+    return f"{MASK}{kind}]"
+
+
+def without_blocks(text: str) -> str:
     """The text without the values of sections and blocks that are named as secrets."""
     return _BLOCK.sub(
         lambda block: (
@@ -152,7 +156,7 @@ def without_blocks(text: str, mask: str) -> str:
                 lambda pair: (
                     pair[0]
                     if _PLAIN_NAME.search(pair["name"]) or HARMLESS.fullmatch(pair["value"])
-                    else pair["lead"] + mask
+                    else pair["lead"] + mask("named")
                 ),
                 block["body"],
             )

@@ -87,6 +87,8 @@ def hosts(
     ] = "",  # for the runbook's own tests, as in ranks/check.py
 ) -> None:
     """Compare the hosts of one job, try TCP between them, and run ranks over all."""
+    if sum(map(bool, (names, job, ray, record))) > 1:
+        answer.leave("name one: hosts, --job, --ray or --record")
     if record:
         answer.named([str(path) for path in record], one=True)
         end(read.read(record, _judged), json, html, fail_on)
@@ -98,8 +100,6 @@ def hosts(
     try:
         if not 0 < port < 65536 or not prefix:
             raise UsageError(f"MASTER_PORT={port} is no port" if prefix else "--python is empty")
-        if sum(map(bool, (names, job, ray))) > 1:
-            raise UsageError("name one: hosts, --job or --ray")
         if ray:
             names, carrier = carriers.ray(prefix)
         elif names:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-# Ray 2.60 hides the GPUs from an actor that asks for none (ray/_private/accelerators/nvidia_gpu.py)
+# with these Ray hides no GPU from an actor that asks for none (2.60, ray/_private/accelerators/)
 SEE_ALL = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}
 PIECE = 1 << 16
 
