@@ -68,10 +68,8 @@ class WarmLink:
         if self.stopped:
             return STOPPED
         killed = killed_by(self.process.returncode) if self.process else ""
-        return (
-            ": ".join(filter(None, (killed, self.hello.get("error") or "".join([*self.errors][-1:]))))
-            or "it did not answer"
-        )
+        last = self.hello.get("error") or "".join([*self.errors][-1:])
+        return ": ".join(filter(None, (killed, last))) or "it did not answer"
 
     def _live(self) -> None:
         try:
