@@ -306,9 +306,7 @@ class Warm:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            with contextlib.suppress(
-                OSError
-            ):  # CUDA IPC's counters: torch leaves them to an exit handler (2.11)
+            with contextlib.suppress(OSError):  # an exit handler's work: CUDA IPC's counters (torch 2.11)
                 os.unlink(mapped("torch_%d_" % os.getpid()))
             # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, 4 times in 48)
             os._exit(code)
