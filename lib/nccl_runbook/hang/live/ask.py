@@ -190,6 +190,7 @@ def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
     of the same jobs, and a process that is no rank as far as we can see by itself."""
     by_pid = proc.processes(pids)
     ranks, helpers = proc.ranks_among(by_pid)
+    ranks = proc_ask_sockets.joined(ranks)
     if pids:
         jobs = {
             r.job
