@@ -56,7 +56,7 @@ PRINTED = {
     r'"cause":"([a-z0-9-]+)"',
     # a job ends with it, and it is no exception
     "job-ended": (
-        r"Duplicate GPU detected|NCCL WARN (?:Cuda failure|[^\n]{0,80}[Mm]essage truncated|"
+        r"Duplicate GPU detected|NCCL WARN (?:Cuda failure(?! \d* ?.out of)|[^\n]{0,80}[Mm]essage truncated|"
         r"Error while attaching to shared)|Multiple [Rr]anks \w{3,8} using the same GPU|"
         r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
         r"Got completion \w[^\n]*(?:status=|error )[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
