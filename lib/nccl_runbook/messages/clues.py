@@ -60,7 +60,7 @@ PRINTED = {
         r"Error while attaching to shared)|Multiple [Rr]anks \w{3,8} using the same GPU|"
         r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
         r"Got completion \w[^\n]*(?:status=|error )[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
-        r"exited on signal [1-9]|"
+        r"exited on signal [1-9]|retrying \((\d+)/\1\)|exceeded error retry count|no socket interface found|"
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|"
         r"EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|"
