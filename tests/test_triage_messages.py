@@ -205,3 +205,20 @@ def test_the_wrapper_of_an_engine_does_not_lead_over_the_error_inside(tmp_path, 
     (tmp_path / "job.log").write_text(wrapper + "\n")
     alone = triage.answer(reader.collect([str(tmp_path / "job.log")]))
     assert [h.cause for h in alone.hypotheses] == ["peer-crashed"] and verdict_of(alone.findings) == "broken"
+
+
+TRUNCATED = "n1:10:55 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1024 bytes instead of 256\n"
+TORCH = "torch.distributed.DistBackendError: NCCL error in: P.cpp:1275, internal error, NCCL version 2.21.5\n"
+
+
+@pytest.mark.parametrize(("heads", "more", "status"), [
+    (("n1:10:10 [0] NCCL INFO ", "n2:11:11 [0] NCCL INFO "), TRUNCATED + TORCH, "likely"),
+    (("[rank0]: ", "[rank1]: "), TRUNCATED, "likely"),
+    (("n1:10:10 [0] NCCL INFO ", "n1:10:10 [0] NCCL INFO "), TRUNCATED, "possible"),  # two runs
+    (("", ""), TRUNCATED, "possible"),
+    (("n1:10:10 [0] NCCL INFO ", "n2:11:11 [0] NCCL INFO "), TORCH, "possible"),  # a trainer and a server, each in a group of its own
+])
+def test_versions_that_differ_name_both_sides_and_are_likely_where_a_message_has_another_size(tmp_path, heads, more, status):
+    (tmp_path / "job.log").write_text(f"{heads[0]}NCCL version 2.21.5+cuda12.4\n{heads[1]}NCCL version 2.18.1+cuda12.1\n" + more)
+    (found,) = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.cause == "nccl-version-mismatch"]
+    assert found.status == status and "2.21.5" in found.says and "2.18.1" in found.says
