@@ -36,6 +36,7 @@ from nccl_runbook.hang.live.facts import (
     Stack,
 )
 from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict
+from nccl_runbook.hang.live.judge_hosts import LOOK_THERE
 from nccl_runbook.look.live import first_text, page, text
 from processes import quickest_s
 from pydantic import TypeAdapter
@@ -134,6 +135,23 @@ def test_beside_one_that_moves_nobody_is_accused_unless_all_others_wait() -> Non
     assert culprits(told(s.look(*waiting(0, 1, 2), moves))) == [3]
     of_eight = [dataclasses.replace(r, world_size=8, local_world_size=4) for r in (*waiting(0, 1, 2), moves)]
     assert culprits(told(s.look(*of_eight))) == [], "it may move with the four of another host"
+
+
+def test_who_left_after_a_peer_is_not_the_first_one() -> None:
+    def asleep(number: int, last: str):
+        return dataclasses.replace(s.rank(number, s.ASLEEP, "S", "hrtimer_nanosleep"), log_tail=[last])
+
+    reset, works = "RuntimeError: Connection reset by peer", s.rank(1, s.SAVING, "R", "running", cpu_s=3.0, moments=BUSY)
+    first = told(s.look(asleep(0, reset), works, *waiting(2, 3)))
+    assert (first.kind, culprits(first)) == ("host-busy", [1])
+    assert told(s.look(asleep(0, reset), *waiting(1, 2, 3))).decides == LOOK_THERE
+
+
+@pytest.mark.parametrize("last", ["step 4711", "RuntimeError: Connection reset by peer"])
+def test_where_nobody_waits_nobody_is_late(last: str) -> None:
+    ranks = [dataclasses.replace(s.rank(n, s.ASLEEP, "S", "hrtimer_nanosleep"), log_tail=[last]) for n in range(4)]
+    found = told(s.look(*ranks))
+    assert (found.kind, culprits(found)) == ("unknown", []) and found.decides != LOOK_THERE
 
 
 def test_of_three_gpus_the_one_that_draws_another_power_is_stuck_and_of_two_neither() -> None:
