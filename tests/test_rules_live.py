@@ -154,14 +154,27 @@ def test_where_nobody_waits_nobody_is_late(last: str) -> None:
     assert (found.kind, culprits(found)) == ("unknown", []) and found.decides != LOOK_THERE
 
 
-def test_of_three_gpus_the_one_that_draws_another_power_is_stuck_and_of_two_neither() -> None:
-    def found(*watts: float) -> Picture:
-        ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2",
-                        world=len(watts)) for n in range(len(watts))]
-        return told(s.look(*ranks, gpus=[s.gpu(n, 100, w, 100 + n) for n, w in enumerate(watts)]))
+def on_the_device(*watts: float | Gap, **of_first) -> Picture:
+    """Ranks that wait for their GPUs, which draw so much; ``of_first``: how the first one differs."""
+    ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2",
+                    world=len(watts)) for n in range(len(watts))]
+    ranks[0] = dataclasses.replace(ranks[0], **of_first)
+    return told(s.look(*ranks, gpus=[s.gpu(n, 100, w, 100 + n) for n, w in enumerate(watts)]))
 
-    stuck, two = found(205.0, 206.0, 120.0), found(205.0, 120.0)
+
+def test_of_three_gpus_the_one_that_draws_another_power_is_stuck_and_of_two_neither() -> None:
+    stuck, two = on_the_device(205.0, 206.0, 120.0), on_the_device(205.0, 120.0)
     assert (stuck.kind, culprits(stuck)) == ("gpu-stuck", [2]) and (two.kind, culprits(two)) == ("unknown", [])
+
+
+def test_no_gpu_is_stuck_where_the_others_draw_different_power_or_not_all_is_known() -> None:
+    assert culprits(on_the_device(205.0, 184.0, 206.0, 120.0)) == []
+    assert culprits(on_the_device(205.0, 206.0, Gap("unsupported"), 120.0)) == []
+
+
+def test_no_gpu_is_stuck_whose_rank_does_something_else() -> None:
+    [waits] = waiting(0)
+    assert on_the_device(120.0, 205.0, 206.0, samples=waits.samples, main_thread=waits.main_thread, nccl="").kind == "skipped"
 
 
 def test_the_collective_has_its_number_where_the_recorder_tells_it() -> None:
@@ -467,6 +480,16 @@ def test_the_rank_whose_gpu_idles_while_all_others_wait_on_theirs_is_slow() -> N
         assert (found.kind, culprits(found)) == (kind, [2] if kind == "slow" else []), (slow, others)
     ranks, gpus = on_gpus(1, 100)
     assert told(s.look(*ranks, gpus=gpus[:3], ras=[steps])).kind == "healthy", "of one GPU nothing is known"
+
+
+def test_of_a_rank_that_works_or_a_gpu_that_was_read_once_nothing_is_said_to_be_slow() -> None:
+    steps = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 40))
+    ranks, gpus = on_gpus(1, 100)
+    once = dataclasses.replace(gpus[2], utilisation_percent=[Gap("unsupported"), 1])
+    assert told(s.look(*ranks, gpus=[*gpus[:2], once, gpus[3]], ras=[steps])).kind == "healthy"
+    works = s.rank(2, s.SAVING, "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2")
+    still = s.communicator({0: 9, 1: 9, 2: 9, 3: 9}, {0: 40, 1: 40, 2: 9, 3: 40})
+    assert told(s.look(*ranks[:3], works, gpus=gpus, ras=[still])).kind == "healthy"
 
 
 def test_a_straggler_is_told_though_pids_repeat_on_another_host() -> None:

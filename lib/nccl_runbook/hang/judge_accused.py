@@ -206,8 +206,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     ]
     left_no_dump = set(quiet) - {f.rank for f in hang.files if f.what == "dump"}
     if (
-        not candidates
-        or not candidates <= left_no_dump
+        not candidates <= left_no_dump
         or not spoke
         or len(candidates) > max(1, len(hang.logs.ranks) // 2)
     ):
