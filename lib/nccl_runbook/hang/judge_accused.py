@@ -205,11 +205,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
         if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)
     ]
     left_no_dump = set(quiet) - {f.rank for f in hang.files if f.what == "dump"}
-    if (
-        not candidates <= left_no_dump
-        or not spoke
-        or len(candidates) > max(1, len(hang.logs.ranks) // 2)
-    ):
+    if not candidates <= left_no_dump or not spoke or len(candidates) > max(1, len(hang.logs.ranks) // 2):
         return []
     lost = all(
         r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke
