@@ -37,7 +37,7 @@ JUDGES = [
     "worlds/judge_control.py:outcome",
     "triage/ranks/judge_gpus.py:first_gpu_is_held",
     "environment/libraries/judge_libraries.py:two_libraries",
-    "sync/judge_failures.py:failed_on_one_gpu",
+    "sync/judge_failures.py:of_one",
     "hang/live/judge_hosts.py:missing_ranks",
 ]
 EQUIVALENT = {}

@@ -36,7 +36,7 @@ from nccl_runbook.hang.live.facts import (
     Stack,
 )
 from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict
-from nccl_runbook.hang.live.judge_hosts import LOOK_THERE
+from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, missing_ranks
 from nccl_runbook.look.live import first_text, page, text
 from processes import quickest_s
 from pydantic import TypeAdapter
@@ -195,6 +195,37 @@ def test_a_missing_rank_is_dead_where_it_should_be_on_this_host() -> None:
     assert (found.kind, culprits(found), found.cause) == ("dead", [2], "peer-crashed") and "signal 9" in found.sentence
     several = told(s.look(*waiting(0, 1, 3), ended=[Ended(50, -9), Ended(51, 0)]))
     assert "signal" not in several.sentence, "which of the two was rank 2 nobody knows"
+
+
+def gone(*looks: Live, bare: tuple[str, ...] = ()) -> dict[int, str]:
+    return missing_ranks([(r, look) for look in looks for r in look.ranks], bare)
+
+
+def test_where_ranks_meet_on_loopback_all_others_should_be_on_that_host() -> None:
+    there = [dataclasses.replace(r, local_world_size=None) for r in waiting(0, 1, 3)]
+    assert gone(s.look(*there)) == {2: "node1"} and gone(s.look(*waiting(0, 1, 3))) == {2: "node1"}
+    assert gone(s.look(*there[:2]), s.look(there[2], host="node2")) == {}, "nothing tells on which of two"
+
+
+@pytest.mark.parametrize("change", [{"rank": None}, {"world_size": 8}, {"world_size": None}])
+def test_no_rank_is_missing_where_numbers_or_sizes_are_unknown_or_differ(change: dict) -> None:
+    first, second, third = waiting(0, 1, 3)
+    assert gone(s.look(first, second, dataclasses.replace(third, **change))) == {}
+    assert gone(s.look(*(dataclasses.replace(r, **change) for r in (first, second, third)))) == ({2: "node1"} if change == {"world_size": 8} else {})
+
+
+def test_a_host_has_one_block_of_ranks_within_the_world() -> None:
+    def on_one_host(*places: tuple[int, int], width: int) -> Live:
+        return s.look(*(dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, local=local, world=8), job="10.0.0.1:29500", local_world_size=width) for n, local in places))
+
+    assert gone(on_one_host((0, 0), (3, 1), width=2)) == {}, "two numberings"
+    assert gone(on_one_host((6, 0), width=4)) == {7: "node1"} and gone(on_one_host((1, 2), width=4)) == {0: "node1", 2: "node1"}
+
+
+def test_hosts_without_a_rank_have_the_last_ones_if_they_are_as_many_as_needed() -> None:
+    there = [dataclasses.replace(r, job="10.0.0.1:29500", world_size=8, local_world_size=2) for r in waiting(0, 1)]
+    assert gone(s.look(*there), bare=("n2", "n3", "n4")) == dict.fromkeys(range(2, 8), "n2, n3, n4")
+    assert gone(s.look(*there), bare=("n2", "n3")) == gone(s.look(*there)) == {}
 
 
 def test_ranks_of_hosts_that_were_not_looked_at_are_not_missing() -> None:
