@@ -9,7 +9,7 @@ TESTS = {
     "hang/live": ["test_rules_live", "test_live_hosts"],
     "hang": ["test_hang"],
     "sync": ["test_rules_sync"],
-    "triage": ["test_triage", "test_triage_messages", "test_triage_told"],
+    "triage": ["test_triage", "test_triage_clues", "test_triage_messages", "test_triage_told"],
     "machine": ["test_busy"],
     "worlds": ["test_rules_worlds", "test_search"],
     "worlds/judge_arms.py": ["test_transport_decision"],

@@ -53,6 +53,7 @@ def test_trainer_and_engine_share_gpu_stays_quiet_when_uuids_differ():
     found = weight_sync.judge(runs(broken("nccl-flat", ERROR + DUPLICATE)), APART)
     assert [(f.id, f.severity, f.cause, f.status) for f in found] == [
         ("refused-though-gpus-differ", Severity.BROKEN, "bus-id-collision", "likely")]
+    assert "refused-though-gpus-differ" not in ids(runs(broken("disk", ERROR + DUPLICATE))), "this method does not go over NCCL"
 
 
 def test_failed_on_one_gpu_fires_when_only_the_echo_of_the_refusal_is_left():
