@@ -113,8 +113,8 @@ def test_nvml_refuses_a_gpu_names_the_hardware_when_it_is_lost():
     (Gap("failed", "nvmlInit() failed: Unknown Error"), False), (machine().nvml, False)])
 def test_no_gpu_anywhere_takes_nvml_for_blind_only_where_it_is_absent(nvml, fires):
     blind = m.Machine(nvml, Gap("failed", "x"), Gap("failed", "y"))
-    assert [f and (f.severity, [e.source for e in f.evidence]) for f in [judge_nvml.no_gpu_anywhere(blind)]] == [
-        (Severity.UNKNOWN, ["gpus.nvml"]) if fires else None]
+    assert [f and (f.severity, [(e.source, e.text) for e in f.evidence]) for f in [judge_nvml.no_gpu_anywhere(blind)]] == [
+        (Severity.UNKNOWN, [("gpus.nvml", str(nvml))]) if fires else None]
 
 
 def test_no_gpu_anywhere_counts_devices_and_cuda_but_no_control_file():
