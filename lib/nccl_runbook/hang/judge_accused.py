@@ -210,8 +210,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
         if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)
     ]
     if (
-        not candidates
-        or not candidates <= set(quiet) - dumped
+        not candidates <= set(quiet) - dumped
         or not spoke
         or len(candidates) > max(1, len(hang.logs.ranks) // 2)
     ):

@@ -109,8 +109,8 @@ def diagnosis(search: Search) -> Diagnosis:
     )
 
 
-def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
-    """(rule, title, cause) of what was found; no rule where the search names nothing."""
+def _words(diagnosed: Diagnosis) -> tuple[str, str, str]:
+    """(rule, title, cause) of what was found, each "" for none."""
     most, bad = diagnosed.works_up_to, culprits(diagnosed)
     rest = (
         "the others pass together"
@@ -121,10 +121,10 @@ def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
     return next(
         words
         for fits, words in (
-            (diagnosed.kind == "count", ("count-at-fault", any_of, None)),
+            (diagnosed.kind == "count", ("count-at-fault", any_of, "")),
             (diagnosed.kind == "split", ("split-at-fault", bad, "p2p-broken-acs-iommu")),
             (bad, ("located", f"{bad}; {rest}", A_PART)),
-            (True, ("", "", None)),
+            (True, ("", "", "")),
         )
         if fits
     )
@@ -166,7 +166,7 @@ def _search(search: Search | Gap) -> list[Finding]:
                 (runs,),
             )
         ]
-    cause = causes().get(cause_id or "")
+    cause = causes().get(cause_id)
     evidence = (
         runs,
         *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence),

@@ -57,11 +57,9 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
         if 0 <= first + n < size
     }
     widest = max((width for block in blocks.values() for _, width in block), default=0)
-    if (
-        bare
-        and not _spoken_to(members, _ELSEWHERE)
-        and len(present | set(expected)) < size <= len(present | set(expected)) + widest * len(bare)
-    ):
+    if not _spoken_to(members, _ELSEWHERE) and len(present | set(expected)) < size <= len(
+        present | set(expected)
+    ) + widest * len(bare):
         expected = {**dict.fromkeys(range(min(size, 4096)), ", ".join(bare[:8])), **expected}
     return {n: host for n, host in sorted(expected.items()) if n not in present}
 
