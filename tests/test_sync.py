@@ -120,7 +120,7 @@ def test_a_tensor_without_a_byte_travels_with_the_others(engine):
 
 
 def test_the_facts_know_the_methods_of_the_rank():
-    assert METHODS == (*list(sync_ways.METHODS)[:4], "nccl-one-gpu", *list(sync_ways.METHODS)[4:])
+    assert METHODS == (*list(sync_ways.METHODS)[:4], "nccl-one-gpu", *list(sync_ways.METHODS)[4:], *weight_sync.sync_reshard.METHODS)
 
 
 def test_stale_swapped_and_shifted_bytes_show_in_every_tensor_and_no_others(monkeypatch):
