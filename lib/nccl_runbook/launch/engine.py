@@ -31,6 +31,7 @@ _BESIDE = {
     "weight_sync.py": (
         "nccl_runbook/ranks/check.py",
         *(f"nccl_runbook/ranks/sync_{n}.py" for n in ("bytes", "clock", "disk", "shapes", "tensors", "ways")),
+        *(f"nccl_runbook/ranks/reshard/sync_{n}.py" for n in ("pieces", "reshard")),
         "fast_disk.py",
     )
 }
