@@ -211,7 +211,7 @@ def collect(
     ``walk``: judges which set of differences is tried next. Raises ValueError for a role that
     the subject does not know."""
     if not arms.named:
-        return Gap("absent", "two set-ups are needed")
+        return Gap("absent", "no second set-up was named to compare with")
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
