@@ -122,9 +122,7 @@ def __getattr__(name: str) -> Any:
         "SaveOption": Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE",
-                callback=_in_a_folder,
-                help="Save the record, to join or judge it elsewhere.",
+                metavar="FILE", callback=_in_a_folder, help="Save the record, to join or judge it elsewhere."
             ),
         ],
     }[name]
@@ -192,9 +190,8 @@ def tell(answer: Any) -> None:
     import json
 
     redactor = Redactor(os.environ)
-    narrow = (
-        "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()
-    )  # JSON has an escape of its own
+    # JSON has an escape of its own
+    narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()
     if isinstance(answer, str):
         said = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
     else:
@@ -203,9 +200,18 @@ def tell(answer: Any) -> None:
     put(said, sys.stdout)
 
 
-def end(said: Any, code: int, html: Path | None = None, page: Callable[[], str] = str) -> NoReturn:
-    """Tells the answer, writes the page where one was asked for, and leaves with the exit code."""
+def end(
+    said: Any,
+    code: int,
+    html: Path | None = None,
+    page: Callable[[], str] = str,
+    save: Path | None = None,
+    record: Callable[[], str] = str,
+) -> NoReturn:
+    """Tells the answer, writes the record and the page that were asked for, and leaves with the exit code."""
     tell(said)
+    if save is not None:
+        write(save, record(), 0o600)
     if html is not None:
         write(html, page())
     sys.exit(code)
@@ -275,9 +281,8 @@ def page_of(
     document = verdict_document(
         RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown]
     )
-    if (
-        code and EXIT_CODES[document.verdict] != code
-    ):  # for what no finding holds, as files that were not read
+    # for what no finding holds, as files that were not read
+    if code and EXIT_CODES[document.verdict] != code:
         document = dataclasses.replace(
             document, verdict="degraded" if code == EXIT_CODES["degraded"] else "unknown"
         )

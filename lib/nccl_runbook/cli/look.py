@@ -3,7 +3,6 @@ Reads only; no torch, no Jupyter."""
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,32 +86,25 @@ def end(
     ]
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
-    answer.tell(
+    answer.end(
         document(pictures, looks, word, code)
         if json
-        else f"{look_live.text(pictures, looks)}\nverdict: {word} (exit code {code})"
+        else f"{look_live.text(pictures, looks)}\nverdict: {word} (exit code {code})",
+        code,
+        html,
+        lambda: answer.page_of(
+            look_live.STEP,
+            f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
+            map(finding, pictures),
+            [looked_table(p, looks) for p in pictures],
+            code,
+            not_seen=[line for p in pictures for line in p.not_seen],
+        ),
+        save,
+        lambda: json_text(
+            read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)
+        ),
     )
-    if save is not None:  # after the answer, which is there though the file cannot be written
-        answer.write(
-            save,
-            json_text(
-                read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)
-            ),
-            0o600,
-        )
-    if html is not None:
-        answer.write(
-            html,
-            answer.page_of(
-                look_live.STEP,
-                f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
-                map(finding, pictures),
-                [looked_table(p, looks) for p in pictures],
-                code,
-                not_seen=[line for p in pictures for line in p.not_seen],
-            ),
-        )
-    sys.exit(code)
 
 
 def finding(picture: rules.Picture) -> Finding:
