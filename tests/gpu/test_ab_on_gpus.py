@@ -37,7 +37,7 @@ def test_a_planted_switch_among_twelve_harmless_ones_is_named(on_gpus):
 
 
 def test_logging_costs_nothing_that_can_be_seen(on_gpus):
-    seen = compared(on_gpus, "NCCL_DEBUG=INFO", ranks=2, spec=models.spec_of("Qwen/Qwen2.5-7B", 4))
+    seen = compared(on_gpus, "NCCL_DEBUG=INFO", ranks=2, spec=models.part(models.find("Qwen/Qwen2.5-7B"), 4))
     ratio = comparison_ratio.ratio(seen, "sync")
     assert 0.9 < ratio.value < 1.1 and [f.severity for f in comparison.judge(seen, environment_probe.Gap("absent"))][0] is not Severity.WARN, ratio
 

@@ -127,7 +127,7 @@ def ab(
                 more_is_better,
                 collective,
                 size,
-                models.spec_of(sync, layers),
+                models.part(models.find(sync), layers) if sync else {},
                 method,
                 stopped,
             )

@@ -97,11 +97,6 @@ def load() -> dict[str, dict[str, Any]]:
     return {name: decoder(name, **fields) for name, fields in table("sync/models").items()}
 
 
-def spec_of(name: str, layers: int = 0) -> dict[str, Any]:
-    """The spec of that model, {} for no name. ValueError names the nearest one that is known."""
-    return part(find(name), layers) if name else {}
-
-
 def find(name: str) -> dict[str, Any]:
     """The model of that name, its organisation and upper case optional; or that of a config.json, a
     safetensors file or index, or a folder.
