@@ -6,6 +6,7 @@ its module command. Values are raw here and go nowhere but into the environment 
 ``Arms.differences`` is what may be shown.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -238,11 +239,12 @@ def _pairs(text: str, between: str) -> dict[str, str]:
 
 
 def _of_process(pid: str, known: Mapping[str, str]) -> Env:
-    try:
-        with open(f"/proc/{int(pid)}/environ", encoding="utf-8", errors="replace") as file:
-            values = _pairs(file.read(), "\0")
-    except (OSError, ValueError):
-        values = {}
+    values: Env = {}
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open(f"/proc/{int(pid)}/environ", encoding="utf-8", errors="replace") as file,
+    ):
+        values = _pairs(file.read(), "\0")
     if not values:
         raise ValueError(f"the environment of process {pid} cannot be read")
     values.pop("CUDA_VISIBLE_DEVICES", None)  # which GPUs that rank has, not how it talks

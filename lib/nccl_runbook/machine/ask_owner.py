@@ -1,5 +1,6 @@
 """Which processes hold a GPU, and who owns them."""
 
+import contextlib
 import os
 
 OUR_ROOT = os.getppid()
@@ -7,11 +8,9 @@ OUR_ROOT = os.getppid()
 
 def status_of(pid):
     """{"PPid": ..., "Uid": ...} of a process in this pid namespace, or {}."""
-    try:
-        with open(f"/proc/{pid}/status") as lines:
-            return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    except OSError:
-        return {}
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as lines:
+        return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return {}
 
 
 def holds_gpu(pid):

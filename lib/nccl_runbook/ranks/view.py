@@ -6,6 +6,7 @@ in NCCL_RUNBOOK_EVENT_FD, else to standard output. It makes no CUDA context: it 
 no memory. Errors of CUDA are reported as text, never raised.
 """
 
+import contextlib
 import ctypes
 import errno
 import glob
@@ -48,11 +49,9 @@ def emit(event):
 
 
 def read(path):
-    try:
-        with open(path, errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), open(path, errors="replace") as file:
+        return file.read().strip()
+    return ""
 
 
 def device_file(path):
