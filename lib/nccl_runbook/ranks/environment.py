@@ -27,11 +27,6 @@ MOST_BYTES = 1 << 22
 SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 
 
-def emit(event):
-    with open(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), "w", closefd=False) as file:
-        file.write(json.dumps(event) + "\n")
-
-
 def tried(function, *arguments):
     """What the function gives, or why it gave nothing."""
     try:
@@ -177,7 +172,8 @@ def main():
     if request["import_torch"]:
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401  (maps its libraries)
-    emit({"event": "unreadable", **tried(look, request)})
+    with open(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), "w", closefd=False) as events:
+        events.write(json.dumps({"event": "unreadable", **tried(look, request)}) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import contextlib
 import threading
 import time
 
+import check
 import torch
 
 # what counts where two overlap: the first of these
@@ -43,8 +44,7 @@ class Clock:
         self.began = time.perf_counter()
 
     def wait(self):
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        check.settle(self.device)
 
     def mark(self):
         if self.device.type != "cuda":
