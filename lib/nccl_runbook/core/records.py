@@ -12,16 +12,13 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast, dataclass_transform
+from typing import Any, Literal, TypeVar, cast, dataclass_transform
 
 from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
 from nccl_runbook.core.share import learn
 
-SCHEMA: Final = (
-    "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
-)
 RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
 TEXT_BYTES = 4 << 20  # one text in it: a stack or the end of a log
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
@@ -75,7 +72,8 @@ class Command:
 class Record:
     """One step. ``status`` is "running" until the step wrote its own result: only that counts as done."""
 
-    schema: Literal["nccl-runbook/record/2", "nccl-runbook/record/1"] = SCHEMA
+    # 1 has messages of logs under expressions instead of ids; both are read
+    schema: Literal["nccl-runbook/record/2", "nccl-runbook/record/1"] = "nccl-runbook/record/2"
     step: str
     status: Status = "running"
     reason: str = ""

@@ -6,7 +6,6 @@ from typing import Literal
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
 from nccl_runbook.core.records import Judged, some, strict
 
-SCHEMA = "nccl-runbook/verdict/1"
 AT_WORK, TO_COME = "still at work", "not run yet"
 
 
@@ -63,7 +62,7 @@ class VerdictDocument:
     is known to be left from a run that was killed.
     """
 
-    schema: Literal["nccl-runbook/verdict/1"] = SCHEMA
+    schema: Literal["nccl-runbook/verdict/1"] = "nccl-runbook/verdict/1"
     run: RunInfo
     written: str = ""
     verdict: Literal["healthy", "degraded", "broken", "unknown"]
