@@ -1,7 +1,6 @@
 """What NVML's health fields say of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and
 cards without P2P are healthy."""
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -115,19 +114,19 @@ def faults(machine: Machine) -> Iterator[Finding]:
 
 def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, ...]:
     """What a row of faults.toml says to do, about these GPUs."""
-    own = {name: (_filled(Remedy(**r), gpus),) for name, r in table("gpus/faults")["remedy"].items()}
-    return tuple(r for name in row["fix"] for r in (usual(row["cause"]) if name == "usual" else own[name]))
-
-
-def _filled(remedy: Remedy, gpus: Sequence[int]) -> Remedy:
-    return dataclasses.replace(
-        remedy,
-        lines=tuple(
-            line.format(gpu=gpu, gpus=",".join(map(str, gpus)))
-            for line in remedy.lines
-            for gpu in (gpus if "{gpu}" in line else [""])
-        ),
-    )
+    own = {
+        name: Remedy(
+            r["who"],
+            r["text"],
+            tuple(
+                line.format(gpu=gpu, gpus=",".join(map(str, gpus)))
+                for line in r["lines"]
+                for gpu in (gpus if "{gpu}" in line else [""])
+            ),
+        )
+        for name, r in table("gpus/faults")["remedy"].items()
+    }
+    return tuple(r for name in row["fix"] for r in (usual(row["cause"]) if name == "usual" else (own[name],)))
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nccl_runbook.core.facts import GAP_REASONS, Gap, grouped
-from nccl_runbook.core.findings import WHO, Finding, Remedy
+from nccl_runbook.core.findings import WHO, Finding
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import TONES, badge, grid
 from nccl_runbook.report.pictures import Bars, Curve, Lanes, macros
@@ -135,13 +135,12 @@ def finding_text(finding: Finding) -> str:
         for what, told in (("seen", finding.evidence), ("against", finding.against))
         for e in told
     ]
-    return "\n".join(
-        [f"{look.symbol} {look.word}: {finding.title}{status}", *lines, *map(remedy_text, finding.remedy)]
-    )
-
-
-def remedy_text(remedy: Remedy) -> str:
-    return "\n".join([f"    {WHO[remedy.who]}: {remedy.text}", *(f"        {line}" for line in remedy.lines)])
+    fixes = [
+        line
+        for r in finding.remedy
+        for line in (f"    {WHO[r.who]}: {r.text}", *(f"        {copied}" for copied in r.lines))
+    ]
+    return "\n".join([f"{look.symbol} {look.word}: {finding.title}{status}", *lines, *fixes])
 
 
 @dataclasses.dataclass(repr=False)
