@@ -42,16 +42,14 @@ class Case:
 def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
     """The one answer. ``name`` and ``command``: of the command that was called, and
     the line that repeats it."""
-    found = dataclasses.replace(
-        found, records=[_together(same) for same in grouped((r.step, r) for r in found.records).values()]
-    )
     names = [
         f.name for f in (found.logs.logs.files if found.logs else ()) if f.lines and os.path.isfile(f.name)
     ][:MOST_NAMED]
     found = dataclasses.replace(
         found,
         records=[
-            dataclasses.replace(r, findings=[_named(f, names) for f in r.findings]) for r in found.records
+            dataclasses.replace(r, findings=[_named(f, names) for f in r.findings])
+            for r in map(_together, grouped((r.step, r) for r in found.records).values())
         ],
     )
     steps = [r.step for r in found.records]

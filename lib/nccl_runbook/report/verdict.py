@@ -154,9 +154,7 @@ def _judged(records: Iterable[Record]) -> Judged:
     """The software of the first step that names any, completed from later steps that
     judged the same interpreter."""
     known = [r.judged for r in records if r.judged != Judged()]
-    if not (named := [j for j in known if j.torch] or known):
-        return Judged()
-    first = named[0]
+    first = next(iter([j for j in known if j.torch] or known), Judged())
     same = [j for j in known if not j.python or j.python == first.python]
     return Judged(
         **{
