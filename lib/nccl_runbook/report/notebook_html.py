@@ -10,8 +10,8 @@ from typing import Any
 
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor, plain
+from nccl_runbook.report.pictures import TEMPLATES
 
-TEMPLATES = Path(__file__).parent / "templates"
 _TAGS = frozenset(
     "a abbr b blockquote br caption code dd details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li meter "
     "ol p pre progress s "

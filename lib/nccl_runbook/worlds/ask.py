@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
+from nccl_runbook.search.outcomes import Group
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
 MIB = 1 << 20
@@ -173,9 +174,6 @@ def every_pair(
         ended = trials(engine, [make(f"pair {a}-{b}", [a, b]) for a, b in together], repeat, lone)
         done += [Pair(a, b, len(together) - 1, t) for (a, b), t in zip(together, ended)]
     return Pairs(len(gpus) * (len(gpus) - 1) // 2, done)
-
-
-Group = Tuple[int, ...]
 
 
 def search(

@@ -21,6 +21,7 @@ from typing import Any
 from nccl_runbook.hang import read_stacks as stacks
 from nccl_runbook.hang.dumps.columns import Reading, condense
 from nccl_runbook.hang.dumps.operations import Refused
+from nccl_runbook.launch.stop import SIGNALS
 
 MAX_BYTES = 256 << 20
 SPARE_BYTES = 96 << 20  # what loading may take beyond OBJECT_FACTOR times the file
@@ -49,7 +50,6 @@ _BROKEN = (
     RecursionError,
 )
 FOREIGN = "is JSON, but neither a dump nor a live look"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Outcome = tuple[Reading | None, Any, str]  # (dump, live looks, what is wrong with it): one of the three
 
 
@@ -162,7 +162,7 @@ def of_files(names: list[str], workers: int) -> Iterator[Outcome]:
     readers: list[multiprocessing.Process] = []
     pipes: dict[int, Connection] = {}
     # one that comes while a process is forked may be lost in a hook of that
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         for first in range(workers):
             with contextlib.suppress(OSError):  # no further process, no further pipe: its share is read here
@@ -191,9 +191,9 @@ def of_files(names: list[str], workers: int) -> Iterator[Outcome]:
 
 
 def _read_into(pipe: Connection, unused: list[Connection], names: list[str]) -> None:
-    for number in (*_SIGNALS, signal.SIGPIPE):
+    for number in (*SIGNALS, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     for end in unused:  # with an end open that nobody reads, this process would outlive the one that asks
         end.close()
     for name in names:
