@@ -239,7 +239,7 @@ def _pairs(text: str, between: str) -> dict[str, str]:
 
 
 def _of_process(pid: str, known: Mapping[str, str]) -> Env:
-    values: Env = {}
+    values: dict[str, str] = {}
     with (
         contextlib.suppress(OSError, ValueError),
         open(f"/proc/{int(pid)}/environ", encoding="utf-8", errors="replace") as file,
