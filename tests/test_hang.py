@@ -28,6 +28,7 @@ from nccl_runbook.messages.facts import Logs, RankLog, Timeout
 from nccl_runbook.triage import judge as triage
 from processes import quickest_s
 from pydantic import TypeAdapter
+from triage_samples import hung, init
 
 DATA = Path(__file__).parent / "data" / "hang"
 KINDS = {"skip": {"skipped", "order", "mismatch", "unmatched"}, "stall": {"host-busy", "skipped", "unmatched"}, "size": {"mismatch"}, "dtype": {"mismatch"}, "op": {"mismatch"},
@@ -811,3 +812,20 @@ class TestActiveOperationsAlone:
     def test_all_at_the_same_number_accuse_nobody(self, tmp_path):
         same = {r: [("1" if r < 2 else "2", 14, 16), ("0", 7, 7)] for r in range(4)}
         assert self.write(tmp_path, same).culprits == ()
+
+
+@pytest.mark.parametrize("there, before, missing", [
+    ((0, 1, 2, 4, 5), "", [3]),
+    ((0, 1, 2, 4, 5), "[rank3]: step 3 loading shard\n", [3]),
+    ((0, 1, 2), init(0, 0, 0, "60", nranks=4), [3]),  # the last one: NCCL printed how many there are
+    ((1, 2, 3), "", [0]),
+    ((0, 1, 2, 5), "", []),  # more than one: a host whose log is not here
+    ((0, 1, 2, 3), "", []),
+])
+def test_hang_and_triage_miss_the_same_rank_of_a_log(tmp_path: Path, there: tuple[int, ...], before: str, missing: list[int]) -> None:
+    (tmp_path / "job.log").write_text(before + "".join(hung(rank) for rank in there))
+    told = rules.judge_hang(reader.collect([str(tmp_path)]))
+    (first, *_) = triage.judge(log_reader.collect([str(tmp_path)]))
+    assert told.kind == "unknown" and sorted(told.victims) == sorted(there)
+    assert (told.status == "possible", (first.cause == "rank-busy-on-host")) == (bool(missing),) * 2, (told, first)
+    assert all(f"rank {rank} " in told.sentence and f"rank {rank} printed nothing" in first.says for rank in missing)

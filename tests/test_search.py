@@ -157,9 +157,16 @@ def test_two_gpus_that_passed_once_are_no_broken_link_however_often_they_fail_af
     assert "GPUs 0, 1 failed 20 of 20 times" in found[0].title
 
 
-def test_a_pair_of_two_gpus_that_fails_is_repeated_as_no_search_does_it(tmp_path):
-    facts, found = judged(tmp_path, 2, lambda g: len(g) == 2)
-    assert facts[2].pairs[0].trial.again is not None and {f.severity.value for f in found} == {"broken"}
+def test_two_gpus_that_failed_together_twice_are_not_run_again_as_a_pair(tmp_path):
+    asked = []
+    facts, found = judged(tmp_path, 2, lambda g: len(g) == 2 and (asked.append(g) or True))
+    assert facts[2].pairs[0].trial is facts[0].first_failing and len(asked) == 2
+    assert [f.id for f in found] == ["first-failing-world-size", "pair-fails"] and {f.severity.value for f in found} == {"broken"}
+
+
+def test_two_gpus_of_three_that_pass_alone_are_run_as_a_pair_whatever_all_three_did(tmp_path):
+    facts, _ = judged(tmp_path, 3, lambda g: 2 in g)
+    assert [(p.first, p.second, p.trial.passed) for p in facts[2].pairs] == [(0, 1, True)]
 
 
 def test_a_search_that_the_budget_ends_is_unknown_and_names_the_smallest_group(tmp_path):

@@ -138,6 +138,9 @@ def __getattr__(name: str) -> Any:
     }[name]
 
 
+ABSENT = "there is no file"  # in the words for a name that leads nowhere
+
+
 def leave(sentence: object, code: int = 2) -> NoReturn:
     """2 for wrong usage, 1 where the runbook itself fails."""
     say(f"nccl-runbook: {sentence}")
@@ -145,8 +148,8 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
 
 
 def named(paths: list[str], one: bool = False) -> None:
-    """Leaves where one of them can never be read; with ``one`` only where all are so, and what
-    <(command) gives is read as "-" is."""
+    """Leaves where one of them does not exist or can never be read; with ``one`` the latter only where all
+    are so, and what <(command) gives is read as "-" is."""
     wrong = [
         why
         for path in paths
@@ -154,14 +157,15 @@ def named(paths: list[str], one: bool = False) -> None:
         for why in [_never_read(path)]
         if why
     ]
-    if wrong and (not one or len(wrong) == len(paths)):
-        leave(wrong[0])
+    absent = [why for why in wrong if why.startswith(ABSENT)]
+    if absent or wrong and (not one or len(wrong) == len(paths)):
+        leave((absent or wrong)[0])
 
 
 def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
-        return "" if os.path.lexists(name) else f"there is no file {path}"
+        return "" if os.path.lexists(name) else f"{ABSENT} {path}"
     # to open a pipe would wait for whoever writes to it
     return (
         ""

@@ -121,8 +121,8 @@ def parse(text: str, name: str = "text") -> Role:
 
 def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
     """The lines that say how many ranks a node runs, and how many GPUs it has."""
-    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d"
-    ranks = r"\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[= ]+\d"
+    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d|\bgpu.ids[=: ]"
+    ranks = r"\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[=: ]+\d"
     rows = [n for n, row in enumerate(text.splitlines(), 1) if re.search(f"{there}|{ranks}", row)]
     return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if crowded and rows else ""
 

@@ -86,7 +86,7 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
         )
     gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
     if gone:
-        raise ValueError(f"no process {gone[0]} here: --pid takes pids of this host, as ps shows them")
+        raise ValueError(f"no process {gone[0]} on this host; ps shows its pids")
     return list(pids)
 
 

@@ -47,9 +47,11 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def mark(self):
-        if self.device.type != "cuda":
-            return None
-        return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
+        return (
+            torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
+            if self.device.type == "cuda"
+            else None
+        )
 
     def host(self, phase):
         return Span(self, phase)

@@ -212,9 +212,11 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
     tried, worst = ([], None) if isinstance(pairs, Gap) else (pairs.pairs, pairs.worst())
     if worst and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
         lines.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
-    title = f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right"
     return Finding(
-        "fewer-gpus-pass", Severity.OK, title, tuple(Evidence(text, "table below") for text in lines)
+        "fewer-gpus-pass",
+        Severity.OK,
+        f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right",
+        tuple(Evidence(text, "table below") for text in lines),
     )
 
 
