@@ -58,9 +58,11 @@ def subject(
     if figure:
         raise ValueError("--figure needs your own command: add it after --")
     gpu = devices()[0] is not None
-    if spec:
-        return of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))
-    return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
+    return (
+        of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))
+        if spec
+        else of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
+    )
 
 
 def of_command(
@@ -211,7 +213,7 @@ def collect(
     ``walk``: judges which set of differences is tried next. Raises ValueError for a role that
     the subject does not know."""
     if not arms.named:
-        return Gap("absent", "two set-ups are needed")
+        return Gap("absent", "no second set-up was named to compare with")
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:

@@ -293,6 +293,8 @@ class Redactor:
             }
         if isinstance(value, (list, tuple)):
             return type(value)(self._json(v, name) for v in value)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return dataclasses.replace(value, **self._json(vars(value), ""))
-        return value
+        return (
+            dataclasses.replace(value, **self._json(vars(value), ""))
+            if dataclasses.is_dataclass(value) and not isinstance(value, type)
+            else value
+        )

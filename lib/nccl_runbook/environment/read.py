@@ -136,7 +136,7 @@ def of_arms(engine: Any, arms: Any) -> Environment | Gap:
     """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment, and one
     for each of their own roles."""
     if not arms.named:
-        return Gap("absent", "no two set-ups were named")
+        return Gap("absent", "no second environment was named to compare with")
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
     by_name = {
         f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]})

@@ -239,7 +239,11 @@ def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
         if len(data) >= 12 and int.from_bytes(data[10:12], "little") == _BRIDGE
     }
     if not bridges:
-        return Gap("absent", "no PCI bridge was read") if configs else Gap("not-run", "not read here")
+        return (
+            Gap("absent", "this machine shows no PCI bridge, so ACS could not be read")
+            if configs
+            else Gap("not-run", "not read here")
+        )
     if all(len(data) <= _EXTENDED for data in bridges.values()):
         return Gap("no-permission", "only root reads PCI access control: sudo lspci -vvv | grep -i acsctl")
     return sorted(bus for bus, data in bridges.items() if _control(data) & _REDIRECTS)

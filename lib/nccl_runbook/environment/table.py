@@ -108,6 +108,8 @@ def host_table(env: Environment) -> Table:
 
 
 def _cell(value: object) -> Cell:
-    if isinstance(value, Gap):
-        return Cell(str(value), "unknown")
-    return Cell(", ".join(value) or "none" if isinstance(value, list) else str(value))
+    return (
+        Cell(str(value), "unknown")
+        if isinstance(value, Gap)
+        else Cell(", ".join(value) or "none" if isinstance(value, list) else str(value))
+    )

@@ -166,7 +166,7 @@ def _strip(views: Sequence[RankView]) -> str:
     """One box a rank with its number, and in words how many do what."""
     boxes = "".join(
         f'<span style="background:{TONES[TONE[v.does]]}" title="{escape(v.name)}: {DOES[v.does]}">'
-        f"{v.rank if v.rank is not None else '?'}</span>"
+        f"{v.name.split()[1]}</span>"
         for v in views[:4096]
     )
     words = "; ".join(

@@ -31,6 +31,10 @@ def runs_on_node(path: str) -> bool:
     room, _, leaf = path.partition("/")
     if path in OFF_NODE:
         return False
-    if room in WHOLE_ROOMS or path in MORE or path.startswith("hang/live/"):
-        return True
-    return room in SUBJECTS and (leaf == "__init__.py" or leaf.startswith(("facts", "ask")))
+    return (
+        room in WHOLE_ROOMS
+        or path in MORE
+        or path.startswith("hang/live/")
+        or room in SUBJECTS
+        and (leaf == "__init__.py" or leaf.startswith(("facts", "ask")))
+    )

@@ -140,7 +140,7 @@ def pairs(
     alone = {} if isinstance(singles, Gap) else singles.trials
     gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
-        return Gap("not-run", "fewer than two GPUs pass alone: no pair to test")
+        return Gap("not-run", "fewer than two GPUs pass alone, so there is no pair to test")
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing and len(gpus) > MATRIX_MOST:
         return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below tests the pairs that it needs")
@@ -202,7 +202,7 @@ def search(
         and failing.failed_twice
         or len(set(failing.world.request.devices)) < failing.world.request.world_size
     ):
-        return Gap("not-run", "fewer than three GPUs: there is only one pair")
+        return Gap("not-run", "two GPUs make only one pair, which the test of all GPUs has tested")
     if (
         not any(t.passed for t in singles.trials.values())
         or len(gpus) > 2

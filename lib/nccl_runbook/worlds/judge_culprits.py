@@ -110,9 +110,11 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
             *[NOT_SEEN] * (NOT_SEEN not in fault.evidence),
         ),
     )
-    if passed and diagnosed.gpus + diagnosed.pairs:
-        return _part_at_fault(finding, diagnosed, [p.trial.world for p in failed], via)
-    return finding
+    return (
+        _part_at_fault(finding, diagnosed, [p.trial.world for p in failed], via)
+        if passed and diagnosed.gpus + diagnosed.pairs
+        else finding
+    )
 
 
 def _without(failed: list[Group]) -> list[int]:
