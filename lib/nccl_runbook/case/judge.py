@@ -62,11 +62,9 @@ def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -
     known = {
         c.id: c for c in document.causes if c.status != "ruled-out" and c.id in causes() and c.id != "benign"
     }
-    return (
-        []
-        if any(c.status == "established" for c in known.values()) or lead and lead.id == "hang-told"
-        else [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
-    )
+    if any(c.status == "established" for c in known.values()) or lead and lead.id == "hang-told":
+        return []
+    return [c for c in known if known[c].status == "likely"] or [*known] or [*fits]
 
 
 def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | None:

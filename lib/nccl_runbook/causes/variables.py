@@ -67,11 +67,9 @@ class Variable:
         low, _, high = rest.partition("..")
         if kind == "int" and rest:
             return f"a whole number from {low} to {high}" if high else f"a whole number of at least {low}"
-        return (
-            ("one of " if kind == "words" else "some of ") + ", ".join(rest.split(","))
-            if kind in ("words", "list")
-            else table("causes/variables")["form"].get(kind, {}).get("words", "another form")
-        )
+        if kind in ("words", "list"):
+            return ("one of " if kind == "words" else "some of ") + ", ".join(rest.split(","))
+        return table("causes/variables")["form"].get(kind, {}).get("words", "another form")
 
 
 def _in_range(value: str, bounds: str) -> bool:

@@ -78,15 +78,7 @@ def _own_page(path: Path | None) -> Path | None:
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and
     paths alone need no parser."""
-    if name not in (
-        "typer",
-        "FailOnOption",
-        "JsonOption",
-        "HtmlOption",
-        "RedactOption",
-        "SaveOption",
-        "ShareOption",
-    ):
+    if name not in "typer FailOnOption JsonOption HtmlOption RedactOption SaveOption ShareOption".split():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
@@ -150,16 +142,18 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
 def named(paths: list[str], one: bool = False) -> None:
     """Leaves where one of them does not exist or can never be read; with ``one`` the latter only where all
     are so, and what <(command) gives is read as "-" is."""
-    wrong = [
-        why
-        for path in paths
-        if path != "-" and not path.startswith(HELD if one else ())
-        for why in [_never_read(path)]
-        if why
-    ]
-    absent = [why for why in wrong if why.startswith(ABSENT)]
-    if absent or wrong and (not one or len(wrong) == len(paths)):
-        leave((absent or wrong)[0])
+    wrong = sorted(
+        (
+            why
+            for path in paths
+            if path != "-" and not path.startswith(HELD if one else ())
+            for why in [_never_read(path)]
+            if why
+        ),
+        key=lambda why: not why.startswith(ABSENT),
+    )
+    if wrong and (not one or wrong[0].startswith(ABSENT) or len(wrong) == len(paths)):
+        leave(wrong[0])
 
 
 def _never_read(path: str) -> str:

@@ -155,9 +155,6 @@ class RunProcess:
         if self.compared is not None:
             return f"{self.command[2]}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
         last = next((line for line in reversed(self.lines) if line.strip()), "")
-        return (
-            "Interrupted before the run could write its first page"
-            if self.interrupted
-            else f"The run ended without a verdict (exit code {self.exit_code})"
-            + (f": {last}" if last else "")
-        )
+        if self.interrupted:
+            return "Interrupted before the run could write its first page"
+        return f"The run ended without a verdict (exit code {self.exit_code})" + (f": {last}" if last else "")

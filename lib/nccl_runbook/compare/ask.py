@@ -58,11 +58,9 @@ def subject(
     if figure:
         raise ValueError("--figure needs your own command: add it after --")
     gpu = devices()[0] is not None
-    return (
-        of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))
-        if spec
-        else of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
-    )
+    if spec:
+        return of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))
+    return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
 
 
 def of_command(

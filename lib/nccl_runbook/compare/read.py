@@ -203,11 +203,9 @@ def _part(word: str, known: Mapping[str, str], left_out: dict[str, str], until: 
             kind[2], known
         )
     setting = _WORD.fullmatch(word)
-    return (
-        _of_file(word, known, left_out, until)
-        if os.path.exists(os.path.expanduser(word)) or not setting
-        else {setting["name"]: setting["value"]}
-    )
+    if os.path.exists(os.path.expanduser(word)) or not setting:
+        return _of_file(word, known, left_out, until)
+    return {setting["name"]: setting["value"]}
 
 
 def only_set(env: Env) -> dict[str, str]:

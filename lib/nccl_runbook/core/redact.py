@@ -293,8 +293,6 @@ class Redactor:
             }
         if isinstance(value, (list, tuple)):
             return type(value)(self._json(v, name) for v in value)
-        return (
-            dataclasses.replace(value, **self._json(vars(value), ""))
-            if dataclasses.is_dataclass(value) and not isinstance(value, type)
-            else value
-        )
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return dataclasses.replace(value, **self._json(vars(value), ""))
+        return value

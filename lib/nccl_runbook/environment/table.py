@@ -108,8 +108,6 @@ def host_table(env: Environment) -> Table:
 
 
 def _cell(value: object) -> Cell:
-    return (
-        Cell(str(value), "unknown")
-        if isinstance(value, Gap)
-        else Cell(", ".join(value) or "none" if isinstance(value, list) else str(value))
-    )
+    if isinstance(value, Gap):
+        return Cell(str(value), "unknown")
+    return Cell(", ".join(value) or "none" if isinstance(value, list) else str(value))

@@ -18,11 +18,9 @@ def _selection(machine: Machine) -> Selection | None:
     say which GPUs there are."""
     variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
     gpus = nvml_gpus(machine)
-    return (
-        None
-        if not gpus or "CUDA_VISIBLE_DEVICES" not in variables
-        else read_selection(variables["CUDA_VISIBLE_DEVICES"], gpus)
-    )
+    if not gpus or "CUDA_VISIBLE_DEVICES" not in variables:
+        return None
+    return read_selection(variables["CUDA_VISIBLE_DEVICES"], gpus)
 
 
 def torch_without_cuda(machine: Machine) -> Iterator[Finding]:

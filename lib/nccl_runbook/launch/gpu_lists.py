@@ -42,11 +42,9 @@ def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List
     """One device a rank; two ranks on the CPU (None) where CUDA shows no device.
     ``max_ranks`` 0: no limit."""
     gpu_ranges(gpus)
-    return (
-        [None] * min(max_ranks or REHEARSAL_RANKS, REHEARSAL_MOST)
-        if isinstance(cuda_count, Gap) or cuda_count == 0
-        else [*parse_gpus(gpus, cuda_count)][: max_ranks or None]
-    )
+    if isinstance(cuda_count, Gap) or cuda_count == 0:
+        return [None] * min(max_ranks or REHEARSAL_RANKS, REHEARSAL_MOST)
+    return [*parse_gpus(gpus, cuda_count)][: max_ranks or None]
 
 
 def device_arguments(

@@ -31,10 +31,6 @@ def runs_on_node(path: str) -> bool:
     room, _, leaf = path.partition("/")
     if path in OFF_NODE:
         return False
-    return (
-        room in WHOLE_ROOMS
-        or path in MORE
-        or path.startswith("hang/live/")
-        or room in SUBJECTS
-        and (leaf == "__init__.py" or leaf.startswith(("facts", "ask")))
-    )
+    if room in WHOLE_ROOMS or path in MORE or path.startswith("hang/live/"):
+        return True
+    return room in SUBJECTS and (leaf == "__init__.py" or leaf.startswith(("facts", "ask")))

@@ -217,11 +217,9 @@ def catalogue() -> dict[str, Any]:
 def needs(expression: str) -> list[matcher.Needs]:
     """For each alternative of an expression what a line must hold."""
     known = catalogue()["needs"].get(expression)
-    return (
-        matcher.alternatives(expression)
-        if known is None
-        else [tuple(frozenset(map(str.encode, of)) for of in branch) for branch in known]
-    )
+    if known is None:
+        return matcher.alternatives(expression)
+    return [tuple(frozenset(map(str.encode, of)) for of in branch) for branch in known]
 
 
 @functools.cache

@@ -165,11 +165,9 @@ class _Reader:
 
     def _is_new(self, line: LogLine, kept: list[LogLine]) -> bool:
         """Another rank, or, if the rank is unknown, no more than a few lines of one host."""
-        return (
-            sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
-            if line.rank is None
-            else all(line.rank != k.rank for k in kept)
-        )
+        if line.rank is None:
+            return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
+        return all(line.rank != k.rank for k in kept)
 
     def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], lines: int) -> None:
         own_rank = rank_of_name(name)
@@ -274,11 +272,9 @@ class _Reader:
 
     def _first(self, text: str, kind: Kind | None) -> LogLine:
         """The first line of a kind, None for the reporter's words."""
-        return (
-            LogLine(CONTEXT, 1, clipped(text, 1000))
-            if kind is None
-            else kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0]))
-        )
+        if kind is None:
+            return LogLine(CONTEXT, 1, clipped(text, 1000))
+        return kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0]))
 
     def _resumed(self, kept: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""

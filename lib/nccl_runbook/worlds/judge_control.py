@@ -21,13 +21,9 @@ _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
     """How much the world used of what begins with one of ``prefixes``, as NCCL's log counts; None without a
     log."""
-    return (
-        None
-        if isinstance(world.transports, Gap)
-        else sum(
-            n for name, n in {**world.transports, **world.algorithms}.items() if name.startswith(prefixes)
-        )
-    )
+    if isinstance(world.transports, Gap):
+        return None
+    return sum(n for name, n in {**world.transports, **world.algorithms}.items() if name.startswith(prefixes))
 
 
 def acted(arm: Arm, control: Trial) -> bool | None:

@@ -110,11 +110,9 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
             *[NOT_SEEN] * (NOT_SEEN not in fault.evidence),
         ),
     )
-    return (
-        _part_at_fault(finding, diagnosed, [p.trial.world for p in failed], via)
-        if passed and diagnosed.gpus + diagnosed.pairs
-        else finding
-    )
+    if passed and diagnosed.gpus + diagnosed.pairs:
+        return _part_at_fault(finding, diagnosed, [p.trial.world for p in failed], via)
+    return finding
 
 
 def _without(failed: list[Group]) -> list[int]:

@@ -79,11 +79,9 @@ def _pair_cell(trial: Trial | None, best: float, same: bool) -> Cell:
     if trial is None:
         return Cell("" if same else "not run", "muted")
     value = trial.world.busbw_gb_per_s("send_recv")
-    return (
-        _outcome(trial)
-        if not (trial.passed and value and best)
-        else Cell(f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))} us", heat=value / best)
-    )
+    if not (trial.passed and value and best):
+        return _outcome(trial)
+    return Cell(f"{value:.1f}, {_figure(trial.world.latency_us('send_recv'))} us", heat=value / best)
 
 
 @titled("Which GPU, link, split or count")

@@ -148,11 +148,9 @@ def _unlike(left: Column, right: Column) -> list[int]:
         min(left.first + len(left.calls), right.first + len(right.calls)),
     )
     a, b = (column.calls[low - column.first : high - column.first] for column in (left, right))
-    return (
-        []
-        if high <= low or a.tobytes() == b.tobytes()
-        else [low + i for i, (x, y) in enumerate(zip(a, b)) if x != y][:MOST_DIFFERENCES]
-    )
+    if high <= low or a.tobytes() == b.tobytes():
+        return []
+    return [low + i for i, (x, y) in enumerate(zip(a, b)) if x != y][:MOST_DIFFERENCES]
 
 
 def _habit(columns: dict[int, Column], seq: int, by_call: Iterable[int]) -> dict[int, int]:

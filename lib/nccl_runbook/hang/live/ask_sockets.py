@@ -92,14 +92,12 @@ def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
         return Listener(job, port, "nobody", None, "")
     above = {a for r in ranks for a in ancestors(r)}
     pid = next((pid for pid in [*ranks, *sorted(above), *sorted(_pids())] if own_inodes(pid) & inodes), None)
-    return (
-        Listener(job, port, "unseen", None, "")
-        if pid is None
-        else Listener(
-            job,
-            port,
-            "rank" if pid in ranks else "launcher" if pid in above else "other",
-            pid,
-            read(f"/proc/{pid}/comm").strip(),
-        )
+    if pid is None:
+        return Listener(job, port, "unseen", None, "")
+    return Listener(
+        job,
+        port,
+        "rank" if pid in ranks else "launcher" if pid in above else "other",
+        pid,
+        read(f"/proc/{pid}/comm").strip(),
     )

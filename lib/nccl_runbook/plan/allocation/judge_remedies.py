@@ -126,8 +126,6 @@ def fitting(mode: Mode, site: Site, rules: Rules) -> str:
     ]
     if place(Mode(tuple(parts), "DECOUPLED_TRAIN"), site).verdict != "clean":
         return ""
-    return (
-        " ".join(f"{p.name}.backend={spelt(p, '', rules)}" for p in parts)
-        if mode.scheduled
-        else "+".join(spelt(p, p.name or "", rules) for p in parts)
-    )
+    if mode.scheduled:
+        return " ".join(f"{p.name}.backend={spelt(p, '', rules)}" for p in parts)
+    return "+".join(spelt(p, p.name or "", rules) for p in parts)
