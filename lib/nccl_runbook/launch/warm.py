@@ -71,11 +71,9 @@ def why_not_fork() -> str:
         if threads != 1:
             return "%d threads after importing torch" % threads
     driver, count = mapped("libcuda.so"), ctypes.byref(ctypes.c_int())
-    return (
-        "the CUDA driver is initialised"
-        if driver and ctypes.CDLL(driver).cuDeviceGetCount(count) != CUDA_ERROR_NOT_INITIALIZED
-        else ""
-    )
+    if driver and ctypes.CDLL(driver).cuDeviceGetCount(count) != CUDA_ERROR_NOT_INITIALIZED:
+        return "the CUDA driver is initialised"
+    return ""
 
 
 def process_state(pid: int) -> str:

@@ -27,10 +27,10 @@ TEMPLATES = (
 def runs_on_node(path: str) -> bool:
     """Whether ``path``, relative to the package and with slashes, runs where the job runs."""
     room, _, leaf = path.partition("/")
-    if path in OFF_NODE:
-        return False
     return (
-        room in WHOLE_ROOMS
+        False
+        if path in OFF_NODE
+        else room in WHOLE_ROOMS
         or path in MORE
         or path.startswith("hang/live/")
         or room in SUBJECTS
