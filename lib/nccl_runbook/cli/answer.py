@@ -23,6 +23,7 @@ from nccl_runbook.report.pictures import FOLDER
 from nccl_runbook.report.tables import Table
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
+ABSENT = "there is no file"  # in the words for a name that leads nowhere
 # a line to run next
 _NEXT = re.compile(r"(?m)^( {6,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
 _OF_JSON = re.compile(r'(?:(?<=")|(?<=\\n))nccl-runbook(?= [a-z]+ )')  # the same in JSON
@@ -128,9 +129,6 @@ def __getattr__(name: str) -> Any:
             ),
         ],
     }[name]
-
-
-ABSENT = "there is no file"  # in the words for a name that leads nowhere
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
