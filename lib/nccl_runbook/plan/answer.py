@@ -262,14 +262,12 @@ def intend(text: str, measured: Placement | Gap, tag: str = "", named: int = 0) 
     rules = areal_rules.at(tag) if tag else areal_rules.newest()
     if not text.strip():
         return None
-    return (
-        Gap(
+    if not gpus:
+        return Gap(
             "not-run",
             "no GPU is visible here, or none was checked: name the GPUs of the job, such as --gpus 0 or 0-7",
         )
-        if not gpus
-        else _areal(text, "", Site(gpus), rules, [])
-    )
+    return _areal(text, "", Site(gpus), rules, [])
 
 
 def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> list[Finding]:

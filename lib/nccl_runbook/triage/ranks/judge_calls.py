@@ -22,15 +22,11 @@ def counts_differ(logs: Logs) -> list[Pointer]:
     if len(counts) < 2 or not _waiting(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
-    return (
-        []
-        if high[0] - low[0] < 2 or [c for c, _ in counts.values()].count(high[0]) < 2
-        else [
-            Pointer(
-                "uneven-minibatches", "likely", (high[1], low[1], _waiting(logs)[0].timeouts[0].at), (), 25
-            )
-        ]
-    )
+    if high[0] - low[0] < 2 or [c for c, _ in counts.values()].count(high[0]) < 2:
+        return []
+    return [
+        Pointer("uneven-minibatches", "likely", (high[1], low[1], _waiting(logs)[0].timeouts[0].at), (), 25)
+    ]
 
 
 def calls_differ(logs: Logs) -> list[Pointer]:
