@@ -45,11 +45,10 @@ class Held:
 
     def differing(self, number):
         """Number of 16-bit words that differ, by the index of each tensor that has any."""
-        counts = {
-            tensor: int((made.view(torch.int16) != rows.view(torch.int16)).sum())
-            for tensor, made, rows in self.expected(number)
-        }
-        return {tensor: count for tensor, count in counts.items() if count}
+        words = (
+            (i, made.view(torch.int16), rows.view(torch.int16)) for i, made, rows in self.expected(number)
+        )
+        return {i: int((made != rows).sum()) for i, made, rows in words if not torch.equal(made, rows)}
 
 
 class Step:
