@@ -79,8 +79,8 @@ class Reshard:
         self.trains, self.serves = rank < self.trainers, rank in self.engines
         self.below = dist.new_group(sorted({0, *self.engines}), backend=backend)
         self.live, self.applied, self.at, self.straight = 0, -1, self.names[0], "reshard" in args.method
-        where = " on the same devices" * (self.trainers == size)
-        self.by = f"{self.trainers} trainer ranks, to {len(self.engines)} engine ranks{where}"
+        both = " (each is both)" * (self.trainers == size)
+        self.by = f"{self.trainers} trainer ranks, to {len(self.engines)} engine ranks{both}"
 
     def lay_out(self, shapes):
         """The parts of every rank; in this rank's memory its shards, then two sets of weights."""
