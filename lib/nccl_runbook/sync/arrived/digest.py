@@ -3,10 +3,10 @@
     import digest
     # the trainer, on all ranks: those without a path only take part in gathering what FSDP2 has cut
     digest.save(model.named_parameters(), "trainer.json" if rank == 0 else "", dtype=torch.bfloat16)
-    # the engine; vLLM: llm.apply_model(lambda model: digest.save(...))
-    digest.save(model.named_parameters(), "engine.json")
+    # the engine, each rank; vLLM: llm.apply_model(lambda model: digest.save(...))
+    digest.save(model.named_parameters(), f"engine-{torch.distributed.get_rank()}.json")
 
-Then, anywhere: nccl-runbook sync --arrived trainer.json engine.json
+Then, anywhere: nccl-runbook sync --arrived trainer.json engine-0.json,engine-1.json
 
 Of each tensor: dtype, shape, and three sums over all its elements. An element counts by its bits, mixed; once
 alone, once times its row, once times its column. Sums of parts therefore add up to those of the whole, so
