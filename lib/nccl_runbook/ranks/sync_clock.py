@@ -47,11 +47,9 @@ class Clock:
             torch.cuda.synchronize(self.device)
 
     def mark(self):
-        return (
-            torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
-            if self.device.type == "cuda"
-            else None
-        )
+        if self.device.type != "cuda":
+            return None
+        return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
 
     def host(self, phase):
         return Span(self, phase)
