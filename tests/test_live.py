@@ -153,9 +153,13 @@ def test_wrong_usage_is_one_sentence(arguments: tuple[str, ...], said: str, tmp_
 
 
 def test_the_answer_is_there_though_its_file_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "node1.json").mkdir()
-    ended = run_cli("look", "--gap", "0.1", "--save", tmp_path / "node1.json", env=with_library())
-    assert ended.returncode == 2 and ended.stdout.strip() and "cannot write" in ended.stderr.splitlines()[-1] and "Traceback" not in ended.stderr
+    ended = run_cli("look", "--gap", "0.1", "--save", "/dev/full", cwd=tmp_path, env=with_library())
+    assert ended.returncode == 1 and ended.stdout.strip() and "cannot write" in ended.stderr.splitlines()[-1] and "Traceback" not in ended.stderr
+
+
+def test_a_folder_as_record_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    ended = run_cli("look", "--gap", "0.1", "--save", tmp_path, env=with_library())
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
 
 
 def test_a_record_makes_no_folder(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.redact import Terminal
 
 # each is a file of cli/
-COMMANDS = ("diagnose", "run", "env", "hosts", "ab", "plan", "look", "reduce", "sync", "triage", "hang")
+COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang".split())
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 

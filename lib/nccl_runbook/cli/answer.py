@@ -59,8 +59,13 @@ def _in_a_folder(path: Path | None) -> Path | None:
             f"cannot write {path}: "
             + (f"there is no folder {path.parent}" if not path.parent.is_dir() else "name a file")
         )
+    return path
+
+
+def _own_page(path: Path | None) -> Path | None:
     if (
         path
+        and _in_a_folder(path)
         and path.is_file()
         and (size := path.stat().st_size)
         and (
@@ -74,7 +79,15 @@ def _in_a_folder(path: Path | None) -> Path | None:
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and
     paths alone need no parser."""
-    if name not in ("typer", "FailOnOption", "JsonOption", "HtmlOption", "RedactOption", "ShareOption"):
+    if name not in (
+        "typer",
+        "FailOnOption",
+        "JsonOption",
+        "HtmlOption",
+        "RedactOption",
+        "SaveOption",
+        "ShareOption",
+    ):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
@@ -112,7 +125,15 @@ def __getattr__(name: str) -> Any:
         "HtmlOption": Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE", callback=_in_a_folder, help="Also write the answer as one page to pass on."
+                metavar="FILE", callback=_own_page, help="Also write the answer as one page to pass on."
+            ),
+        ],
+        "SaveOption": Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FILE",
+                callback=_in_a_folder,
+                help="Save the record, to join or judge it elsewhere.",
             ),
         ],
     }[name]

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -43,9 +43,7 @@ def look(
         list[Path],
         typer.Option(metavar="FILE...", help="Join records from several hosts, without touching a machine."),
     ] = [],  # noqa: B006
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Save the record, to join or judge it elsewhere.")
-    ] = None,
+    save: answer.SaveOption = None,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -58,17 +56,34 @@ def look(
         answer.leave(
             "--record cannot be combined with --pid or --save: it joins records and looks at no process"
         )
-    if save and not save.parent.is_dir():  # a typing error makes no folder
-        answer.leave(f"cannot write {save}: there is no folder {save.parent}")
     began = time.monotonic()
     looks = together(_recorded(record)) if record else [_seen(pid, gap, answer.say)]
-    again = (
-        "python3 nccl-look.pyz --live --gap",
-        " ".join(["nccl-runbook look", *(f"--pid {p}" for p in pid), "--gap"]),
-    )
+    end(rules.judge_looks(looks), looks, None if record else pid, fail_on, json, html, save, began)
+
+
+def end(
+    pictures: Sequence[rules.Picture],
+    looks: Sequence[Live],
+    pids: Sequence[int] | None,
+    fail_on: str,
+    json: bool,
+    html: Path | None,
+    save: Path | None,
+    began: float,
+) -> NoReturn:
+    """Tells the answer, writes what was asked for, and leaves with the exit code. ``pids``: that were
+    named, None where records were read; ``began``: by time.monotonic()."""
     pictures = [
-        dataclasses.replace(p, decides=p.decides if record else p.decides.replace(*again))
-        for p in rules.judge_looks(looks)
+        p
+        if pids is None
+        else dataclasses.replace(
+            p,
+            decides=p.decides.replace(
+                "python3 nccl-look.pyz --live --gap",
+                " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids), "--gap"]),
+            ),
+        )
+        for p in pictures
     ]
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
@@ -86,12 +101,11 @@ def look(
             0o600,
         )
     if html is not None:
-        lead = pictures[0].sentence if pictures else "no rank was found"
         answer.write(
             html,
             answer.page_of(
                 look_live.STEP,
-                f"{word.capitalize()}: {lead}",
+                f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
                 map(finding, pictures),
                 [looked_table(p, looks) for p in pictures],
                 code,
@@ -114,13 +128,12 @@ def finding(picture: rules.Picture) -> Finding:
         *(usual(picture.cause) if picture.cause and picture.status in ("established", "likely") else ()),
         *[Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides),
     ]
-    remedy = known or [NOTHING_KNOWN] * (severity in (Severity.BROKEN, Severity.WARN))
     return Finding(
         "look-told",
         severity,
         picture.sentence,
         tuple(picture.evidence),
-        tuple(remedy),
+        tuple(known or [NOTHING_KNOWN] * (severity in (Severity.BROKEN, Severity.WARN))),
         picture.cause,
         picture.cause and (picture.status or "possible"),
     )

@@ -2,8 +2,8 @@
 
 import dataclasses
 import os
-import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,39 +91,37 @@ def hosts(
         answer.leave("name one: hosts, --job, --ray or --record")
     if record:
         answer.named([str(path) for path in record], one=True)
-        end(read.read(record, _judged), json, html, fail_on)
+        end(read.read(record, judged), json, html, fail_on)
     stop.end()
     try:
-        prefix, port = shlex.split(python), port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT)
-    except ValueError as error:
-        answer.leave(f"--python or MASTER_PORT cannot be read: {error}")
-    try:
-        if not 0 < port < 65536 or not prefix:
-            raise UsageError(f"MASTER_PORT={port} is no port" if prefix else "--python is empty")
-        if ray:
-            names, carrier = carriers.ray(prefix)
-        elif names:
-            carrier = carriers.over(over, names, prefix)
-        else:
-            job, names = ask.hosts_of_job(job, os.environ)
-            carrier = ask.srun(job, prefix)
-        seen = _asked(list(dict.fromkeys(names)), carrier, port, duration_s(budget), no_ranks, fault)
-        end(seen, json, html, fail_on)
+        names, carrier = carriers.chosen(names, job, ray, over, python)
+        port, budget_s = port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT), duration_s(budget)
+        if not 0 < port < 65536:
+            raise UsageError(f"MASTER_PORT={port} is no port")
     except (ask.NoAllocation, UsageError) as error:
         answer.leave(error)
+    except ValueError as error:
+        answer.leave(f"--python, --over or MASTER_PORT cannot be read: {error}")
+    end(asked(names, carrier, port, budget_s, no_ranks, fault), json, html, fail_on)
 
 
-def _asked(
-    names: list[str], carrier: carriers.Carrier, port: int, budget_s: float, no_ranks: bool, fault: str
+def asked(
+    names: list[str],
+    carrier: carriers.Carrier,
+    port: int,
+    budget_s: float,
+    no_ranks: bool,
+    fault: str = "",
+    say: Callable[[str], None] = answer.say,
 ) -> Hosts:
-    """Everything that the hosts of the job show: facts first, then paths, then ranks."""
+    """Everything that the hosts of the job show: paths first, then facts, then ranks."""
     began = time.monotonic()
     redactor = Redactor(os.environ)
     marks: dict[str, float] = {}
 
     def mark(name: str, line: str) -> None:
         marks[name] = round(time.monotonic() - began, 2)
-        answer.say(f"{marks[name]:6.1f} s  {line}")
+        say(f"{marks[name]:6.1f} s  {line}")
 
     with ask.Agents(names, carrier, began + budget_s) as agents:
         mark("agents", f"{len(agents.here)} of {len(names)} hosts answer")
@@ -135,16 +133,19 @@ def _asked(
         mark("facts", f"{len(seen.answered)} hosts gave facts")
         if not no_ranks:
             gpus = {h.host: int(str(h.facts.get("network.gpus.count", "0"))) for h in seen.answered}
-            over = worlds.Worlds(agents, gpus, redactor.json)
             deadline_s = max(RANKS_LEAST_S, RANKS_SHARE * (began + budget_s - time.monotonic()))
-            seen = dataclasses.replace(seen, worlds=worlds.ladder(over, deadline_s, fault))
+            seen = dataclasses.replace(
+                seen, worlds=worlds.ladder(worlds.Worlds(agents, gpus, redactor.json), deadline_s, fault)
+            )
             mark("ranks", "ranks were run over the hosts")
         # a host may go while the others are asked
         told = {h for w in known(seen.worlds) for h in w.lost}
-        late = {
-            h: Gap("failed", a.why_gone) for h, a in agents.agents.items() if a.why_gone and h not in told
-        }
-        return dataclasses.replace(seen, lost=late)
+        return dataclasses.replace(
+            seen,
+            lost={
+                h: Gap("failed", a.why_gone) for h, a in agents.agents.items() if a.why_gone and h not in told
+            },
+        )
 
 
 def _environment(said: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +159,7 @@ def _environment(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _judged(record: Record) -> tuple[str, str]:
+def judged(record: Record) -> tuple[str, str]:
     """The status of a record and why. One of GPUs that nccl-look.pyz left unjudged is judged here; of its
     worlds the ends are compared."""
     if record.ended and record.findings or record.status != "unknown":
@@ -184,7 +185,7 @@ def judge_hosts_together(record: list[Path], json: bool, html: Path | None, fail
     """`run --record` of one step from several hosts: answered here, as `run` judges one machine; else
     nothing happens."""
     if len(record) > 1 and read.several_hosts(record):
-        end(read.read(record, _judged), json, html, fail_on)
+        end(read.read(record, judged), json, html, fail_on)
 
 
 def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:

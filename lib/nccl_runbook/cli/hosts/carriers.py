@@ -2,18 +2,33 @@
 or by the user's Ray."""
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
 
 from nccl_runbook.book import UsageError
-from nccl_runbook.hosts.ask import output
+from nccl_runbook.hosts.ask import hosts_of_job, output, srun
 from nccl_runbook.launch.warm_link import source_of
 
 SSH = "ssh -o BatchMode=yes {host}"
 RAY_S = 60.0  # to join a cluster that is there; 3 to 5 s on two cores (Ray 2.60)
 
 Carrier = Callable[[str], list[str]]
+
+
+def chosen(
+    names: Sequence[str], job: str, over_ray: bool, line: str, python: str
+) -> tuple[list[str], Carrier]:
+    """The hosts that were named, else those of the Slurm job, and how to start a Python there. Raises
+    UsageError, NoAllocation, and ValueError for a quote that is not closed."""
+    prefix = shlex.split(python) or ["python3"]
+    if over_ray:
+        return ray(prefix)
+    if names:
+        return list(dict.fromkeys(names)), over(line, names, prefix)
+    job, hosts = hosts_of_job(job, os.environ)
+    return hosts, srun(job, prefix)
 
 
 def over(line: str, hosts: Sequence[str], python: Sequence[str]) -> Carrier:

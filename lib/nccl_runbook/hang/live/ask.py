@@ -185,9 +185,10 @@ class Look:
         return self.facts
 
 
-def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
+def chosen(pids: List[int], others: bool = True) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
     """The ranks on this host, ordered; with ``pids`` (ranks, their helpers or their launcher) only those
-    of the same jobs, and a process that is no rank as far as we can see by itself."""
+    of the same jobs, and with ``others`` each named process that is no rank as far as we can see, by
+    itself."""
     by_pid = proc.processes(pids)
     ranks, helpers = proc.ranks_among(by_pid)
     if pids:
@@ -205,7 +206,7 @@ def chosen(pids: List[int]) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
             and not any(pid in proc_ask_proc.ancestors(r) for r in own)
             and not any(pid in h for h in helpers.values())
         ]
-        ranks = [r for r in ranks if r.job in jobs] + alone
+        ranks = [r for r in ranks if r.job in jobs] + alone * others
     return sorted(ranks, key=lambda r: (r.job, r.rank is None, r.rank, r.pid)), helpers
 
 

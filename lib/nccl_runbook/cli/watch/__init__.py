@@ -1,0 +1,103 @@
+"""`nccl-runbook watch`: stays beside a running job and looks at it once it stops moving.
+Reads only; no torch, no Jupyter."""
+
+import collections
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from nccl_runbook.book import UsageError, duration_s
+from nccl_runbook.cli import answer, look
+from nccl_runbook.core.facts import counted
+from nccl_runbook.core.findings import exit_code
+from nccl_runbook.hang.live.ask_proc import stat_fields, unless_gone
+from nccl_runbook.hang.live.judge import judge_looks
+from nccl_runbook.launch import stop
+from nccl_runbook.look import live as look_live
+from nccl_runbook.look.progress import Progress
+
+EPILOG = (
+    "Example: nccl-runbook watch --job $SLURM_JOB_ID --after 5m --html hang.html &   # in the batch "
+    "script, before srun"
+)
+RUNS_ON = (
+    "healthy",
+    "unknown",
+    "slow",
+)  # what a look finds in a job that does not hang, or that nobody can tell
+
+
+def watch(
+    pid: Annotated[
+        list[int], typer.Option(metavar="N...", help="Watch only the job of this rank or launcher.")
+    ] = [],  # noqa: B006
+    job: Annotated[str, typer.Option(metavar="ID", help="Watch only the ranks of this Slurm job.")] = "",
+    after: Annotated[
+        str, typer.Option(metavar="TIME", help="How long a rank may stand still before the job is looked at.")
+    ] = "2m",
+    every: Annotated[
+        float, typer.Option(metavar="S", min=0.2, max=3600.0, help="Seconds between two questions.")
+    ] = 10.0,
+    gap: Annotated[
+        float, typer.Option(metavar="S", min=0.5, max=3600.0, help="Seconds between the samples of the look.")
+    ] = 10.0,
+    save: answer.SaveOption = None,
+    json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
+    html: answer.HtmlOption = Path("hang.html"),
+    fail_on: answer.FailOnOption = "unknown",
+) -> None:
+    """Stay beside a job until it hangs or ends; if it hangs, leave the page of a look. Reads only."""
+    stop.end()
+    try:
+        limit_s, named = duration_s(after), look_live.checked_pids(pid)
+    except (UsageError, ValueError) as error:
+        answer.leave(error)
+    answer.say(f"watching: a look follows when a rank has not moved for {after}")
+    began, progress, patience, seen = (
+        time.monotonic(),
+        Progress(),
+        collections.defaultdict(lambda: limit_s),
+        0,
+    )
+    while True:
+        ranks = [r for r in progress.ask(named) if job in ("", r.variables.get("SLURM_JOB_ID"))]
+        if len(ranks) > seen:
+            answer.say(f"{counted(len(ranks), 'rank')} found; asked every {every:g} s")
+        if not ranks and (seen or not all(map(_runs, named))):
+            _leave_ended(seen, time.monotonic() - began, json, fail_on)
+        seen = max(seen, len(ranks))
+        if still := next((r for r in ranks if progress.still_s[r.pid] >= patience[r.job]), None):
+            members = [r.pid for r in ranks if r.job == still.job]
+            answer.say(
+                f"process {still.pid} has not moved for {patience[still.job]:.0f} s: looking at its job"
+            )
+            looks = [look_live.look(members, gap, lambda _: None)]
+            pictures = judge_looks(looks)
+            if any(p.kind not in RUNS_ON for p in pictures):
+                look.end(pictures, looks, pid, fail_on, json, html, save, began)
+            answer.say(f"{'; '.join(p.sentence for p in pictures)}. Watching on")
+            progress.again(members)
+            patience[still.job] *= 2  # else a job whose ranks stand at one line is looked at for ever
+        time.sleep(every)
+
+
+def _runs(pid: int) -> bool:
+    """Not one that ended and that its parent has not asked for yet."""
+    return unless_gone(["Z"], stat_fields, f"/proc/{pid}/stat")[0] != "Z"
+
+
+def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoReturn:
+    word = "healthy" if ranks else "unknown"
+    code = exit_code(word, fail_on)
+    sentence = (
+        f"{counted(ranks, 'rank')} ended after {watched_s:.0f} s; none was seen to hang"
+        if ranks
+        else "the process ended before a rank of it was seen"
+    )
+    answer.end(
+        look.document([], [], word, code) if json else f"{sentence}\nverdict: {word} (exit code {code})", code
+    )
