@@ -178,7 +178,7 @@ def test_the_limits_can_fail(tmp_path: Path) -> None:
     assert not active.found
 
 
-@pytest.mark.parametrize("rest", ['"wall_s": NaN, "facts": {"users": []}', '"wall_s": 1e999, "facts": {"users": []}', '"facts": {}', '"reason": "x"'])
+@pytest.mark.parametrize("rest", ['"wall_s": NaN, "facts": {"users": []}', '"wall_s": 1e999, "facts": {"users": []}', '"facts": {}', '"reason": "x"', '"facts": {"x": [1]}', '"facts": {"rungs": [[]], "gpus": 7}'])
 def test_a_record_that_says_nothing_starts_no_kernel(rest: str, tmp_path: Path) -> None:
     head = '"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": "ok", "started": "x"'
     (tmp_path / "r.json").write_text(f"{{{head}, {rest}}}")

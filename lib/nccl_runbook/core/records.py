@@ -210,7 +210,7 @@ def load_all(path: Path) -> list[Record]:
             os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
         ) as file:  # a file of the kernel may wait for its next line
             data = file.read() or b""
-        if data.count(b",") > MOST_VALUES or max(map(len, data.split(b'"'))) > TEXT_BYTES:
+        if sum(map(data.count, (b",", b"{"))) > MOST_VALUES or max(map(len, data.split(b'"'))) > TEXT_BYTES:
             raise RecordError(
                 f"it holds more than {MOST_VALUES} values, or a text of more than {TEXT_BYTES >> 20} MiB"
             )

@@ -131,11 +131,10 @@ def parse(text: str, name: str = "text") -> Role:
 def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
     """The lines that say how many ranks a node runs, and how many GPUs it has."""
     there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d"
-    ranks = r"\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[= ]+\d"
     rows = [
         n
         for n, row in enumerate(text.splitlines() if crowded else (), 1)
-        if re.search(f"{there}|{ranks}", row)
+        if re.search(there + r"|\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[= ]+\d", row)
     ]
     return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if rows else ""
 
