@@ -213,7 +213,11 @@ def _values(text: str) -> str:
                 for names in (_NAME, _BELOW)
                 for found in _begun(names, text, line)
                 if sounds_secret(found["name"][-80:])
-            ] + [(found.end(), "named", found) for found in _begun(_GAP, text, line) if looks_random(found)]
+            ] + [
+                (found.end(), "named", found)
+                for found in _begun(_GAP, text, line)
+                if sounds_secret(found["name"][-80:]) and looks_random(found)
+            ]
     parts, done = [""], 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
         if start < done or not (value := _VALUE.match(text, start)):
@@ -238,8 +242,7 @@ def _values(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """The beginning of a text: a longer one without secrets, as no form shows half of one.
-    No secret has more than 4096 characters."""
+    """The beginning of a text: a longer one without secrets, as no form shows half of one."""
     return text if len(text) <= most else Redactor(os.environ).text(text[: most + 4096])[:most]
 
 

@@ -98,7 +98,7 @@ _MIXED = [
 
 # more than a word and its number, such as node12
 _SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
-_LONG = re.compile("[A-Za-z0-9]{10,199}")
+_VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
 
 
 @functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
@@ -129,7 +129,7 @@ def looks_random(lead: Match[str]) -> bool:
     if lead["column"] or name.isupper() or "passw" in name.lower():
         is_one = bool(_NUMBERED.match(lead.string, lead.end()))
     else:
-        word, *_ = re.split(r"[\s|]", lead.string[lead.end() : lead.end() + 199], maxsplit=1)
+        word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
         is_one = any(map(_SHUFFLED.search, _LONG.findall(word)))
     return is_one and bool(_GAP_NAME.search(name))
 
