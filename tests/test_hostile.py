@@ -142,6 +142,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "keys.json": lambda: json.dumps({f"k{n}": n for n in range(200_000)}).encode(),
     "found.json": lambda: (RECORD % ('"findings": [' + "{}," * 200_000 + "{}]")).encode(),
     "texts.json": lambda: (RECORD % f'"facts": {json.dumps({"x": ["key=value" + chr(10) * n for n in (9, 900_000)]})}').encode(),
+    "live.json": lambda: (RECORD.replace("03-fewer-gpus", "look") % ('"facts": {"live": {"ranks": [' + "{}," * 100_000 + "{}]}}")).encode(),
     "escapes.json": lambda: b'"' + b"\\ud800" * 175_000 + b'"',
     "long.env": lambda: b"export NCCL_DEBUG='password=\"" + b"ab" * 900_000 + b"\"'",
     "lines.environ": lambda: b"HOME=/\0PATH=/bin\0NCCL_DEBUG=" + b"key=value\n" * 180_000,
@@ -152,7 +153,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_ends_soon_and_small(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(BOMBS[name]())
-    for command in (["triage"], ["hang"], ["env"], ["run", "--out", "run", "--record"]):
+    for command in (["triage"], ["hang"], ["env"], ["look", "--record"], ["run", "--out", "run", "--record"]):
         answered([*command, name], tmp_path)
 
 

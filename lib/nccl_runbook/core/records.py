@@ -22,7 +22,8 @@ from nccl_runbook.core.share import learn
 SCHEMA: Final = (
     "nccl-runbook/record/2"  # 1 has messages of logs under expressions instead of ids; both are read
 )
-# a record takes kilobytes, a hang of 512 ranks 1 MiB and 40,000 values; one that somebody made may be endless
+# a record takes kilobytes, a hang of 512 ranks 1 MiB, 40,000 values and 5,000 objects; one that somebody made
+# may be endless, and to refuse an object that lacks its fields takes 6 kB
 RECORD_BYTES, MOST_VALUES = 8 << 20, 250_000
 TEXT_BYTES = 1 << 20  # one text in it: a stack or the end of a log
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
@@ -210,9 +211,13 @@ def load_all(path: Path) -> list[Record]:
             os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
         ) as file:  # a file of the kernel may wait for its next line
             data = file.read() or b""
-        if sum(map(data.count, (b",", b"{"))) > MOST_VALUES or max(map(len, data.split(b'"'))) > TEXT_BYTES:
+        if (
+            data.count(b",") + 10 * data.count(b"{") > MOST_VALUES
+            or max(map(len, data.split(b'"'))) > TEXT_BYTES
+        ):
             raise RecordError(
-                f"it holds more than {MOST_VALUES} values, or a text of more than {TEXT_BYTES >> 20} MiB"
+                f"it holds more than {MOST_VALUES} values (an object counts as ten), "
+                f"or a text of more than {TEXT_BYTES >> 20} MiB"
             )
         learn(data.decode("utf-8", "replace"))
         return read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
