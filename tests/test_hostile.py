@@ -145,7 +145,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "live.json": lambda: (RECORD.replace("03-fewer-gpus", "look") % ('"facts": {"live": {"ranks": [' + "{}," * 100_000 + "{}]}}")).encode(),
     "escapes.json": lambda: b'"' + b"\\ud800" * 175_000 + b'"',
     "long.env": lambda: b"export NCCL_DEBUG='password=\"" + b"ab" * 900_000 + b"\"'",
-    "lines.environ": lambda: b"HOME=/\0PATH=/bin\0NCCL_DEBUG=" + b"key=value\n" * 180_000,
+    "lines.environ": lambda: b"HOME=/\0PATH=/bin\0NCCL_DEBUG=" + b"key=value\n" * 120_000,
     "colon.log": lambda: b"a: " * (_LONG // 3), "wide.log": lambda: ("\ufeff" + "NCCL WARN x\n" * 100_000).encode("utf-16"), "binary.log": lambda: bytes(range(256)) * 8192}
 
 
