@@ -19,6 +19,9 @@ from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import STATUSES, Finding, Remedy, Severity
 from nccl_runbook.core.records import Record, of_findings, save
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.judge import judge_hang
+from nccl_runbook.hang.read import collect as collect_hang
+from nccl_runbook.logs.kind import DAMAGED
 from nccl_runbook.report.verdict import VERDICT_STEP, verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.report.verdict_sentence import leading
@@ -419,3 +422,29 @@ def test_a_path_that_was_switched_off_is_tried_beside_a_control(setting):
 def test_an_allocation_of_an_older_tag_is_one():
     assert sort(["sglang.d1p1t1+d1p1t1"]).allocations == ("sglang.d1p1t1+d1p1t1",)
     assert sort(["c++ error.d2 in torch"]).words
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("diagnose", "job.log", "nope.log"), "there is no file nope.log"), (("diagnose", "nope.log"), "there is no file nope.log"),
+    (("hang", "job.log", "nope.log"), "there is no file nope.log"), (("diagnose", "job.log", "--gpus", "0"), "--gpus"),
+    (("plan", "sglang:d1+fsdp:d1", "--gpus", "0"), "--gpus"), (("run", "--gpus", "9-3"), "'9-3' begins above its end"),
+    (("run", "--gpus", "zero"), "'zero' is not a GPU index"), (("diagnose", "99999999"), "no process 99999999")])
+def test_what_was_typed_wrong_is_named_in_one_sentence(arguments, words, tmp_path):
+    (tmp_path / "job.log").write_text(OOM + "\n")
+    done = run_cli(*arguments, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1 and words in done.stderr, done
+
+
+@pytest.mark.parametrize("name", ["nccl_trace_rank_0", "comm_lib_trace_rank_12"])
+def test_what_has_the_name_of_a_dump_and_is_none_is_said_to_be_damaged(name, tmp_path):
+    (tmp_path / name).write_text("not a dump")
+    told = judge_hang(collect_hang([str(tmp_path / name)]))
+    assert told.kind == "unknown" and DAMAGED in told.sentence
+    assert any(DAMAGED in line for line in diagnose(tmp_path / name, code=4)["not_looked_at"])
+
+
+def test_a_configuration_of_accelerate_is_a_launch(tmp_path):
+    (tmp_path / "accel.yaml").write_text("distributed_type: MULTI_GPU\ngpu_ids: 0,1,2,3\nnum_machines: 1\nnum_processes: 8\n")
+    assert [c["id"] for c in diagnose(tmp_path / "accel.yaml", code=3)["causes"]] == ["more-ranks-than-gpus"]
+    (tmp_path / "accel.yaml").write_text("distributed_type: MULTI_GPU\ngpu_ids: 0,1,2,3\nnum_machines: 1\nnum_processes: 4\n")
+    assert diagnose(tmp_path / "accel.yaml", code=4)["causes"] == []

@@ -71,7 +71,7 @@ def test_what_bad_copies_have_in_common(bad: list[tuple[int, int]], cause: str, 
     seen = Edges(6, True, [edge(a, b, "wrong values" if (a, b) in bad else "right") for a, b in every], 1.0, "line")
     [finding] = judge.judge_edges(seen)
     assert (finding.cause, finding.status, finding.severity) == (cause, "established", Severity.BROKEN)
-    assert len(finding.evidence) == len(bad) + 1  # no hardware has shown it yet
+    assert len(finding.evidence) == len(bad)
     named = {word for word in finding.title.replace(",", " ").partition(":")[0].split() if word.isdecimal()}
     assert named - {str(len(bad))} == words - {str(len(bad))}
 

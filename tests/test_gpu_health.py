@@ -68,6 +68,7 @@ def test_fabric_not_ready_fires_when_it_is_not_completed(fabric):
     assert of("fabric-not-ready", waits).severity is Severity.WARN
     found = of("fabric-not-ready", dataclasses.replace(waits, cuda=cuda([], error="error 802", error_code=802)))
     assert (found.severity, found.cause) == (Severity.BROKEN, "fabric-manager-down")
+    assert of("fabric-not-ready", dataclasses.replace(waits, cuda=Gap("failed"))).severity is Severity.BROKEN, "nobody knows that CUDA works"
 
 
 def test_fabric_not_ready_stays_quiet_when_there_is_no_fabric():
@@ -91,6 +92,10 @@ def test_compute_mode_blocks_fires_when_no_process_may_enter(changes):
 @pytest.mark.parametrize("owners", [[], [owner(is_ours=True)], [owner(kind="graphics")]])
 def test_compute_mode_blocks_is_only_noted_when_exclusive_and_free(owners):
     assert of("compute-mode-blocks", change_all(machine(), compute_mode="exclusive-process", owners=owners)).severity is Severity.NOTE
+
+
+def test_compute_mode_blocks_stays_quiet_in_the_default_mode_whoever_computes_there():
+    assert of("compute-mode-blocks", change_all(machine(), compute_mode="default", owners=[owner()])) is None
 
 
 @pytest.mark.parametrize(("instances", "severity"), [([], Severity.BROKEN), ([m.MigInstance("MIG-1", "1g.18gb")], Severity.WARN)])

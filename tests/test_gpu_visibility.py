@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from machines import bare, change, change_gpu, cuda, machine, visible
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Finding, Severity, step_status
-from nccl_runbook.gpus import judge as rules
+from nccl_runbook.gpus import judge as rules, judge_nvml
 from nccl_runbook.machine import facts as m
 from nccl_runbook.machine.visible_devices import granted_by, read_selection
 from pydantic import TypeAdapter
@@ -104,6 +104,63 @@ def test_nvml_refuses_a_gpu_fires_when_a_handle_fails():
 def test_nvml_refuses_a_gpu_names_the_hardware_when_it_is_lost():
     lost = change(machine(), "nvml", gpus=[GPUS[0], Gap("failed", "nvmlDeviceGetHandleByIndex(1) failed: GPU is lost"), *GPUS[2:]])
     assert the("nvml-refuses-a-gpu", rules.judge_gpus(lost)).cause == "gpu-or-link-fault"
+
+
+# --- each condition of judge_nvml by itself
+
+@pytest.mark.parametrize(("nvml", "fires"), [
+    (Gap("absent", "no library"), True), (Gap("not-run", "no pynvml"), True), (Gap("failed", "nvmlInit() failed: Driver Not Loaded"), True),
+    (Gap("failed", "nvmlInit() failed: Unknown Error"), False), (machine().nvml, False)])
+def test_no_gpu_anywhere_takes_nvml_for_blind_only_where_it_is_absent(nvml, fires):
+    blind = m.Machine(nvml, Gap("failed", "x"), Gap("failed", "y"))
+    assert [f and (f.severity, [(e.source, e.text) for e in f.evidence]) for f in [judge_nvml.no_gpu_anywhere(blind)]] == [
+        (Severity.UNKNOWN, [("gpus.nvml", str(nvml))]) if fires else None]
+
+
+def test_no_gpu_anywhere_counts_devices_and_cuda_but_no_control_file():
+    assert judge_nvml.no_gpu_anywhere(change(bare(), "surroundings", files=[m.DeviceFile("/dev/nvidiactl", "crw-rw-rw-", "")])).id == "no-gpu-anywhere"
+    for path in ("/dev/nvidia0", "/dev/dxg"):
+        assert judge_nvml.no_gpu_anywhere(change(bare(), "surroundings", files=[m.DeviceFile(path, "crw-rw-rw-", "")])) is None
+    assert judge_nvml.no_gpu_anywhere(dataclasses.replace(bare(), cuda=cuda([0]))) is None
+
+
+@pytest.mark.parametrize(("container", "severity", "cause", "who"), [
+    ([], Severity.UNKNOWN, None, "the administrator"), (["/.dockerenv"], Severity.WARN, "container-gpu-access", "your launcher")])
+def test_no_gpu_anywhere_quotes_the_bus_and_asks_who_can_help(container, severity, cause, who):
+    there = change(bare(), "surroundings", container=container, pci_gpus={"0000:00:06.0": "", "0000:00:07.0": "nouveau"})
+    found = judge_nvml.no_gpu_anywhere(there)
+    assert (found.severity, found.cause, found.status) == (severity, cause, cause and "likely") and found.remedy[0].who == who
+    assert [(e.source, e.text) for e in found.evidence][1:] == [
+        ("gpus.cuda.error", made.NO_LIBCUDA), ("gpus.surroundings.pci_gpus", "0000:00:06.0 (no driver), 0000:00:07.0 (nouveau)")]
+
+
+@pytest.mark.parametrize(("gap", "in_container", "cause", "status"), [
+    (Gap("failed", "Driver/library version mismatch"), True, "driver-library-mismatch", "established"),
+    (Gap("timed-out", "x"), True, "gpu-or-link-fault", "likely"), (Gap("absent", "x"), True, "container-gpu-access", "established"),
+    (Gap("no-permission", "x"), False, "container-gpu-access", "likely"), (Gap("failed", "x"), True, "container-gpu-access", "likely"),
+    (Gap("failed", "x"), False, "nvml-call-failed", "established"), (Gap("failed", "x"), None, "nvml-call-failed", "established")])
+def test_nvml_refuses_by_reason_and_place(gap, in_container, cause, status):
+    """``in_container``: None if nobody knows."""
+    around = Gap("failed", "x") if in_container is None else dataclasses.replace(machine().surroundings, container=["/.dockerenv"] * in_container)
+    [found] = judge_nvml.nvml_refuses(m.Machine(gap, around, machine().cuda))
+    assert (found.severity, found.cause, found.status) == (Severity.BROKEN, cause, status)
+
+
+FORBIDDEN = Gap("no-permission", "Insufficient Permissions")
+
+
+@pytest.mark.parametrize(("refused", "cuda_gpus", "severity", "cause", "status"), [
+    ([], 4, None, None, None), ([FORBIDDEN], 3, Severity.NOTE, None, None), ([FORBIDDEN], 2, Severity.BROKEN, "container-gpu-access", "established"),
+    ([FORBIDDEN] * 4, 0, Severity.BROKEN, "container-gpu-access", "established"),
+    ([Gap("failed", "Unknown Error")], 3, Severity.BROKEN, "nvml-call-failed", "established"),
+    ([FORBIDDEN, Gap("failed", "Unknown Error")], 2, Severity.BROKEN, "container-gpu-access", "established"),
+    ([Gap("failed", "GPU is lost")], 3, Severity.BROKEN, "gpu-or-link-fault", "established"),
+    ([Gap("failed", "GPU requires restart")], 3, Severity.BROKEN, "gpu-or-link-fault", "established"),
+    ([Gap("timed-out", "no answer")], 3, Severity.BROKEN, "gpu-or-link-fault", "likely")])
+def test_nvml_refuses_a_gpu_by_what_it_says(refused, cuda_gpus, severity, cause, status):
+    listed = dataclasses.replace(change(machine(), "nvml", gpus=[*refused, *GPUS[len(refused):]]), cuda=cuda(range(cuda_gpus)))
+    assert [(f.severity, f.cause, f.status) for f in judge_nvml.nvml_refuses_a_gpu(listed)] == [(severity, cause, status)] * bool(refused)
+    assert judge_nvml.others(listed) == ",".join(map(str, range(len(refused), 4)))
 
 
 def test_nvml_refuses_a_gpu_stays_quiet_when_only_a_field_is_unsupported():

@@ -18,12 +18,17 @@ from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.hang import judge as rules, judge_silence as rules_silence, read as reader
 from nccl_runbook.hang.dumps import columns as dump_columns, file as dump_file, times as dump_times
-from nccl_runbook.hang.facts import EARLIER, Hang
+from nccl_runbook.hang.facts import EARLIER, Hang, HangFile, Op
 from nccl_runbook.hang.inputs import read_inputs as reader_inputs
+from nccl_runbook.hang.judge_accused import silent
+from nccl_runbook.hang.judge_graph import Graph, Wait
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages import read as log_reader
+from nccl_runbook.messages.facts import Logs, RankLog, Timeout
 from nccl_runbook.triage import judge as triage
 from processes import quickest_s
 from pydantic import TypeAdapter
+from triage_samples import hung, init
 
 DATA = Path(__file__).parent / "data" / "hang"
 KINDS = {"skip": {"skipped", "order", "mismatch", "unmatched"}, "stall": {"host-busy", "skipped", "unmatched"}, "size": {"mismatch"}, "dtype": {"mismatch"}, "op": {"mismatch"},
@@ -708,6 +713,43 @@ class TestJoin:
         assert "was killed" not in answer.sentence
 
 
+class TestSilence:
+    LAST, RESET, ECHOED, RAISED = (LogLine("rank1.log", 3, text, 1) for text in (
+        "step 3 done", "RuntimeError: Connection closed by peer", "RuntimeError: Socket Timeout", "ValueError: x"))
+    LATE = Timeout(LAST, "ALLREDUCE", 7, 64, 12000, 12086)
+
+    def accused(self, ranks: dict[int, dict], perhaps=frozenset({1}), on=frozenset(), files=()) -> list[tuple[int, str, str]]:
+        """(rank, kind, where its last words are) of ranks with such logs; all others wait, perhaps for these."""
+        logs = [RankLog(n, [], [], **{"last": self.LAST, **ranks.get(n, {})}) for n in range(4)]
+        hang = Hang([HangFile("x", what, n) for n, what in files], [], [], [], [], Logs([], "", {}, logs))
+        waits = {n: [Wait(n, "0", Op(7, "all_reduce", "scheduled"), on, perhaps)] for n in range(4) if n not in perhaps}
+        return [(a.rank, a.kind, a.evidence[0].source) for a in silent(hang, Graph(waits, {}))]
+
+    @pytest.mark.parametrize(("others", "kind"), [
+        ({"timeouts": [LATE]}, "unknown"), ({"warned": True}, "unknown"), ({"first_error": ECHOED}, "unknown"), ({"first_error": RESET}, "dead"),
+        ({"first_error": RESET, "timeouts": [LATE]}, "unknown"), ({"first_error": RESET, "warned": True}, "unknown"),
+        ({"first_error": RAISED}, None), ({}, None)])
+    def test_who_fell_silent_is_named_where_others_spoke_up_and_dead_where_all_lost_a_connection(self, others, kind):
+        assert self.accused(dict.fromkeys((0, 2, 3), others)) == [(1, kind, "rank1.log line 3")] * bool(kind)
+        one = {0: {"first_error": self.RESET}, 2: others, 3: others}
+        assert self.accused(one) == [(1, "dead" if kind in ("dead", None) else kind, "rank1.log line 3")]
+
+    @pytest.mark.parametrize("own", [{"timeouts": [LATE]}, {"warned": True}, {"first_error": RAISED}, {"ended": True}])
+    def test_who_said_anything_is_not_named(self, own):
+        assert self.accused({0: {"warned": True}, 1: own}) == []
+
+    def test_who_left_a_dump_or_is_missing_for_sure_is_not_named_here(self):
+        spoke = {0: {"warned": True}}
+        assert self.accused(spoke, files=[(1, "dump")]) == [] != self.accused(spoke, files=[(1, "log"), (2, "dump")])
+        assert self.accused(spoke, on=frozenset({1})) == []
+        assert self.accused(spoke, perhaps=frozenset()) == [] == self.accused(spoke, perhaps=frozenset({1, 7})), "rank 7 has no log"
+
+    def test_of_more_than_half_nobody_is_named_and_a_rank_without_a_line_has_no_last_one(self):
+        spoke = {0: {"warned": True}, 1: {"last": None}}
+        assert self.accused(spoke, frozenset({1, 2})) == [(1, "unknown", "rank 1"), (2, "unknown", "rank1.log line 3")]
+        assert self.accused(spoke, frozenset({1, 2, 3})) == []
+
+
 class TestFindings:
     def test_every_answer_is_a_finding_with_a_remedy_where_it_is_bad(self, tmp_path):
         for fault, severity in (("none", Severity.OK), ("skip", Severity.BROKEN), ("slow", Severity.WARN), ("spin", Severity.BROKEN)):
@@ -770,3 +812,20 @@ class TestActiveOperationsAlone:
     def test_all_at_the_same_number_accuse_nobody(self, tmp_path):
         same = {r: [("1" if r < 2 else "2", 14, 16), ("0", 7, 7)] for r in range(4)}
         assert self.write(tmp_path, same).culprits == ()
+
+
+@pytest.mark.parametrize("there, before, missing", [
+    ((0, 1, 2, 4, 5), "", [3]),
+    ((0, 1, 2, 4, 5), "[rank3]: step 3 loading shard\n", [3]),
+    ((0, 1, 2), init(0, 0, 0, "60", nranks=4), [3]),  # the last one: NCCL printed how many there are
+    ((1, 2, 3), "", [0]),
+    ((0, 1, 2, 5), "", []),  # more than one: a host whose log is not here
+    ((0, 1, 2, 3), "", []),
+])
+def test_hang_and_triage_miss_the_same_rank_of_a_log(tmp_path: Path, there: tuple[int, ...], before: str, missing: list[int]) -> None:
+    (tmp_path / "job.log").write_text(before + "".join(hung(rank) for rank in there))
+    told = rules.judge_hang(reader.collect([str(tmp_path)]))
+    (first, *_) = triage.judge(log_reader.collect([str(tmp_path)]))
+    assert told.kind == "unknown" and sorted(told.victims) == sorted(there)
+    assert (told.status == "possible", (first.cause == "rank-busy-on-host")) == (bool(missing),) * 2, (told, first)
+    assert all(f"rank {rank} " in told.sentence and f"rank {rank} printed nothing" in first.says for rank in missing)

@@ -404,3 +404,25 @@ def test_an_engine_ends_what_runs_when_it_is_told_to_stop(tmp_path):
         asked.set()
         world = engine.run(check(fault="skip@1", deadline_s=60.0))
     assert {r.outcome for r in world.ranks} == {"signalled"} and world.wall_s < 30
+
+
+SHARES = """import mmap, os
+for number in (0, 1):
+    file = open("/dev/shm/torch_%d_%d" % (os.getpid(), number), "w+b")
+    file.truncate(4096)
+os.mapped = mmap.mmap(file.fileno(), 4096)  # as long as the process, as torch keeps it
+"""
+
+
+def test_what_torch_shares_under_a_ranks_name_goes_with_the_rank_and_nothing_else():
+    told, done = [], threading.Event()
+    link = WarmLink([sys.executable], dict(os.environ), lambda report: (told.append(report), done.set() if report.get("done") else None))
+    try:
+        link.send(do="world", world=1, entry="shares.py", sources={"shares.py": SHARES}, args=[], env={}, ranks=[{"env": {}, "fresh": False}], deadline_s=20.0)
+        assert done.wait(40), told
+    finally:
+        link.close()
+    [ended] = [r for r in told if "ended" in r]
+    other, mine = (Path(f"/dev/shm/torch_{ended['pid']}_{number}") for number in (0, 1))
+    assert ended["code"] == 0 and other.exists() and not mine.exists(), told
+    other.unlink()

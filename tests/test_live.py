@@ -23,6 +23,7 @@ from book_samples import run_cli, with_library
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.live import (
+    ask as live_ask,
     ask_proc as live_processes_ask_proc,
     ask_processes as live_processes,
     ask_threads as live_processes_ask_threads,
@@ -30,7 +31,7 @@ from nccl_runbook.hang.live import (
 )
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.live import page, text
-from processes import ROOT
+from processes import ROOT, children
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/look.json").read_text())
 GAP_S = 1.6
@@ -297,6 +298,44 @@ def test_ranks_below_a_wrapper_each_are_one_job_and_those_of_another_launcher_an
                 os.kill(pid, signal.SIGKILL)
         for one in launchers:
             one.wait()
+
+
+MEETS = """
+import os, socket, sys
+os.environ.update(RANK=sys.argv[2], MASTER_PORT=sys.argv[1])  # where /proc does not show it
+link = socket.create_connection(("127.0.0.1", int(sys.argv[1]))) if sys.argv[2] != "0" else socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("ready", flush=True)
+held = link.accept() if sys.argv[2] == "0" else None
+print("met", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("own, other, jobs", [
+    ({}, {}, 1),
+    ({"RANK": "0", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "2"}, 1),
+    ({"MASTER_PORT": "29500", "MASTER_ADDR": "10.0.0.1"}, {"MASTER_PORT": "29500", "MASTER_ADDR": "node0"}, 1),
+    ({"MASTER_PORT": "29500"}, {"MASTER_PORT": "29501"}, 2),  # a trainer and the server that it talks to
+    ({"MASTER_PORT": "29500"}, {}, 2),
+])
+def test_ranks_that_were_started_one_by_one_are_one_job_if_they_are_connected(own: dict[str, str], other: dict[str, str], jobs: int) -> None:
+    clean = {n: v for n, v in os.environ.items() if n not in live_processes.NAMES}
+    port, launched = str(worlds.free_port()), []
+    try:
+        for rank, more in (("0", own), ("1", other)):
+            line = ["sh", "-c", '"$@"; true', "sh", "env", *(f"{n}={v}" for n, v in more.items()), sys.executable, "-c", MEETS, port, rank]
+            launched.append(subprocess.Popen(line, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True))
+            assert launched[-1].stdout.readline() == b"ready\n"
+        assert [one.stdout.readline() for one in launched] == [b"met\n"] * 2
+        pids = [pid for one in launched for pid in children(one.pid)]
+        found, _ = live_ask.chosen(pids)
+        assert len({r.job for r in found if r.pid in pids}) == jobs and len(pids) == 2, found
+        if "RANK" in own:  # else a process without torch is looked at only if it is named
+            assert {*pids} <= {r.pid for r in live_ask.chosen(pids[:1])[0]}
+    finally:
+        for one in launched:
+            one.stdin.close()
+            one.wait(20)
 
 
 SERVED = """

@@ -99,6 +99,16 @@ def test_children_of_one_pid_on_two_hosts_are_two_jobs() -> None:
     assert len(judge_looks(together(two_hosts([s.rank(n, s.IN_ALL_REDUCE) for n in range(4)], job="MPI job 4711")))) == 1
 
 
+def test_ranks_that_a_script_numbers_are_one_job_over_hosts_if_they_are_connected() -> None:
+    """mp.spawn on two hosts: neither shows its rank or its port."""
+    link = Socket("ESTABLISHED", "10.0.0.1:29500", "10.0.0.2:41000")
+    ends = [link, dataclasses.replace(link, local=link.remote, remote=link.local)]
+    for sockets, jobs in ((ends, 1), (ends[:1] * 2, 2)):
+        first, second = ([s.rank(None, s.IN_ALL_REDUCE, world=None, job="children of 8", sockets=[one])] for one in sockets)
+        found = judge_looks(together([s.look(*first), dataclasses.replace(s.look(*second, host="node2"), boot_id="c pid:[1]")]))
+        assert len(found) == jobs and {p.kind for p in found} == {"symmetric" if jobs == 1 else "unknown"}, found
+
+
 def test_ranks_below_mpirun_have_its_job_on_every_host() -> None:
     names = {**os.environ, "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_NAMESPACE": "1264582657"}
     names = {name: value for name, value in names.items() if name not in ("RANK", "MASTER_PORT", "MASTER_ADDR")}

@@ -9,12 +9,14 @@ import sys
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from nccl_runbook.causes.causes import NOT_SEEN
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.search.group_testing import of_pairs
 from nccl_runbook.worlds import (
     ask_pairs as probe_ask_pairs,
+    judge_culprits,
     judge_transports as transports,
 )
 from nccl_runbook.worlds.facts import Pair, Pairs, Trial
@@ -97,6 +99,7 @@ def test_a_bad_gpu_of_which_few_pairs_were_tried_is_not_called_a_link(kept):
     told = transports.judge_transports(failing(4), Pairs(6, every[:kept]))[0]
     assert not gpus_in(told.title), "neither a GPU nor a link is named"
     assert any(e.text.startswith(f"{6 - kept} of 6 ") for e in told.evidence)
+    assert (told.remedy == unnarrowed(4).remedy) == (kept == 1), "nothing passed yet"
     assert kept == 1 or f"; {sum(not p.trial.passed for p in every[:kept])} of " in told.title
 
 
@@ -159,7 +162,22 @@ def test_a_pair_that_passes_when_repeated_is_not_named():
     told, before = transports.judge_transports(failing(3), found)[0], transports.judge_transports(failing(3))[0]
     assert told.title == before.title and told.cause == before.cause
     steady = transports.judge_transports(failing(3), Pairs(3, [pair(0, 1, hung(), hung()), *found.pairs[1:]]))[0]
-    assert told.evidence[0].text.startswith("GPUs 0 and 1 alone: ") and told.evidence[0] not in steady.evidence, "it comes and goes"
+    assert told.evidence[0].text.startswith("GPUs 0 and 1 alone: ") and "intermittent" in told.evidence[0].text
+    assert "intermittent" not in steady.evidence[0].text
+
+
+def test_where_every_pair_fails_no_part_is_named_and_what_was_not_seen_on_hardware_is_said_once():
+    every = Pairs(3, [pair(a, b, hung(), hung()) for a, b in itertools.combinations(range(3), 2)])
+    before = transports.judge_transports(failing(3))[0]
+    for fault in (before, dataclasses.replace(before, evidence=(*before.evidence, NOT_SEEN))):
+        told = judge_culprits.narrowed(fault, every)
+        assert (told.cause, gpus_in(told.title), told.evidence.count(NOT_SEEN)) == (before.cause, [], 1) and "other pairs" not in told.title
+
+
+def test_a_pair_without_a_log_of_nccl_says_nothing_of_the_way():
+    silent = pair(0, 2, world(transports=Gap("absent", "no log")))
+    told = transports.judge_transports(failing(3), Pairs(3, [pair(0, 1, hung(), hung()), silent, pair(1, 2, world(transports=P2P))]))[0]
+    assert re.search(r"\bGPUs 0 and 1 \(2 .*P2P\)$", told.title)
 
 
 @settings(max_examples=60, deadline=None)

@@ -201,6 +201,11 @@ def test_contradiction_fires_when_one_setting_undoes_another_and_stays_quiet_whe
         assert not found(with_set(**{name: value}), "contradiction")
 
 
+@pytest.mark.parametrize("text", ["NCCL_P2P_DISABLE=0 NCCL_P2P_LEVEL=NVL", "NCCL_ASYNC_ERROR_HANDLING=3 TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "NCCL_NO_SUCH=1"])
+def test_contradiction_stays_quiet_when_two_settings_agree_or_a_name_is_unknown(text):
+    assert not found(with_set(**dict(part.split("=") for part in text.split())), "contradiction")
+
+
 def test_contradiction_stays_quiet_when_the_two_stand_in_different_processes():
     apart = environment(role("trainer", {"NCCL_P2P_DISABLE": "1"}), role("engine", {"NCCL_P2P_LEVEL": "NVL"}))
     together = environment(*(role(n, {"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "NVL"}) for n in ("trainer", "engine")))
@@ -411,6 +416,16 @@ def test_two_libraries_fires_when_one_process_has_two_copies():
     env = environment(role(mapped=[NCCL, second.path, "/opt/libnccl-net.so"]), on=host(libraries=[library(), second]))
     assert [e.text for e in found(env, "two-libraries")[0].evidence] == [NCCL, second.path]
     assert not found(environment(role(mapped=[NCCL, "/opt/libnccl-net.so"])), "two-libraries")
+
+
+@pytest.mark.parametrize(("known", "severity", "status", "unknown"), [
+    ([library(), library("/opt/nccl/libnccl.so.2", version="2.27.5")], Severity.NOTE, "possible", 0),
+    ([library(), library("/opt/nccl/libnccl.so.2", sha256="b6" * 32)], Severity.WARN, "likely", 0),
+    ([library()], Severity.WARN, "likely", 1),
+    ([library(sha256=NOT_RUN), library("/opt/nccl/libnccl.so.2", sha256=NOT_RUN)], Severity.WARN, "likely", 0)])
+def test_two_libraries_of_one_content_are_only_noted_and_of_unknown_content_they_may_differ(known, severity, status, unknown):
+    two, = found(environment(role(mapped=[NCCL, "/opt/nccl/libnccl.so.2"]), on=host(libraries=known)), "two-libraries")
+    assert (two.severity, two.status, two.title.count("version unknown")) == (severity, status, unknown)
 
 
 def test_cuda_differs_fires_when_the_major_version_is_another():

@@ -36,6 +36,7 @@ from nccl_runbook.hang.live.facts import (
     Stack,
 )
 from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict
+from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, missing_ranks
 from nccl_runbook.look.live import first_text, page, text
 from processes import quickest_s
 from pydantic import TypeAdapter
@@ -136,14 +137,44 @@ def test_beside_one_that_moves_nobody_is_accused_unless_all_others_wait() -> Non
     assert culprits(told(s.look(*of_eight))) == [], "it may move with the four of another host"
 
 
-def test_of_three_gpus_the_one_that_draws_another_power_is_stuck_and_of_two_neither() -> None:
-    def found(*watts: float) -> Picture:
-        ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2",
-                        world=len(watts)) for n in range(len(watts))]
-        return told(s.look(*ranks, gpus=[s.gpu(n, 100, w, 100 + n) for n, w in enumerate(watts)]))
+def test_who_left_after_a_peer_is_not_the_first_one() -> None:
+    def asleep(number: int, last: str):
+        return dataclasses.replace(s.rank(number, s.ASLEEP, "S", "hrtimer_nanosleep"), log_tail=[last])
 
-    stuck, two = found(205.0, 206.0, 120.0), found(205.0, 120.0)
+    reset, works = "RuntimeError: Connection reset by peer", s.rank(1, s.SAVING, "R", "running", cpu_s=3.0, moments=BUSY)
+    first = told(s.look(asleep(0, reset), works, *waiting(2, 3)))
+    assert (first.kind, culprits(first)) == ("host-busy", [1])
+    assert told(s.look(asleep(0, reset), *waiting(1, 2, 3))).decides == LOOK_THERE
+
+
+@pytest.mark.parametrize("last", ["step 4711", "RuntimeError: Connection reset by peer"])
+def test_where_nobody_waits_nobody_is_late(last: str) -> None:
+    ranks = [dataclasses.replace(s.rank(n, s.ASLEEP, "S", "hrtimer_nanosleep"), log_tail=[last]) for n in range(4)]
+    found = told(s.look(*ranks))
+    assert (found.kind, culprits(found)) == ("unknown", []) and found.decides != LOOK_THERE
+
+
+def on_the_device(*watts: float | Gap, **of_first) -> Picture:
+    """Ranks that wait for their GPUs, which draw so much; ``of_first``: how the first one differs."""
+    ranks = [s.rank(n, [Frame("step", "/home/a/train.py", 9)], "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2",
+                    world=len(watts)) for n in range(len(watts))]
+    ranks[0] = dataclasses.replace(ranks[0], **of_first)
+    return told(s.look(*ranks, gpus=[s.gpu(n, 100, w, 100 + n) for n, w in enumerate(watts)]))
+
+
+def test_of_three_gpus_the_one_that_draws_another_power_is_stuck_and_of_two_neither() -> None:
+    stuck, two = on_the_device(205.0, 206.0, 120.0), on_the_device(205.0, 120.0)
     assert (stuck.kind, culprits(stuck)) == ("gpu-stuck", [2]) and (two.kind, culprits(two)) == ("unknown", [])
+
+
+def test_no_gpu_is_stuck_where_the_others_draw_different_power_or_not_all_is_known() -> None:
+    assert culprits(on_the_device(205.0, 184.0, 206.0, 120.0)) == []
+    assert culprits(on_the_device(205.0, 206.0, Gap("unsupported"), 120.0)) == []
+
+
+def test_no_gpu_is_stuck_whose_rank_does_something_else() -> None:
+    [waits] = waiting(0)
+    assert on_the_device(120.0, 205.0, 206.0, samples=waits.samples, main_thread=waits.main_thread, nccl="").kind == "skipped"
 
 
 def test_the_collective_has_its_number_where_the_recorder_tells_it() -> None:
@@ -164,6 +195,37 @@ def test_a_missing_rank_is_dead_where_it_should_be_on_this_host() -> None:
     assert (found.kind, culprits(found), found.cause) == ("dead", [2], "peer-crashed") and "signal 9" in found.sentence
     several = told(s.look(*waiting(0, 1, 3), ended=[Ended(50, -9), Ended(51, 0)]))
     assert "signal" not in several.sentence, "which of the two was rank 2 nobody knows"
+
+
+def gone(*looks: Live, bare: tuple[str, ...] = ()) -> dict[int, str]:
+    return missing_ranks([(r, look) for look in looks for r in look.ranks], bare)
+
+
+def test_where_ranks_meet_on_loopback_all_others_should_be_on_that_host() -> None:
+    there = [dataclasses.replace(r, local_world_size=None) for r in waiting(0, 1, 3)]
+    assert gone(s.look(*there)) == {2: "node1"} and gone(s.look(*waiting(0, 1, 3))) == {2: "node1"}
+    assert gone(s.look(*there[:2]), s.look(there[2], host="node2")) == {}, "nothing tells on which of two"
+
+
+@pytest.mark.parametrize("change", [{"rank": None}, {"world_size": 8}, {"world_size": None}])
+def test_no_rank_is_missing_where_numbers_or_sizes_are_unknown_or_differ(change: dict) -> None:
+    first, second, third = waiting(0, 1, 3)
+    assert gone(s.look(first, second, dataclasses.replace(third, **change))) == {}
+    assert gone(s.look(*(dataclasses.replace(r, **change) for r in (first, second, third)))) == ({2: "node1"} if change == {"world_size": 8} else {})
+
+
+def test_a_host_has_one_block_of_ranks_within_the_world() -> None:
+    def on_one_host(*places: tuple[int, int], width: int) -> Live:
+        return s.look(*(dataclasses.replace(s.rank(n, s.IN_ALL_REDUCE, local=local, world=8), job="10.0.0.1:29500", local_world_size=width) for n, local in places))
+
+    assert gone(on_one_host((0, 0), (3, 1), width=2)) == {}, "two numberings"
+    assert gone(on_one_host((6, 0), width=4)) == {7: "node1"} and gone(on_one_host((1, 2), width=4)) == {0: "node1", 2: "node1"}
+
+
+def test_hosts_without_a_rank_have_the_last_ones_if_they_are_as_many_as_needed() -> None:
+    there = [dataclasses.replace(r, job="10.0.0.1:29500", world_size=8, local_world_size=2) for r in waiting(0, 1)]
+    assert gone(s.look(*there), bare=("n2", "n3", "n4")) == dict.fromkeys(range(2, 8), "n2, n3, n4")
+    assert gone(s.look(*there), bare=("n2", "n3")) == gone(s.look(*there)) == {}
 
 
 def test_ranks_of_hosts_that_were_not_looked_at_are_not_missing() -> None:
@@ -449,6 +511,16 @@ def test_the_rank_whose_gpu_idles_while_all_others_wait_on_theirs_is_slow() -> N
         assert (found.kind, culprits(found)) == (kind, [2] if kind == "slow" else []), (slow, others)
     ranks, gpus = on_gpus(1, 100)
     assert told(s.look(*ranks, gpus=gpus[:3], ras=[steps])).kind == "healthy", "of one GPU nothing is known"
+
+
+def test_of_a_rank_that_works_or_a_gpu_that_was_read_once_nothing_is_said_to_be_slow() -> None:
+    steps = s.communicator(dict.fromkeys(range(4), 9), dict.fromkeys(range(4), 40))
+    ranks, gpus = on_gpus(1, 100)
+    once = dataclasses.replace(gpus[2], utilisation_percent=[Gap("unsupported"), 1])
+    assert told(s.look(*ranks, gpus=[*gpus[:2], once, gpus[3]], ras=[steps])).kind == "healthy"
+    works = s.rank(2, s.SAVING, "R", "running", cpu_s=3.0, moments=BUSY, nccl="/x/libnccl.so.2")
+    still = s.communicator({0: 9, 1: 9, 2: 9, 3: 9}, {0: 40, 1: 40, 2: 9, 3: 40})
+    assert told(s.look(*ranks[:3], works, gpus=gpus, ras=[still])).kind == "healthy"
 
 
 def test_a_straggler_is_told_though_pids_repeat_on_another_host() -> None:

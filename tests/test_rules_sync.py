@@ -53,6 +53,7 @@ def test_trainer_and_engine_share_gpu_stays_quiet_when_uuids_differ():
     found = weight_sync.judge(runs(broken("nccl-flat", ERROR + DUPLICATE)), APART)
     assert [(f.id, f.severity, f.cause, f.status) for f in found] == [
         ("refused-though-gpus-differ", Severity.BROKEN, "bus-id-collision", "likely")]
+    assert "refused-though-gpus-differ" not in ids(runs(broken("disk", ERROR + DUPLICATE))), "this method does not go over NCCL"
 
 
 def test_failed_on_one_gpu_fires_when_only_the_echo_of_the_refusal_is_left():
@@ -228,3 +229,34 @@ def test_a_placement_shares_exactly_where_an_index_repeats(indices):
 def test_a_rehearsal_moves_an_eighth_of_the_layers_unless_asked():
     cpu = placement.place([None, None])
     assert [placement.layers_to_move(p, asked, 24) for p in (cpu, APART) for asked in (0, 9, 99)] == [3, 9, 24, 24, 9, 24]
+
+
+# --- each condition of judge_failures by itself
+
+@pytest.mark.parametrize(("uuids", "plan", "shared"), [
+    (("", ""), TOGETHER, True), (("", ""), APART, False), (("GPU-a", "GPU-a"), APART, True), (("GPU-a", "GPU-b"), APART, False)])
+def test_two_ranks_share_a_gpu_by_the_plan_or_by_what_they_saw(uuids, plan, shared):
+    assert weight_sync_failures._shared(runs(uuids=uuids), plan) is shared
+
+
+@pytest.mark.parametrize(("uuids", "status"), [(("GPU-a", "GPU-b"), "likely"), (("GPU-a", "GPU-a"), "possible"), (("GPU-a", ""), "possible")])
+def test_refused_though_gpus_differ_is_likely_only_where_both_are_known_to_differ(uuids, status):
+    found = weight_sync_failures.refused_though_gpus_differ(broken("nccl-flat", ERROR + DUPLICATE), runs(uuids=uuids), APART)
+    assert (found.status, found.evidence[1].text) == (status, "UUIDs: " + ", ".join(u or "unknown" for u in uuids))
+
+
+@pytest.mark.parametrize(("seconds", "other", "rule"), [
+    ((20.0, 20.0), {"variants": [SyncVariant(512, 16384, 10**9, 1.0)]}, "weight-sync-cut"), ((20.0, 20.0), {}, "weight-sync-too-slow"),
+    ((20.0, 20.0), {"variants": [SyncVariant(512, 16384, 10**9, 1.0)], "compared": 0}, "weight-sync-too-slow"), ((), {}, "weight-sync-hangs")])
+def test_what_did_not_end_was_cut_after_its_measurement_too_slow_or_hangs(seconds, other, rule):
+    late = arm("nccl-flat", seconds, timed_out=True, ended=["timed-out 15"] * 2, **other)
+    assert weight_sync_failures.did_not_end(late).id == rule
+
+
+@pytest.mark.parametrize(("errors", "cause", "quoted"), [
+    ({"0": "No space left on device (28): /dev/shm/nccl-abc"}, "shm-too-small", "No space left on device (28): /dev/shm/nccl-abc"),
+    ({"0": DUPLICATE}, None, DUPLICATE), ({"0": "something new"}, None, "something new"), ({}, None, "no rank printed anything")])
+def test_what_failed_has_the_cause_of_its_message_if_that_is_known(errors, cause, quoted):
+    found = weight_sync_failures.failed(arm("disk", (), errors=errors, ended=["exited 1"] * 2))
+    assert (found.cause, found.status, found.evidence[0].text) == (cause, cause and "likely", quoted)
+    assert (len(found.remedy) > 1) == (": " in found.title) == bool(cause)

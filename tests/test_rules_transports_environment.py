@@ -4,6 +4,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import pytest
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.worlds import judge_control as transports_judge_control, judge_transports as transports
 from nccl_runbook.worlds.facts import Arm, Guilty, Trial
@@ -86,3 +87,14 @@ def test_an_algorithm_that_was_used_before_is_no_effect():
     ring = Arm("ring only", {"NCCL_ALGO": "Ring"}, ["algo TREE", "algo NVLS"], using("algo RING", "proto SIMPLE"))
     assert transports_judge_control.outcome(ring, using("algo RING", "proto SIMPLE")) == "no effect"
     assert transports_judge_control.outcome(ring, using("algo RING", "algo TREE")) == "pass"
+
+
+@pytest.mark.parametrize(("first", "again", "word"), [
+    ({}, None, "passed 1 of 1"), ({"timed": True}, None, "pass"), (None, None, "hung"), (None, hung(), "hung"), (None, world(), "passed 1 of 2")])
+def test_beside_a_failing_control_an_arm_passes_only_if_it_was_timed(first, again, word):
+    """``first``: of the arm's request, None if it hangs."""
+    ran = world(transports=SHM) if first is not None else hung()
+    ran = dataclasses.replace(ran, request=dataclasses.replace(ran.request, **{"timed": False, **(first or {})}))
+    arm = Arm("P2P off", {"NCCL_P2P_DISABLE": "1"}, ["P2P"], Trial("x", ran, again))
+    assert transports_judge_control.outcome(arm, Trial("control", hung(transports=P2P))) == word
+    assert transports_judge_control.outcome(arm, Trial("control", world())) == ("pass" if first is not None else word)

@@ -83,7 +83,15 @@ FOUR = "#SBATCH -N 2\n#SBATCH --gres=gpu:h100:4\n"
     (FOUR + "#SBATCH --ntasks-per-node=4\nsrun -n1 torchrun --nproc_per_node 4 t.py", ()),
     (FOUR + "#SBATCH --ntasks-per-node=4\nsrun torchrun --nproc_per_node 1 t.py", ()),
     (FOUR + "#SBATCH --ntasks-per-node=4\ntorchrun --nproc_per_node 4 t.py", ()),
-    (FOUR + "#SBATCH --ntasks-per-node=4\nsrun python t.py", ())])
+    (FOUR + "#SBATCH --ntasks-per-node=4\nsrun python t.py", ()),
+    # accelerate that is not told on how many machines: on those of the job
+    ("#SBATCH -N 1\n#SBATCH --gpus-per-node=4\nsrun accelerate launch --num_processes 8 t.py", (8, 4)),
+    (SEVEN + "accelerate launch --multi_gpu --num-processes=8 t.py", (8, 7)), ("accelerate launch --gpu_ids 0,1 --num_processes 4 t.py", (4, 2)),
+    ("accelerate launch --gpu_ids all --num_processes 4 t.py", ()), (FOUR + "accelerate launch --machine_rank 0 --num_processes 16 t.py", ()),
+    ("distributed_type: MULTI_GPU\ngpu_ids: 0,1,2,3\nnum_machines: 1\nnum_processes: 8\n", (8, 4)),
+    ("distributed_type: FSDP\ngpu_ids: '0,1'\nnum_machines: 2\nnum_processes: 8\n", (4, 2)),
+    ("distributed_type: DEEPSPEED\ngpu_ids: all\nnum_machines: 1\nnum_processes: 8\n", ()),
+    ("distributed_type: MULTI_GPU\ngpu_ids: 0,1,2,3\nnum_machines: 1\nnum_processes: 4\n", ())])
 def test_more_ranks_than_gpus(script: str, wanted: tuple[int, ...], tmp_path: Path) -> None:
     assert read(script).crowded == wanted
     (tmp_path / "job.sh").write_text(script)

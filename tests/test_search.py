@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import sys
@@ -76,6 +77,42 @@ def test_what_is_planted_among_four_is_named_and_comes_first(tmp_path, name):
     assert re.match(rf"{asked} runs .*\b{most_runs(4)}\b", found[0].evidence[0].text) and asked <= most_runs(4)
 
 
+def searched(n, fails, example=None, why=""):
+    """The recorded search of a fault among ``n`` GPUs, without ranks; ``example``: the failed world."""
+    rounds = []
+
+    def answer(groups):
+        rounds.append(SearchRound([list(g) for g in groups], [not fails(set(g)) for g in groups]))
+        return dict(zip(groups, rounds[-1].passed, strict=True))
+
+    identify(list(range(n)), answer)
+    return Search(list(range(n)), rounds, example or hung(ranks=2, devices=[0, 1]), why)
+
+
+@pytest.mark.parametrize(("fails", "rule", "cause"), [
+    (lambda g: {1, 3} <= g, "located", "gpu-or-link-fault"), (lambda g: bool(g & {0, 3}) and bool(g & {1, 2}), "split-at-fault", "p2p-broken-acs-iommu"),
+    (lambda g: len(g) > 2, "count-at-fault", None), (lambda g: len(g) > 1, "every-pair-fails", None)])
+def test_each_kind_of_search_has_its_rule_and_cause_with_and_without_the_failed_world(fails, rule, cause):
+    search = searched(4, fails)
+    [kept], [unkept] = fewer_gpus._search(search), fewer_gpus._search(dataclasses.replace(search, example=Gap("absent", "not kept")))
+    assert (kept.id, kept.severity.value, kept.cause, kept.status) == (rule, "broken", cause, "likely" if cause else None)
+    assert unkept.id == (rule if rule != "every-pair-fails" else "count-at-fault") and (unkept.cause, unkept.status) == (cause, kept.status)
+    assert len(kept.evidence) > len(unkept.evidence) == 2 and "at least twice" in kept.evidence[0].text
+    assert (kept.remedy[0].who == "the administrator" and "nvidia-smi topo -m" in kept.remedy[0].lines) == (rule == "located")
+    assert (unkept.remedy == kept.remedy) == (rule in ("split-at-fault", "count-at-fault"))
+
+
+def test_a_search_that_comes_and_goes_is_a_rate_and_one_that_was_cut_says_why():
+    turns = itertools.count()
+    [rate] = fewer_gpus._search(searched(3, lambda g: len(g) == 3 and next(turns) < 1))
+    assert (rate.id, rate.severity.value, rate.cause) == ("intermittent", "warn", None) and "twice" not in rate.evidence[0].text
+    whole = searched(4, lambda g: {1, 3} <= g)
+    for why in ("the budget ended", ""):
+        [cut] = fewer_gpus._search(dataclasses.replace(whole, rounds=whole.rounds[:3], why=why))
+        assert (cut.id, cut.severity.value) == ("search-not-finished", "unknown") and f": {why or 'the results fit no '}" in cut.title
+    assert fewer_gpus._search(Gap("not-run")) == []
+
+
 @pytest.mark.parametrize("fails", [lambda g: len(g) > 1, lambda g: len(g) > 1 and not g <= {2, 3}])
 def test_that_no_two_of_eleven_work_together_is_an_answer_of_its_own_and_comes_early(tmp_path, fails):
     facts, found = judged(tmp_path, 11, fails)
@@ -120,9 +157,16 @@ def test_two_gpus_that_passed_once_are_no_broken_link_however_often_they_fail_af
     assert "GPUs 0, 1 failed 20 of 20 times" in found[0].title
 
 
-def test_a_pair_of_two_gpus_that_fails_is_repeated_as_no_search_does_it(tmp_path):
-    facts, found = judged(tmp_path, 2, lambda g: len(g) == 2)
-    assert facts[2].pairs[0].trial.again is not None and {f.severity.value for f in found} == {"broken"}
+def test_two_gpus_that_failed_together_twice_are_not_run_again_as_a_pair(tmp_path):
+    asked = []
+    facts, found = judged(tmp_path, 2, lambda g: len(g) == 2 and (asked.append(g) or True))
+    assert facts[2].pairs[0].trial is facts[0].first_failing and len(asked) == 2
+    assert [f.id for f in found] == ["first-failing-world-size", "pair-fails"] and {f.severity.value for f in found} == {"broken"}
+
+
+def test_two_gpus_of_three_that_pass_alone_are_run_as_a_pair_whatever_all_three_did(tmp_path):
+    facts, _ = judged(tmp_path, 3, lambda g: 2 in g)
+    assert [(p.first, p.second, p.trial.passed) for p in facts[2].pairs] == [(0, 1, True)]
 
 
 def test_a_search_that_the_budget_ends_is_unknown_and_names_the_smallest_group(tmp_path):

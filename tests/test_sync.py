@@ -120,7 +120,7 @@ def test_a_tensor_without_a_byte_travels_with_the_others(engine):
 
 
 def test_the_facts_know_the_methods_of_the_rank():
-    assert METHODS == (*list(sync_ways.METHODS)[:4], "nccl-one-gpu", *list(sync_ways.METHODS)[4:])
+    assert METHODS == (*list(sync_ways.METHODS)[:4], "nccl-one-gpu", *list(sync_ways.METHODS)[4:], *weight_sync.sync_reshard.METHODS)
 
 
 def test_stale_swapped_and_shifted_bytes_show_in_every_tensor_and_no_others(monkeypatch):
@@ -337,6 +337,17 @@ def test_a_sync_sweeps_what_a_killed_one_left(engine, tmp_path):
     (left / ".owner").touch()
     sync.collect(engine, TINY, [None, None], methods="disk", directory=str(tmp_path), repeats=1, deadline_s=60)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sync_without_a_folder_leaves_the_users_own_weights_alone(tmp_path):
+    """They lay in the current folder under the name that fast_disk's own link has."""
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "model.safetensors").write_text("mine")
+    (tmp_path / "weights").symlink_to("checkpoint")
+    spec = json.dumps({"head": [["w", [8, 8]]], "layer": [], "layers": 0, "prefix": "", "tail": []})
+    alone = [sys.executable, weight_sync.__file__, "--method", "gloo-flat", "--cpu", "--spec", spec]
+    assert subprocess.run(alone, cwd=tmp_path, capture_output=True, timeout=90).returncode == 0
+    assert (tmp_path / "weights" / "model.safetensors").read_text() == "mine"
 
 
 def test_the_shell_line_runs_as_printed(engine, tmp_path):

@@ -89,6 +89,13 @@ def test_case(name):
     given, kind, arm, cause, status = CASES[name]
     told = decide(given)
     assert (told.kind, told.arm, told.cause, told.status) == (kind, arm, cause, status), told
+    assert (told.kind == "sockets") == told.why.startswith("no single ")
+
+
+def test_arms_without_proof_are_named_one_by_one():
+    why = decide(Outcomes("hung", "fail", {"P2P off": "no proof", "SHM off": "passed 1 of 1"}, "fail")).why
+    assert [part.partition(" passed, and ")[::2] for part in why.split("; ")] == [
+        ("P2P off", d_arms.UNSURE["no proof"]), ("SHM off", d_arms.UNSURE["passed 1 of 1"])]
 
 
 def test_every_arm_that_is_run_is_known_to_the_decision():

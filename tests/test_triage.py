@@ -212,7 +212,10 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
 
 @pytest.mark.parametrize(("line", "verdict", "sentence"), [
     ("NVRM: Xid (PCI:0000:06:00): 79, pid=123, GPU has fallen off the bus.", "broken", "Broken: a GPU or a link is faulty (established): GPU 0000:06:00 no longer answers on PCIe (Xid 79) (job.log line 1)."),
-    ("NCCL WARN Bootstrap : no socket interface found", "degraded", "Degraded: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names no usable interface (likely): \"NCCL WARN Bootstrap : no socket interface found\" (job.log line 1)."),
+    ("NCCL WARN Bootstrap : no socket interface found", "broken", "Broken: no usable network interface connects the ranks (likely): "
+     "\"NCCL WARN Bootstrap : no socket interface found\" (job.log line 1)."),
+    ("n1:11:21 [0] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_1:1 Got async event : port error", "degraded",
+     "Degraded: the network path that NCCL chose does not work (likely): On n1, port 1 of the network card mlx5_1 lost its link (job.log line 1)."),
     ("[rank3]:[E ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4711, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
      "Timeout(ms)=600000) ran for 600001 milliseconds before timing out.", "unknown",
      "Unknown: rank 3 waited in ALLREDUCE 4711 until the timeout of 600 s (job.log line 1, rank 3). Possible: a collective runs on some "

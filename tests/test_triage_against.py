@@ -70,6 +70,8 @@ def test_communicators_explain_a_change_only_if_each_sync_opens_twice_as_many(go
     differences = against.compare(*runs).differences
     assert [d.could_explain for d in differences] == could_explain and {d.kind for d in differences} <= {"communicators"}
     assert [d.why == against._KINDS["communicators"] for d in differences] == could_explain
+    per_sync = all(syncs for _, syncs in (good, bad))
+    assert {d.name for d in differences} <= {"communicators opened per sync" if per_sync else "communicators opened"}
 
 
 def test_several_changes_at_once_prove_none(tmp_path):

@@ -9,6 +9,7 @@ from nccl_runbook.triage.hypotheses import (
     judge_hypothesis as triage_hypothesis,
     judge_weights as triage_weights,
 )
+from nccl_runbook.triage.ranks import judge_gpus
 from triage_samples import STATUS, hung
 
 W = "node0:7:7 [0] file.cc:9 NCCL WARN "
@@ -224,6 +225,17 @@ def test_memory_of_the_first_gpu_that_other_processes_hold_is_not_simply_exhaust
     out = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 10 GiB total capacity)\n"
     assert told(tmp_path, out)[0] == ("gpu-memory-exhausted", "likely")
     assert {s for _, s in told(tmp_path, out, "extra processes hold 700 MB each on card 0")} == {"possible"}
+
+
+@pytest.mark.parametrize(("rows", "lines"), [
+    ([(0, 4711), (0, 4712), (1, 4712)], [2, 3]), ([(0, 4711), (0, 4712), (1, 4713)], []), ([(0, 4711), (1, 4711)], []), ([(0, 4711), (0, 4712)], []),
+    ([(1, 4711), (1, 4712), (2, 4712)], []), ([(1, 4713), (0, 4711), (2, 4711), (0, 4712), (1, 4712)], [2, 3, 4, 5]), ([], [])])
+def test_the_first_gpu_is_held_where_a_process_of_another_one_is_listed_there_beside_its_own(tmp_path, rows, lines):
+    """nvidia-smi's list of processes: (GPU, pid); the lines that are quoted."""
+    logs = read(tmp_path, "".join(f"|    {gpu}   N/A  N/A            {pid}      C   python                  612MiB |\n" for gpu, pid in rows))
+    pointers = judge_gpus.first_gpu_is_held(logs)
+    assert [[line.line for line in p.evidence] for p in pointers] == [lines] * bool(lines)
+    assert {(p.cause, p.status) for p in pointers} <= {("device-not-set-per-rank", "likely")}
 
 
 @pytest.mark.parametrize("held, status", [

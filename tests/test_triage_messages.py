@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pytest
+from nccl_runbook.core.findings import verdict_of
 from nccl_runbook.messages import read as reader
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.hypotheses import judge_hypothesis as triage_hypothesis
@@ -171,3 +172,53 @@ def test_what_a_healthy_job_prints_is_no_fault(tmp_path, text):
 ])
 def test_a_line_that_leaves_several_causes_open_is_never_sure(tmp_path, text):
     assert {h.status for h in judged(tmp_path, text)} == {"possible"}
+
+
+@pytest.mark.parametrize(("cause", "text", "verdict"), [
+    ("peer-crashed", "[rank1]: torch.AcceleratorError: CUDA error: device-side assert triggered", "broken"),
+    ("p2p-broken-acs-iommu", "n1:10:10 [0] misc/p2p.cc:11 NCCL WARN Cuda failure 'peer access is not supported between these two devices'", "broken"),
+    ("peer-crashed", "gn08:7:8 [3] transport/net_ib.cc:1231 NCCL WARN NET/IB: Got completion from peer 10.4.0.7<40513> with status=5 opcode=48 len=32600 "
+     "vendor err 249 (Recv) hca mlx5_1\n[rank1]: torch.distributed.DistBackendError: NCCL error in: P.cpp:1970, remote process exited", "broken"),
+    ("peer-crashed", "gn08:7:8 [3] transport/net_ib.cc:910 NCCL WARN NET/IB : Got completion from peer 10.4.0.7<40513> with error 5, opcode 0, len 0", "broken"),
+    ("peer-crashed", "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:41234", "broken"),
+    ("peer-crashed", "[rank1]: torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
+     "key-value store by key '0', but store->get('0') got error: Connection reset by peer", "broken"),
+    ("peer-crashed", "ncclInternalError: Internal check failed. Last error: Socket recv failed while polling for opId=0x7f", "broken"),
+    ("network-path-blocked", "h2:9:10 [0] NCCL INFO socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, retrying (34/34)", "broken"),
+    ("network-path-blocked", "h2:9:10 [0] NCCL INFO socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, retrying (3/34)", "unknown"),
+    ("peer-crashed", "[rank1]:[W TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=40, addr=[n1]:36144, remote=[n0]:29500): Broken pipe", "unknown"),
+])
+def test_a_line_that_is_the_fault_itself_is_broken_before_its_cause_is_known(tmp_path, cause, text, verdict):
+    (tmp_path / "job.log").write_text(text + "\n")
+    told = triage.answer(reader.collect([str(tmp_path / "job.log")]))
+    assert (told.hypotheses[0].cause, told.hypotheses[0].status, verdict_of(told.findings)) == (cause, "possible", verdict)
+    assert told.hypotheses[0].evidence[0].line == 1, "not the line that only follows"
+
+
+@pytest.mark.parametrize("inner", ["RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                                   "RuntimeError: CUDA error: device-side assert triggered", "torch.OutOfMemoryError: CUDA out of memory."])
+def test_the_wrapper_of_an_engine_does_not_lead_over_the_error_inside(tmp_path, inner):
+    wrapper = "(EngineCore_0 pid=4401) Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."
+    (tmp_path / "job.log").write_text(f"(VllmWorker rank=1 pid=4456) ERROR 11-20 10:02:19 [multiproc_executor.py:487] {inner}\n{wrapper}\n")
+    told = triage.answer(reader.collect([str(tmp_path / "job.log")]))
+    assert "WorkerProc" not in told.findings[0].title and all(h.evidence[0].line == 1 for h in told.hypotheses)
+    (tmp_path / "job.log").write_text(wrapper + "\n")
+    alone = triage.answer(reader.collect([str(tmp_path / "job.log")]))
+    assert [h.cause for h in alone.hypotheses] == ["peer-crashed"] and verdict_of(alone.findings) == "broken"
+
+
+TRUNCATED = "n1:10:55 [0] bootstrap.cc:77 NCCL WARN Message truncated : received 1024 bytes instead of 256\n"
+TORCH = "torch.distributed.DistBackendError: NCCL error in: P.cpp:1275, internal error, NCCL version 2.21.5\n"
+
+
+@pytest.mark.parametrize(("heads", "more", "status"), [
+    (("n1:10:10 [0] NCCL INFO ", "n2:11:11 [0] NCCL INFO "), TRUNCATED + TORCH, "likely"),
+    (("[rank0]: ", "[rank1]: "), TRUNCATED, "likely"),
+    (("n1:10:10 [0] NCCL INFO ", "n1:10:10 [0] NCCL INFO "), TRUNCATED, "possible"),  # two runs
+    (("", ""), TRUNCATED, "possible"),
+    (("n1:10:10 [0] NCCL INFO ", "n2:11:11 [0] NCCL INFO "), TORCH, "possible"),  # a trainer and a server, each in a group of its own
+])
+def test_versions_that_differ_name_both_sides_and_are_likely_where_a_message_has_another_size(tmp_path, heads, more, status):
+    (tmp_path / "job.log").write_text(f"{heads[0]}NCCL version 2.21.5+cuda12.4\n{heads[1]}NCCL version 2.18.1+cuda12.1\n" + more)
+    (found,) = [h for h in triage.judge(reader.collect([str(tmp_path / "job.log")])) if h.cause == "nccl-version-mismatch"]
+    assert found.status == status and "2.21.5" in found.says and "2.18.1" in found.says

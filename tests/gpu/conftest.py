@@ -1,7 +1,6 @@
 """An engine on this machine's GPUs, under the interpreter that DESIGN's order finds; without any, every test here says why it is skipped."""
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import tempfile
@@ -13,18 +12,29 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.interpreters import InterpreterError, choose
 from processes import children, gone, start_time
+from turns import turn
 
 LOCK = Path(tempfile.gettempdir(), f"nccl-runbook-gpu-tests-{os.getuid()}.lock")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
-    """One GPU test at a time: the guard would refuse the GPUs that another worker uses. Waiting does not count as the test's time."""
+    """A GPU test runs alone, unless it is marked gpu(beside=True): what measures, needs idle GPUs, reads how busy they are, or fills them
+    is not. Waiting does not count as the test's time."""
     if not item.get_closest_marker("gpu"):
         return (yield)
-    with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with turn(LOCK, alone(item)):
         return (yield)
+
+
+def pytest_collection_modifyitems(items):
+    """Those alone come last, so that with several workers none of them waits for tests that could have run beside others."""
+    items.sort(key=alone)
+
+
+def alone(item) -> bool:
+    mark = item.get_closest_marker("gpu")
+    return mark is not None and not mark.kwargs.get("beside")
 
 
 @pytest.fixture(autouse=True)

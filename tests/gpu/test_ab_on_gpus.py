@@ -49,6 +49,7 @@ def changed_copy(engine, folder):
     return copy
 
 
+@pytest.mark.gpu(beside=True)
 def test_ab_names_a_libnccl_that_only_the_trainer_of_b_preloads(on_a_gpu, tmp_path):
     copy = changed_copy(on_a_gpu, tmp_path)
     ranks = environment_probe.of_arms(on_a_gpu, arms.read(".", f"@trainer preload:{copy}"))
@@ -58,6 +59,7 @@ def test_ab_names_a_libnccl_that_only_the_trainer_of_b_preloads(on_a_gpu, tmp_pa
     assert "same version number, but different files" in found["roles-libraries-differ"].title
 
 
+@pytest.mark.gpu(beside=True)
 def test_a_copy_of_libnccl_in_the_trainer_only_is_seen(on_a_gpu, tmp_path):
     copy = changed_copy(on_a_gpu, tmp_path)
     started = [subprocess.Popen([*on_a_gpu.prefix, "-c", "import torch, time; print('up', flush=True); time.sleep(120)"], stdout=subprocess.PIPE,

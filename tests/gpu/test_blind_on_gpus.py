@@ -37,11 +37,13 @@ def first(document: dict) -> tuple[str, str]:
     return (document["causes"][0]["id"], document["causes"][0]["status"]) if document["causes"] else ("none", document["sentence"])
 
 
+ANYWAY = "--allow-busy"  # to each of these the tests beside it are somebody else's
 LADDER = ("--step", "03-fewer-gpus", "--gpus", "0,1")
 
 
+@pytest.mark.gpu(beside=True)
 def test_two_ranks_on_one_gpu(on_gpus, tmp_path):
-    assert first(run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--gpus", "0,0")) == ("device-not-set-per-rank", "established")
+    assert first(run(on_gpus.prefix, tmp_path / "run", "--step", "03-fewer-gpus", "--gpus", "0,0", ANYWAY)) == ("device-not-set-per-rank", "established")
 
 
 def test_a_gpu_that_is_hidden(on_gpus, tmp_path):
@@ -49,29 +51,33 @@ def test_a_gpu_that_is_hidden(on_gpus, tmp_path):
     assert first(document)[0] == "visible-devices-wrong" and document["verdict"] == "degraded"
 
 
+@pytest.mark.gpu(beside=True)
 def test_an_interface_that_names_nothing(on_gpus, tmp_path):
-    document = run(on_gpus.prefix, tmp_path / "run", "--step", "04-transports", "--gpus", "0,1", env={"NCCL_SOCKET_IFNAME": "eth99"})
+    document = run(on_gpus.prefix, tmp_path / "run", "--step", "04-transports", "--gpus", "0,1", ANYWAY, env={"NCCL_SOCKET_IFNAME": "eth99"})
     assert first(document) == ("socket-interface-wrong", "established")
 
 
+@pytest.mark.gpu(beside=True)
 def test_nvml_that_answers_unknown_error(on_gpus, tmp_path):
     broken = {"LD_LIBRARY_PATH": nvml_shim.in_front(tmp_path)}
-    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, "--allow-busy", env=broken)
+    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, ANYWAY, env=broken)
     assert first(document)[0] == "nvml-call-failed"
 
 
+@pytest.mark.gpu(beside=True)
 def test_a_shared_memory_too_small_for_nccl(on_gpus, tmp_path):
     mounts = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*mounts, "true"], capture_output=True).returncode:
         pytest.skip("a private mount namespace is not permitted here")
-    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, before=mounts,
+    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, ANYWAY, before=mounts,
                    env={"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_HOST_ENABLE": "0"})
     assert first(document)[0] == "shm-too-small"
 
 
+@pytest.mark.gpu(beside=True)
 @pytest.mark.parametrize(("fault", "cause", "says"), [("stop", "peer-stopped", "rank 1:"), ("kill", "peer-crashed", "rank 1: killed by signal 9")])
 def test_a_rank_that_somebody_stops_or_kills(on_gpus, tmp_path, fault, cause, says):
-    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, injected=(fault, 2, 1, 0.8))
+    document = run(on_gpus.prefix, tmp_path / "run", *LADDER, ANYWAY, injected=(fault, 2, 1, 0.8))
     assert first(document) == (cause, "established") and says in document["causes"][0]["evidence"][0]["text"]
 
 

@@ -36,6 +36,7 @@ def test_the_bandwidth_is_most_of_what_the_links_carry(on_gpus):
     assert 0.4 < made.control.world.busbw_gb_per_s("all_reduce") / bound[1] < 1.1
 
 
+@pytest.mark.gpu(beside=True)
 def test_one_bad_variable_among_twelve_is_named(on_gpus, monkeypatch):
     made, found = judged(on_gpus, monkeypatch, **HARMLESS, NCCL_NET="NoSuchNet")
     assert [(f.id, f.status) for f in found] == [("variable-at-fault", "established")] and "NCCL_NET=NoSuchNet" in found[0].title
@@ -49,12 +50,14 @@ def test_p2p_that_the_environment_forbids_is_named_with_its_price(on_gpus, monke
     assert "environment-costs-bandwidth" in {f.id for f in found} and list(made.guilty.variables) == ["NCCL_P2P_LEVEL"]
 
 
+@pytest.mark.gpu(beside=True)
 def test_a_corrupting_rank_is_named(on_gpus):
     args = ["--ops", arms_ask_pairs.OPS, "--sizes", "4,16777216", "--repeats", "1", "--backend", "nccl", "--fault", "corrupt@1"]
     world = on_gpus.run(WorldRequest("corrupt", "check.py", every(on_gpus), args))
     assert "sent by rank 1" in explain("rank", "ranks", world, world).title
 
 
+@pytest.mark.gpu(beside=True)
 def test_an_algorithm_that_was_used_anyway_is_no_pass(on_gpus):
     two = {"ring": {"NCCL_ALGO": "Ring"}, "ring, again": {"NCCL_ALGO": "Ring"}}
     worlds = [on_gpus.run(arms.request(name, [0, 1], env, False, 20.0)) for name, env in two.items()]

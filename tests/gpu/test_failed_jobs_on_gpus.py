@@ -14,8 +14,9 @@ import failing_jobs
 import nvml_shim
 import pytest
 from book_samples import run_cli
+from live_worlds import free_port
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.gpu(beside=True)
 
 
 def surroundings(fault: str, folder: Path) -> dict[str, str]:
@@ -34,7 +35,7 @@ def printed(fault: str, python: str, folder: Path) -> Path:
     job = [failing_jobs.__file__, fault]
     with socket.create_server(("127.0.0.1", 0)) as taken, (folder / "job.log").open("wb") as log:
         if env.pop("ALONE", ""):
-            port = str(taken.getsockname()[1]) if env.get("MASTER_PORT") == "TAKEN" else "29512"
+            port = str(taken.getsockname()[1]) if env.get("MASTER_PORT") == "TAKEN" else str(free_port())
             env |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": env.get("MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": port}
             start = [python, *job]
         else:
@@ -44,7 +45,7 @@ def printed(fault: str, python: str, folder: Path) -> Path:
     return folder / "job.log"
 
 
-@pytest.mark.parametrize("fault", failing_jobs.FAULTS)
+@pytest.mark.parametrize("fault", [pytest.param(f, marks=pytest.mark.gpu) if f == "memory" else f for f in failing_jobs.FAULTS])
 def test_the_cause_of_a_job_that_failed_comes_first(fault: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     _, around, right = failing_jobs.FAULTS[fault]
     backend = around.get("FAILING_BACKEND", os.environ.get("FAILING_BACKEND", "nccl"))
@@ -54,7 +55,7 @@ def test_the_cause_of_a_job_that_failed_comes_first(fault: str, tmp_path: Path, 
         shutil.copy(log, Path(where, f"failed-{fault}.log"))
     answer = json.loads(run_cli("diagnose", log, "--json", "--gap", "0").stdout)
     if answer["verdict"] == "unknown" and fault not in failing_jobs.SEVERAL:
-        words = ("run", "--log", log, "--python", python, "--out", tmp_path / "run", "--json", "--budget", "2m")
+        words = ("run", "--log", log, "--python", python, "--out", tmp_path / "run", "--json", "--budget", "2m", "--allow-busy")
         answer = json.loads(run_cli(*words, timeout=200, env=surroundings(fault, tmp_path)).stdout)
     sure = {c["id"] for c in answer["causes"] if c["status"] in ("established", "likely")}
     if fault in failing_jobs.SEVERAL:

@@ -11,7 +11,7 @@ import pytest
 from nccl_runbook.hang import judge as rules, read as reader
 from nccl_runbook.launch.interpreters import choose
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.gpu(beside=True)
 JOB = Path(__file__).resolve().parents[1] / "hang_job.py"
 # without it a GPU that spins looks like all the others: one of them is in the collective, and of none torch tells
 TIMED = {"spin": {"TORCH_NCCL_ENABLE_TIMING": "1"}}
@@ -25,7 +25,8 @@ KINDS = {"none": {"healthy"}, "skip": {"skipped", "order", "mismatch"}, "op": {"
 SEEN: list[dict] = []
 
 
-@pytest.mark.parametrize("fault", list(KINDS))
+# how long a rank was in collectives tells who is slow
+@pytest.mark.parametrize("fault", [pytest.param(f, marks=pytest.mark.gpu) if f == "slow" else f for f in KINDS])
 def test_fault_is_given_to_the_right_rank(on_gpus, tmp_path, fault):
     world = min(4, on_gpus.cuda_count())
     culprit = random.Random(fault).randrange(world)

@@ -60,6 +60,7 @@ def test_healthy_transports_raise_no_alarm_and_the_log_proves_each_switch(on_gpu
         assert (outcomes["P2P off"], outcomes["SHM off"]) == ("pass", "not run")  # the control uses no SHM
 
 
+@pytest.mark.gpu(beside=True)
 def test_the_mapped_libnccl_is_named_and_agrees_with_its_wheel(on_gpus):
     seen = environment_probe.collect(on_gpus)
     found = environment.judge(seen)
@@ -69,11 +70,13 @@ def test_the_mapped_libnccl_is_named_and_agrees_with_its_wheel(on_gpus):
     assert not [f for f in found if f.id in ("wheel-disagrees", "two-libraries", "cuda-differs")]
 
 
+@pytest.mark.gpu(beside=True)
 def test_two_ranks_on_one_gpu_are_named(on_a_gpu):
     found = fewer_gpus.judge_worlds(worlds.ladder(on_a_gpu, [0, 0], 120), Gap("not-run"), Gap("not-run"))
     assert [(f.cause, f.status) for f in found] == [("device-not-set-per-rank", "established")]
 
 
+@pytest.mark.gpu(beside=True)
 def test_an_interface_that_does_not_exist_is_named(on_gpus, monkeypatch):
     on_gpus.close()
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth99")
@@ -88,6 +91,7 @@ def test_a_hidden_gpu_is_named_with_its_variable(on_gpus, monkeypatch):
     assert [f.cause for f in found] == ["visible-devices-wrong"] and "CUDA_VISIBLE_DEVICES=0 hides" in found[0].title
 
 
+@pytest.mark.gpu(beside=True)
 def test_a_stopped_rank_is_named(on_gpus):
     world = pair(on_gpus, "stop@1")
     found = explain("rank", "2 ranks", world, world)
@@ -95,17 +99,20 @@ def test_a_stopped_rank_is_named(on_gpus):
     assert "all_reduce" in world.ranks[0].stack
 
 
+@pytest.mark.gpu(beside=True)
 def test_a_killed_rank_is_named(on_gpus):
     world = pair(on_gpus, "kill@1")
     found = explain("rank", "2 ranks", world, world)
     assert found.cause == "peer-crashed" and found.evidence[0].text.startswith("rank 1: killed by signal 9")
 
 
+@pytest.mark.gpu(beside=True)
 def test_corrupted_data_names_its_rank(on_gpus):
     world = pair(on_gpus, "corrupt@1", ops="send_recv")
     assert world.ended == "wrong values" and {e["wrong"]["from_rank"] for e in world.wrong} == {1}
 
 
+@pytest.mark.gpu(beside=True)
 def test_nvml_that_refuses_a_gpu_is_named(on_gpus, monkeypatch, tmp_path):
     on_gpus.close()
     monkeypatch.setenv("LD_LIBRARY_PATH", nvml_shim.in_front(tmp_path))
@@ -135,6 +142,7 @@ def test_somebody_elses_process_keeps_the_guard_shut(on_gpus):
     assert busy.gpus_busy(nvml.users(), False) is None
 
 
+@pytest.mark.gpu(beside=True)
 def test_weight_sync_verifies_every_byte_on_two_gpus(on_gpus):
     spec = models.part(models.find("Qwen/Qwen2.5-0.5B"), 24)
     runs = sync.collect(on_gpus, spec, [0, 1], repeats=2)
@@ -143,6 +151,7 @@ def test_weight_sync_verifies_every_byte_on_two_gpus(on_gpus):
         "nccl-flat", "nccl-per-tensor", "gloo-flat", "disk", "fast-disk"}
 
 
+@pytest.mark.gpu(beside=True)
 def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_a_gpu):
     plan = placement.place([0])
     runs = sync.collect(on_a_gpu, models.part(models.find("Qwen/Qwen2.5-0.5B"), 6), plan.devices, repeats=2)
@@ -150,6 +159,7 @@ def test_one_gpu_shows_the_refusal_as_a_note_and_disk_passes(on_a_gpu):
     assert severities(found) <= FINE and "trainer-and-engine-share-gpu" in {f.cause for f in found}, [(f.severity.value, f.title, f.evidence) for f in found]
 
 
+@pytest.mark.gpu(beside=True)
 def test_nothing_of_ours_is_left_on_the_gpus(on_gpus):
     assert pair(on_gpus, "ignore-term@0", deadline_s=10.0).hung
     seen = nvml.users()

@@ -34,9 +34,9 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
     was, now = read
     kinds = dict.fromkeys([*("init", "step", "sync"), *sorted({*was.times, *now.times})])
     times = [_time(kind, was.times.get(kind, []), now.times.get(kind, [])) for kind in kinds]
-    found = [*_settings(was, now), *_communicators(was, now)]
+    changed = [*_settings(was, now), *_communicators(was, now)]
     # of what differs alike on many GPUs or ranks the first stands for all
-    alike = grouped(((d.kind, re.sub(r" \d+", "", d.name)), d) for d in found).values()
+    alike = grouped(((d.kind, re.sub(r" \d+", "", d.name)), d) for d in changed).values()
     differences = tuple(
         dataclasses.replace(same[0], why=same[0].why + f"; {len(same)} of these differ" * (len(same) > 1))
         for same in alike
@@ -96,17 +96,17 @@ def _apart(one: list[float], other: list[float]) -> bool:  # the middle halves o
 def _settings(good: RunProfile, bad: RunProfile) -> list[Difference]:
     # who shows every variable that is set leaves out those that were not: records, and logs or scripts
     # beside others of their kind; any other silence is no difference
-    alike, found = good.variables_from == bad.variables_from != [], list[Difference]()
+    alike, changed = good.variables_from == bad.variables_from != [], list[Difference]()
     for kind in _KINDS:
         was, now = good.settings.get(kind, {}), bad.settings.get(kind, {})
         whole = [kind == "environment" and (alike or "record" in p.variables_from) for p in (good, bad)]
         names = [n for n in {**was, **now} if n in was and n in now or whole[0 if n in now else 1]]
-        found += [
+        changed += [
             _setting(kind, n, was.get(n, []), now.get(n, []))
             for n in sorted(names, key=lambda name: (len(name), name))
             if _differ(was.get(n), now.get(n))
         ]
-    return found
+    return changed
 
 
 # a log names the CUDA of a build (2.27.5+cuda12.9), a record may not: then that is no difference
@@ -165,14 +165,14 @@ def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
     elif any("few" not in t.says for t in compared.times):
         head = "No time that both runs print became slower. "
     could, many = sum(d.could_explain for d in differences), counted(len(differences), "difference")
-    said = f"{many}, of which {could} could explain {compared.of or 'a change'}."
-    said += " They changed at the same time, so this comparison proves none of them." * (could > 1)
+    verdict = f"{many}, of which {could} could explain {compared.of or 'a change'}."
+    verdict += " They changed at the same time, so this comparison proves none of them." * (could > 1)
     if all(d.is_tested and not d.could_explain for d in differences):
         cannot = f"; {many} cannot explain it" * bool(differences)
-        said = f"Nothing that matters differs in {counted(compared.settings, 'setting')}{cannot}."
+        verdict = f"Nothing that matters differs in {counted(compared.settings, 'setting')}{cannot}."
     if not differences and not compared.settings:
-        said = "No version and no setting is in both runs."
-    return head + said + f" The good run had a fault itself: {compared.good_is}" * bool(compared.good_is)
+        verdict = "No version and no setting is in both runs."
+    return head + verdict + f" The good run had a fault itself: {compared.good_is}" * bool(compared.good_is)
 
 
 def findings(compared: Comparison | None) -> list[Finding]:
@@ -181,7 +181,7 @@ def findings(compared: Comparison | None) -> list[Finding]:
         return []
     could = [d for d in compared.differences if d.could_explain]
     more = f", and {counted(len(could) - 1, 'other difference')} could explain it" * (len(could) > 1)
-    told = [
+    rows = [
         *(
             (f"{d.name} changed (was {d.good}, now {d.bad}){more}", CHANGED)
             for d in could[: bool(compared.of)]
@@ -198,7 +198,7 @@ def findings(compared: Comparison | None) -> list[Finding]:
             if compared.sentence.startswith("Unknown")
             else Severity.NOTE,
             compared.sentence,
-            tuple(Evidence(*row) for row in told),
+            tuple(Evidence(*row) for row in rows),
             (
                 Remedy(
                     "you", "Run both set-ups in turn, and find what makes the difference:", (compared.line,)

@@ -105,13 +105,13 @@ class _Reader:
     def _line(self, who: Said) -> bool:
         """Take in one line; whether it had a setting or a time."""
         text = who.text
-        told = [
-            (kind, found.groupdict())
+        settings = [
+            (kind, match.groupdict())
             for kind, pattern in _SETTINGS
-            for found in [pattern.search(text)]
-            if found
+            for match in [pattern.search(text)]
+            if match
         ]
-        for kind, groups in told:
+        for kind, groups in settings:
             name, value = (
                 groups["name"] or groups.get("name2") or "",
                 groups["value"] or groups.get("value2") or "",
@@ -127,12 +127,12 @@ class _Reader:
             self._add(
                 "devices", f"device of rank {comm.group(1)}", f"cudaDev {comm.group(3)} busId {comm.group(4)}"
             )
-        return bool(told or via or comm) | self._time(text, who.rank)
+        return bool(settings or via or comm) | self._time(text, who.rank)
 
     def _time(self, text: str, rank: int | None) -> bool:
         for kind, pattern in _TIMES:
-            found = pattern.search(text)
-            seconds = _seconds(found.groupdict()) if found else None
+            match = pattern.search(text)
+            seconds = _seconds(match.groupdict()) if match else None
             if seconds is not None and len(self._times[kind]) < MAX_TIMES:
                 self._times[kind].append(seconds)
                 self._syncs[self._source, rank] += kind == "sync"

@@ -130,7 +130,7 @@ def _settings(
         role = read(path)
         if isinstance(role, Gap):
             found.append(Finding("not-read", Severity.UNKNOWN, role.detail, (Evidence(role.detail, path),)))
-        elif path in scripts or role.variables:  # a configuration need not set any
+        elif path in scripts or role.variables or role.nodes:  # a configuration need do neither
             variables |= role.variables
             found += judge(Environment([role], Gap("not-run", "only a file was read")))
     if found:

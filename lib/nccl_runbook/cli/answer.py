@@ -79,15 +79,7 @@ def _own_page(path: Path | None) -> Path | None:
 def __getattr__(name: str) -> Any:
     """The options that commands share, and typer, at their first use: it takes 60 ms, and
     paths alone need no parser."""
-    if name not in (
-        "typer",
-        "FailOnOption",
-        "JsonOption",
-        "HtmlOption",
-        "RedactOption",
-        "SaveOption",
-        "ShareOption",
-    ):
+    if name not in "typer FailOnOption JsonOption HtmlOption RedactOption SaveOption ShareOption".split():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import typer
 
@@ -139,6 +131,9 @@ def __getattr__(name: str) -> Any:
     }[name]
 
 
+ABSENT = "there is no file"  # in the words for a name that leads nowhere
+
+
 def leave(sentence: object, code: int = 2) -> NoReturn:
     """2 for wrong usage, 1 where the runbook itself fails."""
     say(f"nccl-runbook: {sentence}")
@@ -146,23 +141,26 @@ def leave(sentence: object, code: int = 2) -> NoReturn:
 
 
 def named(paths: list[str], one: bool = False) -> None:
-    """Leaves where one of them can never be read; with ``one`` only where all are so, and what
-    <(command) gives is read as "-" is."""
-    wrong = [
-        why
-        for path in paths
-        if path != "-" and not path.startswith(HELD if one else ())
-        for why in [_never_read(path)]
-        if why
-    ]
-    if wrong and (not one or len(wrong) == len(paths)):
+    """Leaves where one of them does not exist or can never be read; with ``one`` the latter only where all
+    are so, and what <(command) gives is read as "-" is."""
+    wrong = sorted(
+        (
+            why
+            for path in paths
+            if path != "-" and not path.startswith(HELD if one else ())
+            for why in [_never_read(path)]
+            if why
+        ),
+        key=lambda why: not why.startswith(ABSENT),
+    )
+    if wrong and (not one or wrong[0].startswith(ABSENT) or len(wrong) == len(paths)):
         leave(wrong[0])
 
 
 def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
-        return "" if os.path.lexists(name) else f"there is no file {path}"
+        return "" if os.path.lexists(name) else f"{ABSENT} {path}"
     # to open a pipe would wait for whoever writes to it
     return (
         ""

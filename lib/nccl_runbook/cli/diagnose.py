@@ -46,11 +46,11 @@ def diagnose(
         ),
     ] = [],  # noqa: B006
     gpus: Annotated[
-        int,
+        int | None,
         answer.typer.Option(
-            metavar="N", help="GPUs of a node, for an allocation that does not say it.", min=0
+            metavar="N", help="GPUs of a node, for an allocation that does not say it.", min=1
         ),
-    ] = 0,
+    ] = None,
     gap: Annotated[
         float,
         answer.typer.Option(
@@ -67,9 +67,11 @@ def diagnose(
     is known, and what to change."""
     stop.end()
     answer.named(against)
-    brought, found = _gathered(list(given or ()), gap, gpus, against)
+    brought, found = _gathered(list(given or ()), gap, gpus or 0, against)
     if not found.records and sys.stdin.isatty():  # nothing was named, and no rank runs here
-        brought, found = _gathered([answer.typer.prompt("A path, or the error text")], gap, gpus, against)
+        brought, found = _gathered(
+            [answer.typer.prompt("A path, or the error text")], gap, gpus or 0, against
+        )
     if not found.records:
         answer.leave(
             f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, "
@@ -103,8 +105,7 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
     try:
         # an empty variable of the shell
         brought = sort(given) if all(map(str.strip, given)) else answer.leave("an empty name was given")
-        if brought == Brought(logs=brought.logs):
-            answer.named(list(brought.logs), one=True)
+        answer.named(list(brought.logs), one=True)
         return brought, gather(
             brought,
             piped(sys.stdin.fileno()) if "-" in brought.logs else None,

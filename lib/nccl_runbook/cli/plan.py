@@ -35,7 +35,9 @@ def plan(
             "a launch script, or a folder of YAML files.",
         ),
     ],
-    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per node. A YAML may contain it.", min=0)] = 0,
+    gpus: Annotated[
+        int | None, typer.Option(metavar="N", help="GPUs per node. A YAML may contain it.", min=1)
+    ] = None,
     areal: Annotated[
         str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0. Default: the newest known.")
     ] = "",

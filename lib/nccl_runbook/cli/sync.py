@@ -26,6 +26,8 @@ from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
 from nccl_runbook.step import Step
 from nccl_runbook.sync import ask as probe, judge as weight_sync, models, read_trace as sync_trace
+from nccl_runbook.sync.arrived import judge as judge_arrived, read as read_arrived
+from nccl_runbook.sync.arrived.table import arrival_table
 from nccl_runbook.sync.pays import ask as ask_pays, judge as judge_pays
 from nccl_runbook.sync.pays.table import kinds_table, methods_table as methods_of_pays
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
@@ -97,6 +99,14 @@ def sync(
     link: Annotated[
         str, typer.Option(metavar="RATE", help="Rate of the link for --will-it-pay: 25GB/s or 200Gb/s.")
     ] = "",
+    arrived: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B",
+            help="Digests of trainer and engine (sync/arrived/digest.py writes them; of several engine ranks "
+            "with commas): is every tensor the same? No test runs. Exit code: 0 yes, 3 no, 2 cannot tell.",
+        ),
+    ] = None,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
@@ -105,10 +115,16 @@ def sync(
 ) -> None:
     """Measure every method to move a trainer's weights to the engines, compare every byte, and say
     which method to use here."""
-    if sum(map(bool, (trace, pid, will_it_pay))) > 1 or areal and not allocation or link and not will_it_pay:
+    if (
+        sum(map(bool, (trace, pid, will_it_pay, arrived))) > 1
+        or areal
+        and not allocation
+        or link
+        and not will_it_pay
+    ):
         answer.leave(
             "--areal needs --allocation, --link needs --will-it-pay, "
-            "and only one of --trace, --pid, --will-it-pay can be used"
+            "and only one of --trace, --pid, --will-it-pay, --arrived can be used"
         )
     stop.end()  # until something is measured
     stopped = stop.Stop()
@@ -137,8 +153,8 @@ def sync(
                 stopped,
             )
             told = (
-                _compared(step, will_it_pay, link)
-                if will_it_pay
+                _compared(step, will_it_pay, link, arrived)
+                if will_it_pay or arrived
                 else _own(step, trace, pid, stopped)
                 if trace or pid
                 else _measured(step, tensor_parallel, stopped)
@@ -149,17 +165,26 @@ def sync(
 
 
 def _compared(
-    step: Step, checkpoints: tuple[str, str], link: str
+    step: Step, checkpoints: tuple[str, str] | None, link: str, digests: tuple[str, str] | None
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
-    seen = step.collect(
-        "pays",
-        ask_pays.collect,
-        *checkpoints,
-        ask_pays.link_rate(link),
-        shlex.split(step.parameters["python"]) or [shutil.which("python3") or sys.executable],
-        step.left_s,
+    name, collect, judge, tables = (
+        (
+            "pays",
+            (
+                ask_pays.collect,
+                *checkpoints,
+                ask_pays.link_rate(link),
+                shlex.split(step.parameters["python"]) or [shutil.which("python3") or sys.executable],
+                step.left_s,
+            ),
+            judge_pays.judge,
+            (methods_of_pays, kinds_table),
+        )
+        if checkpoints
+        else ("arrived", (read_arrived.collect, *(digests or ())), judge_arrived.judge, (arrival_table,))
     )
-    return judge_pays.judge(seen), ("pays",), [methods_of_pays(seen), kinds_table(seen)]
+    seen = step.collect(name, *collect)
+    return judge(seen), (name,), [table(seen) for table in tables]
 
 
 def _own(
@@ -207,16 +232,16 @@ def _measured(
         unless=somebody,
         say=answer.say,
     )
-    tables = [
-        placement_table(plan),
-        methods_table(runs),
-        sweeps_table(runs),
-        choice_table(weight_sync.topology(runs)),
-    ]
     return (
         intention(intended, weight_sync.judge(runs, plan)),
         weight_sync.RESTS_ON,
-        [*intended_tables(intended), *tables],
+        [
+            *intended_tables(intended),
+            placement_table(plan),
+            methods_table(runs),
+            sweeps_table(runs),
+            choice_table(weight_sync.topology(runs)),
+        ],
     )
 
 

@@ -50,14 +50,14 @@ def notebooks_here() -> Path:
 def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[str]:
     """The options of `nccl-runbook run` that say the same as the plain variables; what
     is a default is left out."""
-    told = {
+    options = {
         "--log": values.get("log", "").strip(),
         "--symptom": values.get("symptom", "").strip(),
         "--python": values.get("python", "").strip(),
         "--gpus": values.get("gpus", "").strip(),
         "--budget": "" if values.get("budget_s", BUDGET_S) == BUDGET_S else f"{values['budget_s']}s",
     }
-    line = [part for option, text in told.items() if text for part in (option, text)] + [
+    line = [part for option, text in options.items() if text for part in (option, text)] + [
         "--allow-busy"
     ] * bool(values.get("allow_busy"))
     if notebooks is not None and notebooks.resolve() != (outputs_root().parent / "notebooks").resolve():
@@ -76,11 +76,11 @@ def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> st
     )
 
 
-def show(namespace: MutableMapping[str, Any], told: Case) -> Any:
+def show(namespace: MutableMapping[str, Any], case: Case) -> Any:
     """The form, or the answer, the plan of steps and the command line if nobody could press a button."""
     if is_interactive(namespace):
         from nccl_runbook.cockpit.form import Cockpit
 
         return Cockpit(namespace).box
     line = Line(f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(namespace)}")
-    return Answer(told, (plan_table(told), line))
+    return Answer(case, (plan_table(case), line))

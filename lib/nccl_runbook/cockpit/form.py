@@ -150,10 +150,10 @@ class Cockpit:
         with _reading:
             if asked != self.asked:
                 return
-            brought, found, wrong = Brought(), Gathered([]), ""
+            brought, gathered, wrong = Brought(), Gathered([]), ""
             try:
                 folder = Path(os.environ.get(RUN_DIR_VARIABLE) or outputs_root())
-                brought, found = read(
+                brought, gathered = read(
                     [*filter(None, asked[:1]), *items(asked[1], outputs_root().parent, folder / PASTED)],
                     asked[2],
                 )
@@ -166,7 +166,7 @@ class Cockpit:
                     log=":".join(brought.logs),
                     symptom="\n".join(filter(None, [self.fields["symptom"].value, *words])),
                 )
-                self.brought, self.found, self.wrong = brought, found, wrong
+                self.brought, self.found, self.wrong = brought, gathered, wrong
                 self.answered, self.none_here = asked, False
                 if not wrong:
                     self._propose()
@@ -180,8 +180,8 @@ class Cockpit:
             for r in (run.records if run and not run.interrupted else [])
             if r.step in TESTS and r.step not in known
         ]
-        found = dataclasses.replace(self.found, records=[*self.found.records, *tested])
-        return add_up(found, "00-start", "", "unknown") if found.records and not self.wrong else None
+        gathered = dataclasses.replace(self.found, records=[*self.found.records, *tested])
+        return add_up(gathered, "00-start", "", "unknown") if gathered.records and not self.wrong else None
 
     def _propose(self) -> None:
         """Tests that decide come first, and only they are ticked if the answer names
@@ -255,8 +255,8 @@ class Cockpit:
             }
             cells = macros("cells.html.j2")
             for name, row in self.rows.items():
-                said = f"{self.fields[name].description.rstrip('?')}: {refused}"
-                row.children[1].value = str(cells.form_refused(said if refused and name == field else ""))
+                refusal = f"{self.fields[name].description.rstrip('?')}: {refused}"
+                row.children[1].value = str(cells.form_refused(refusal if refused and name == field else ""))
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))
             html = card(answer, run, os.path.relpath(run.page) if run and run.page else "")

@@ -119,8 +119,8 @@ class RunProcess:
 
     def _read(self) -> None:
         for line in self.process.stderr:
-            if found := _STEP_DONE.match(line):
-                self.done, self.total = int(found[1]), int(found[2])
+            if match := _STEP_DONE.match(line):
+                self.done, self.total = int(match[1]), int(match[2])
             self.lines = (*self.lines[1 - LINES_KEPT :], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:

@@ -190,11 +190,11 @@ def _of_world(
             ({figure: slowest[warm_up:]}, []) if world.passed else ({}, world.log.splitlines()[-8:])
         )
         via, taken = world.transports, world.set_by_environment
-        said = [
+        log_says = [
             *([] if isinstance(via, Gap) else [f"via {name}" for name in sorted(via)]),
             *([] if isinstance(taken, Gap) else taken),
         ]
-        return Sample(arm, figures, world.ended, world.wall_s, last, said)
+        return Sample(arm, figures, world.ended, world.wall_s, last, log_says)
 
     return Subject(what, "s", run, list(dict.fromkeys(roles)))
 
@@ -211,7 +211,7 @@ def collect(
     ``walk``: judges which set of differences is tried next. Raises ValueError for a role that
     the subject does not know."""
     if not arms.named:
-        return Gap("absent", "two set-ups are needed")
+        return Gap("absent", "no second set-up was named to compare with")
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
@@ -243,7 +243,7 @@ def collect(
         [(arm, envs[arm]) for arm in "ABBA" * rounds if envs],
     )
     ran = [[s for s in (run(arm, env) for arm, env in runs) if s is not None] for runs in planned]
-    seen = Comparison(
+    compared = Comparison(
         arms.secrets.text(made.what),
         made.unit,
         made.more_is_better,
@@ -257,6 +257,6 @@ def collect(
     walked = (
         Gap("not-run", stopped())
         if stopped()
-        else walk(seen, lambda keys: run(f"{len(keys)} as in B", arms.env(keys)))
+        else walk(compared, lambda keys: run(f"{len(keys)} as in B", arms.env(keys)))
     )
-    return dataclasses.replace(seen, walk=walked, stopped=stopped())
+    return dataclasses.replace(compared, walk=walked, stopped=stopped())

@@ -37,17 +37,17 @@ def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk
 
     def shows(subset: Sequence[str]) -> bool | None:
         runs: list[Sample] = []
-        told: float | Gap = Gap("not-run", "budget spent")
+        part: float | Gap = Gap("not-run", "budget spent")
         while len(runs) < MOST_REPEATS and (
-            not runs or (not isinstance(told, Gap) and UNCLEAR[0] < told < UNCLEAR[1])
+            not runs or (not isinstance(part, Gap) and UNCLEAR[0] < part < UNCLEAR[1])
         ):
             sample = ask(subset)
             if sample is None:
                 break
             runs.append(sample)
-            told = share(c, runs, name)
-        tried.append(Tried(sorted(subset), told))
-        return None if isinstance(told, Gap) else told > 0.5
+            part = share(c, runs, name)
+        tried.append(Tried(sorted(subset), part))
+        return None if isinstance(part, Gap) else part > 0.5
 
     if len(keys) == 1:
         return Walk(keys, "", [])
@@ -95,7 +95,7 @@ def _libraries(ranks: Environment) -> list[Finding]:
     arms = [
         dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"
     ]
-    found = [
+    faults = [
         f
         for f in environment_libraries.of_libraries(ranks)
         if f.severity not in (Severity.OK, Severity.UNKNOWN)
@@ -105,7 +105,7 @@ def _libraries(ranks: Environment) -> list[Finding]:
         if any(map(environment_libraries.roles_differ, arms))
         else (environment_libraries.roles_differ(ranks),)
     )
-    return [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) if f in meant else f for f in found]
+    return [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) if f in meant else f for f in faults]
 
 
 def _settled(c: Comparison) -> list[Finding]:
@@ -116,12 +116,12 @@ def _settled(c: Comparison) -> list[Finding]:
     failing = one_fails(c)
     if not failing and not all(s.passed for s in c.samples):
         return [_inconclusive(c)]
-    told = (
+    findings = (
         [_of_figure(c, name, r) for name in names(c) if (r := ratio(c, name))]
         if not failing
         else [_failing(c, failing)]
     )
-    if not told and (
+    if not findings and (
         flat := [n for n in names(c) if any(v <= 0 for s in c.samples for v in s.figures.get(n, ()))]
     ):
         return [
@@ -131,7 +131,7 @@ def _settled(c: Comparison) -> list[Finding]:
                 f"{', '.join(flat)}: some figures are 0 or less, so there is no ratio: name a figure above 0",
             )
         ]
-    if not told:
+    if not findings:
         return [
             Finding(
                 "too-few-runs",
@@ -140,7 +140,7 @@ def _settled(c: Comparison) -> list[Finding]:
                 f"{'were done' if c.stopped else 'fitted into the budget'}: too few to compare",
             )
         ]
-    return [*_walked(c, worst_first(told)[0].severity), *told]
+    return [*_walked(c, worst_first(findings)[0].severity), *findings]
 
 
 def _inconclusive(c: Comparison) -> Finding:
@@ -211,7 +211,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
     shares = [
         str(t.share) if isinstance(t.share, Gap) else f"{t.share:.0%} of the effect" for t in c.walk.tried
     ]
-    seen = tuple(
+    evidence = tuple(
         Evidence(f"{', '.join(t.keys)} as in B: {s}", "comparison.walk") for t, s in zip(c.walk.tried, shares)
     )
     if c.walk.why_not:
@@ -221,7 +221,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
                 Severity.UNKNOWN,
                 f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after "
                 f"{len(c.walk.tried)} of their sets were tried",
-                seen,
+                evidence,
             )
         ]
     says = " and ".join(f"{d.setting} ({d.a} in A, {d.b} in B)" for d in rows)
@@ -241,7 +241,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
             "effect-named",
             severity,
             f"{says} {how}{also}",
-            seen,
+            evidence,
             (Remedy("your launcher", "As in A:", tuple(map(_as_in_a, rows))),),
         )
     ]

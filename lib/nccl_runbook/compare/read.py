@@ -85,13 +85,13 @@ class Arms:
 
     def env(self, of_b: Collection[str]) -> dict[str, Env]:
         """By role, what to change of the surroundings for A but for ``of_b``, which are as in B."""
-        found: dict[str, Env] = {"": {}, **{role: {} for role in self.roles}}
+        changes: dict[str, Env] = {"": {}, **{role: {} for role in self.roles}}
         for key in self.a:
-            found[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
+            changes[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
         # None for a role is "as all others", where there is something for all
         return {
-            role: {n: v for n, v in env.items() if not role or v is not None or n not in found[""]}
-            for role, env in found.items()
+            role: {n: v for n, v in env.items() if not role or v is not None or n not in changes[""]}
+            for role, env in changes.items()
         }
 
     @property
@@ -183,15 +183,15 @@ def _effective(
     text: str, surroundings: Mapping[str, str], left_out: dict[str, str], until: float
 ) -> dict[Key, str | None]:
     """What one arm sets, by role and name."""
-    found: dict[Key, str | None] = {}
+    values: dict[Key, str | None] = {}
     role = ""
     for word in _words(text):
         if word.startswith("@"):
             role = word[1:]
         else:
-            known = only_set({**surroundings, **{n: v for (r, n), v in found.items() if r in ("", role)}})
-            found.update({(role, n): v for n, v in _part(word, known, left_out, until).items()})
-    return found
+            known = only_set({**surroundings, **{n: v for (r, n), v in values.items() if r in ("", role)}})
+            values.update({(role, n): v for n, v in _part(word, known, left_out, until).items()})
+    return values
 
 
 def _part(word: str, known: Mapping[str, str], left_out: dict[str, str], until: float) -> Env:
@@ -224,13 +224,13 @@ def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str], unti
             left_out[f"module load {line.strip()}"] = str(error)
     if is_dump(text):
         return {**dict.fromkeys(known), **_pairs(text, "\0" if "\0" in text else "\n")}
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, (value, _) in assigned(text).items():
-        seen = only_set(
-            {**known, **loaded, **found}
+        value_of = only_set(
+            {**known, **loaded, **values}
         ).get  # $NAME and ${NAME}; nothing else of the shell is worked out
-        found[name] = _REFERENCE.sub(lambda m, seen=seen: str(seen(m[1] or m[2], m[0])), value)
-    return {**loaded, **found}
+        values[name] = _REFERENCE.sub(lambda m, value_of=value_of: str(value_of(m[1] or m[2], m[0])), value)
+    return {**loaded, **values}
 
 
 def _pairs(text: str, between: str) -> dict[str, str]:
@@ -240,13 +240,13 @@ def _pairs(text: str, between: str) -> dict[str, str]:
 def _of_process(pid: str, known: Mapping[str, str]) -> Env:
     try:
         with open(f"/proc/{int(pid)}/environ", encoding="utf-8", errors="replace") as file:
-            seen = _pairs(file.read(), "\0")
+            values = _pairs(file.read(), "\0")
     except (OSError, ValueError):
-        seen = {}
-    if not seen:
+        values = {}
+    if not values:
         raise ValueError(f"the environment of process {pid} cannot be read")
-    seen.pop("CUDA_VISIBLE_DEVICES", None)  # which GPUs that rank has, not how it talks
-    return {**dict.fromkeys(n for n in known if n != "CUDA_VISIBLE_DEVICES"), **seen}
+    values.pop("CUDA_VISIBLE_DEVICES", None)  # which GPUs that rank has, not how it talks
+    return {**dict.fromkeys(n for n in known if n != "CUDA_VISIBLE_DEVICES"), **values}
 
 
 def _of_log(path: str, known: Mapping[str, str]) -> Env:
@@ -254,13 +254,13 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
     text = text_of(path, MOST_LOG_BYTES, "an environment")
     if isinstance(text, Gap):
         raise ValueError(text.detail)
-    found: Env = dict(_TAKEN.findall(text))
-    if not found:
+    values: Env = dict(_TAKEN.findall(text))
+    if not values:
         raise ValueError(
             f'{path}: no line shows the settings that NCCL read ("NCCL_... set by environment to ...", from '
             "NCCL_DEBUG=INFO)"
         )
-    return found
+    return values
 
 
 def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:

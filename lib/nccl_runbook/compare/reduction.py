@@ -68,4 +68,4 @@ def check_placeholders(
 
 def command_for(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
     """The command with each {name} filled in; other braces stay as they are."""
-    return [_PLACE.sub(lambda found: values.get(found[1], found[0]), word) for word in command]
+    return [_PLACE.sub(lambda match: values.get(match[1], match[0]), word) for word in command]

@@ -1,6 +1,6 @@
 """What the directed copies show: which GPU, which link, or all of them."""
 
-from nccl_runbook.causes.causes import NOT_SEEN, causes, remedies
+from nccl_runbook.causes.causes import causes, remedies
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.edges.facts import FAILED, WRONG, Edge, Edges
@@ -26,7 +26,7 @@ def judge_edges(edges: Edges | Gap) -> list[Finding]:
             "edge-fails",
             Severity.BROKEN if edges.on_gpus and status == "established" else Severity.WARN,
             f"{'' if edges.on_gpus else 'rehearsal on the CPU: '}{_where(edges)}: {_what(bad[0])}",
-            (*(_seen(edges, e) for e in bad), NOT_SEEN),
+            tuple(_seen(edges, e) for e in bad),
             remedies(causes().get(cause or "gpu-or-link-fault"), status),
             cause,
             status if cause else None,

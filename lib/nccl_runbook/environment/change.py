@@ -29,17 +29,17 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
         variable_of(finding),
         [line for remedy in finding.remedy for line in remedy.lines] if finding else [],
     )
-    told = next(
+    setting = next(
         filter(
             None,
             (re.fullmatch(rf"unset {name}|(?:export )?{name}=([\w.:/,^-]+)", line) for line in lines if name),
         ),
         None,
     )
-    for path in paths if told else ():
+    for path in paths if setting else ():
         text = text_of(path, 1 << 18, "a script")
-        after = "" if isinstance(text, Gap) or "\0" in text else changed(text, name, told[1])
-        if after and assigned(after).get(name, (None,))[0] == told[1]:
+        after = "" if isinstance(text, Gap) or "\0" in text else changed(text, name, setting[1])
+        if after and assigned(after).get(name, (None,))[0] == setting[1]:
             hide = Redactor(
                 {n: value for n, (value, _) in assigned(text).items()}
             ).text  # whole, as a secret may have several lines

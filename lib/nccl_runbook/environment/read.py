@@ -102,17 +102,17 @@ def _frameworks() -> list[str]:
 def collect(engine: Any, script: str = "") -> Environment | Gap:
     """What one fresh rank under the job's interpreter has around it, with torch imported; ``script``
     is read as a role beside it."""
-    said = _of_rank(engine, {})
-    if isinstance(said, Gap):
-        return said
-    role = role_of("a rank", said)
+    raw = _of_rank(engine, {})
+    if isinstance(raw, Gap):
+        return raw
+    role = role_of("a rank", raw)
     given = environment_file.read(script) if script else None
     shared = {
         name: getattr(role, name) for name in ("torch", "torch_cuda", "reported", "interfaces", "routes")
     }
     return Environment(
         [role, *([dataclasses.replace(given, **shared)] if isinstance(given, Role) else [])],
-        host_of(said),
+        host_of(raw),
         {"script": given} if isinstance(given, Gap) else {},
     )
 
@@ -136,26 +136,23 @@ def of_arms(engine: Any, arms: Any) -> Environment | Gap:
     """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment, and one
     for each of their own roles."""
     if not arms.named:
-        return Gap("absent", "no two set-ups were named")
+        return Gap("absent", "no second environment was named to compare with")
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
-    seen = {
+    by_name = {
         f"{arm} {role}".strip(): _of_rank(engine, {**env[""], **env[role]})
         for arm, env in both
         for role in env
     }
     return _joined(
-        [
-            said if isinstance(said, Gap) else (role_of(name, said), host_of(said))
-            for name, said in seen.items()
-        ]
+        [raw if isinstance(raw, Gap) else (role_of(name, raw), host_of(raw)) for name, raw in by_name.items()]
     )
 
 
-def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
+def _joined(answers: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
     """Roles of one machine with the libraries of all; a path that holds something else for another one (in
     its container) gets its name. Or the first Gap among them."""
     roles, libraries = [], {}
-    for one in seen:
+    for one in answers:
         if isinstance(one, Gap):
             return one
         role, host = one
@@ -173,7 +170,7 @@ def _joined(seen: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
             p if isinstance(p, Gap) else [other.get(x, x) for x in p] for p in (role.mapped, role.preloaded)
         )
         roles.append(dataclasses.replace(role, mapped=mapped, preloaded=preloaded))
-    return Environment(roles, dataclasses.replace(seen[0][1], libraries=list(libraries.values())))
+    return Environment(roles, dataclasses.replace(answers[0][1], libraries=list(libraries.values())))
 
 
 def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
@@ -182,7 +179,7 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     prefix = (os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or "") if pid == "self" else ""
     command = [sys.executable, "-S", "-E", str(_LOOK), request(pid, prefix=prefix)]
     try:
-        said = json.loads(
+        raw = json.loads(
             subprocess.run(
                 command, capture_output=True, text=True, timeout=LOOK_TIMEOUT_S, stdin=subprocess.DEVNULL
             ).stdout
@@ -191,14 +188,14 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
         return Gap("timed-out", f"no answer within {LOOK_TIMEOUT_S} s")
     except (OSError, ValueError):
         return Gap("failed", "the process that reads the environment gave no answer")
-    if said["event"] != "environment":
+    if raw["event"] != "environment":
         return Gap(
-            said["reason"],
+            raw["reason"],
             f"there is no process {pid}"
-            if said["reason"] == "absent"
-            else f"process {pid} cannot be inspected: {said['detail']}",
+            if raw["reason"] == "absent"
+            else f"process {pid} cannot be inspected: {raw['detail']}",
         )
-    role = role_of(name, said)
+    role = role_of(name, raw)
     if pid == "self" and isinstance(role.reported, Gap):  # nothing is loaded here yet: what a job would load
         nothing = Gap("absent", f"no torch in {prefix or 'an active environment'}")
         nccl = [
@@ -209,13 +206,13 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
             torch=nothing if isinstance(role.torch, Gap) else role.torch,
             reported=next(iter(nccl), nothing),
         )
-    return role, host_of(said)
+    return role, host_of(raw)
 
 
 def host_of(raw: Mapping[str, Any]) -> Host:
     """The machine out of the raw answer."""
-    said = with_gaps(raw)
-    files, addresses = said["files"], said["addresses"]
+    answer = with_gaps(raw)
+    files, addresses = answer["files"], answer["addresses"]
     kernel = files.get("/dev/kmsg", Gap("not-run", "not read here"))
     bridges = {
         path.split("/")[-2]: zlib.decompress(bytes.fromhex(what["binary"]))
@@ -223,13 +220,13 @@ def host_of(raw: Mapping[str, Any]) -> Host:
         if path.endswith("/config") and isinstance(what, dict)
     }
     return Host(
-        said["host"],
+        answer["host"],
         sorted({*addresses}) if isinstance(addresses, list) else addresses,
         _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
         _iommu(files),
         environment_file.acs_redirects(bridges),
         kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
-        [library_of(path, what) for path, what in said["libraries"].items()],
+        [library_of(path, what) for path, what in answer["libraries"].items()],
     )
 
 
@@ -250,16 +247,16 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
     return "off" if not units else "passthrough" if "iommu=pt" in str(files["/proc/cmdline"]) else "on"
 
 
-def library_of(path: str, said: Mapping[str, Any] | Gap) -> Library:
-    if isinstance(said, Gap):
-        return Library(path, said, said, said, {})
-    version, cuda = said["says"] or [Gap("absent", "the file contains no version")] * 2
+def library_of(path: str, raw: Mapping[str, Any] | Gap) -> Library:
+    if isinstance(raw, Gap):
+        return Library(path, raw, raw, raw, {})
+    version, cuda = raw["says"] or [Gap("absent", "the file contains no version")] * 2
     return Library(
         path,
-        said["sha256"],
+        raw["sha256"],
         version,
         cuda,
-        {_wheel(folder): _same(text, said["sha256"]) for folder, text in said["wheels"].items()},
+        {_wheel(folder): _same(text, raw["sha256"]) for folder, text in raw["wheels"].items()},
     )
 
 

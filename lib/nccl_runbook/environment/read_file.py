@@ -101,21 +101,21 @@ def parse(text: str, name: str = "text") -> Role:
     """The variables of a text; no name at all of what is neither an environment nor
     a script: it sets something else."""
     learn(text)
-    found = assigned(text) if _is_text(text) else {}
+    values = assigned(text) if _is_text(text) else {}
     script = read_script(text if _is_text(text) else "")
-    redactor = Redactor({n: v for n, (v, _) in found.items()})
-    known_first = sorted(filter(is_kept, found), key=lambda n: n not in variables())[:MOST_NAMES]
+    redactor = Redactor({n: v for n, (v, _) in values.items()})
+    known_first = sorted(filter(is_kept, values), key=lambda n: n not in variables())[:MOST_NAMES]
     names = {
         n
-        for n, size in zip(known_first, itertools.accumulate(len(found[n][0]) for n in known_first))
+        for n, size in zip(known_first, itertools.accumulate(len(values[n][0]) for n in known_first))
         if size <= MOST_KEPT
     }
-    kept = {n: redactor.text(found[n][0]) for n in found if n in names}
+    kept = {n: redactor.text(values[n][0]) for n in values if n in names}
     return Role(
         name,
         kept,
-        {n: found[n][1] for n in kept},
-        len(found) - len(kept) if kept or is_dump(text) else 0,
+        {n: values[n][1] for n in kept},
+        len(values) - len(kept) if kept or is_dump(text) else 0,
         {},
         *[Gap("not-run", "only a file was read")] * 6,
         nodes=script.spread,
@@ -130,11 +130,11 @@ def parse(text: str, name: str = "text") -> Role:
 
 def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
     """The lines that say how many ranks a node runs, and how many GPUs it has."""
-    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d"
+    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d|\bgpu.ids[=: ]"
     rows = [
         n
         for n, row in enumerate(text.splitlines() if crowded else (), 1)
-        if re.search(there + r"|\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[= ]+\d", row)
+        if re.search(there + r"|\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[=: ]+\d", row)
     ]
     return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if rows else ""
 
@@ -158,7 +158,7 @@ def _is_toml(text: str) -> bool:
 def assigned(text: str) -> dict[str, tuple[str, str]]:
     """Every name that a text sets -> its raw value and the line that set it last; secrets are still in it."""
     rows = text.split("\0") if "\0" in text else text.splitlines()
-    found: dict[str, tuple[str, str]] = {}
+    values: dict[str, tuple[str, str]] = {}
     waiting = None  # the name of a pair whose value stands on the next line
     toml = _is_toml(text)
     for number, row in enumerate(rows, 1):
@@ -170,17 +170,17 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
             row if "\0" in text or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         )
         if "$((" in line:
-            line = worked_out(line, {n: v for n, (v, _) in found.items()})
+            line = worked_out(line, {n: v for n, (v, _) in values.items()})
         if toml:
             line = re.sub(r"((?:^|[{,])\s*[\w.-]+)\s*=\s*", r"\1=", line)
         for word in " ".join(_UNSET.findall(line)).split():
-            found.pop(word, None)
+            values.pop(word, None)
         if waiting and (pair := _VALUE_KEY.match(line)) and not _is_code(pair, True):
-            found[waiting["name"]] = _value(pair), f"line {number}"
+            values[waiting["name"]] = _value(pair), f"line {number}"
         waiting = _NAME_KEY.match(line)
         for variable, value in _pairs(line):
-            found[variable] = value, f"line {number}"
-    return found
+            values[variable] = value, f"line {number}"
+    return values
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:
@@ -251,7 +251,11 @@ def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
         if len(data) >= 12 and int.from_bytes(data[10:12], "little") == _BRIDGE
     }
     if not bridges:
-        return Gap("absent", "no PCI bridge was read") if configs else Gap("not-run", "not read here")
+        return (
+            Gap("absent", "this machine shows no PCI bridge, so ACS could not be read")
+            if configs
+            else Gap("not-run", "not read here")
+        )
     if all(len(data) <= _EXTENDED for data in bridges.values()):
         return Gap("no-permission", "only root reads PCI access control: sudo lspci -vvv | grep -i acsctl")
     return sorted(bus for bus, data in bridges.items() if _control(data) & _REDIRECTS)

@@ -13,41 +13,41 @@ from nccl_runbook.environment.facts import Role
 CONTAINER = ("/.dockerenv", "/run/.containerenv", "/singularity")
 
 
-def _markers(paths: Iterable[str], said: Mapping[str, Any]) -> dict[str, str]:
+def _markers(paths: Iterable[str], raw: Mapping[str, Any]) -> dict[str, str]:
     """``Role.markers``: the machine that was reported, and the Python in the path
     of the folder that holds torch."""
-    pythons = {found[1] for path in paths if (found := re.search(r"/python(3\.\d+)/", f"{path}/"))}
+    pythons = {match[1] for path in paths if (match := re.search(r"/python(3\.\d+)/", f"{path}/"))}
     python = {"python_version": pythons.pop()} if len(pythons) == 1 else {}
-    return {**python, **({"platform_machine": said["machine"]} if "machine" in said else {})}
+    return {**python, **({"platform_machine": raw["machine"]} if "machine" in raw else {})}
 
 
-def with_gaps(said: Any) -> Any:
+def with_gaps(raw: Any) -> Any:
     """The raw answer, with a Gap in place of each reason and detail, and of what was not asked."""
-    if isinstance(said, dict):
+    if isinstance(raw, dict):
         return (
-            Gap(said["reason"], said["detail"])
-            if {*said} == {"reason", "detail"}
-            else {n: with_gaps(v) for n, v in said.items()}
+            Gap(raw["reason"], raw["detail"])
+            if {*raw} == {"reason", "detail"}
+            else {n: with_gaps(v) for n, v in raw.items()}
         )
-    return Gap("not-run", "not asked here") if said is None else said
+    return Gap("not-run", "not asked here") if raw is None else raw
 
 
 def role_of(name: str, raw: Mapping[str, Any]) -> Role:
     """One process out of the raw answer."""
-    said, redactor = with_gaps(raw), Redactor({})
-    kept = {n: redactor.text(v) for n, v in said["variables"].items() if is_kept(n)}
-    files = said["files"]
+    answer, redactor = with_gaps(raw), Redactor({})
+    kept = {n: redactor.text(v) for n, v in answer["variables"].items() if is_kept(n)}
+    files = answer["files"]
     conf = {
         path: {n: redactor.text(v) for n, v in conf_lines(text).items() if is_kept(n)}
         for path, text in files.items()
         if path.endswith("nccl.conf") or path == kept.get("NCCL_CONF_FILE")
         if isinstance(text, str)
     }
-    release = next((t for t in said["torch"].values() if isinstance(t, str)), "")
-    shm, devices = said["shm"], _of(files, "/net/dev")
+    release = next((t for t in answer["torch"].values() if isinstance(t, str)), "")
+    shm, devices = answer["shm"], _of(files, "/net/dev")
     # of the process's own network namespace; without /proc of whoever asked
     interfaces = (
-        said["interfaces"]
+        answer["interfaces"]
         if isinstance(devices, Gap)
         else [d.partition(":")[0].strip() for d in devices.splitlines() if ":" in d]
     )
@@ -55,21 +55,21 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
         name,
         kept,
         {},
-        said["names"] - len(kept),
+        answer["names"] - len(kept),
         conf,
         _python_string(release, "__version__"),
         _python_string(release, "cuda"),
-        said["mapped"],
-        version_of_code(said["reports"]) if said["reports"] else _told_by_file(said),
+        answer["mapped"],
+        version_of_code(answer["reports"]) if answer["reports"] else _told_by_file(answer),
         *limits_of(_of(files, "/limits")),
-        requires_of(said.get("packages", [])),
-        said.get("preloaded", []),
+        requires_of(answer.get("packages", [])),
+        answer.get("preloaded", []),
         shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
         [path for path in CONTAINER if isinstance(files[path], str)],
         _of(files, "/ns/ipc"),
         interfaces,
         _routes(_of(files, "/net/route")),
-        _markers(said["torch"], said),
+        _markers(answer["torch"], answer),
     )
 
 
@@ -90,9 +90,9 @@ def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
     }
 
 
-def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
+def _told_by_file(answer: Mapping[str, Any]) -> str | Gap:
     """The version in the text of the mapped libnccl, if the process itself cannot be asked."""
-    libraries = (said["libraries"].get(p, {}) for p in known(said["mapped"]) if "/libnccl.so" in p)
+    libraries = (answer["libraries"].get(p, {}) for p in known(answer["mapped"]) if "/libnccl.so" in p)
     return next(
         (raw["says"][0] for raw in libraries if not isinstance(raw, Gap) and raw.get("says")),
         Gap("not-run", "no libnccl is mapped, or it has no version"),
@@ -102,16 +102,16 @@ def _told_by_file(said: Mapping[str, Any]) -> str | Gap:
 def conf_lines(text: str) -> dict[str, str]:
     """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with
     # is no setting, the first one wins."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for line in text.splitlines():
         if "=" in line and not line.startswith("#"):
-            found.setdefault(*line.split("=", 1))
-    return found
+            settings.setdefault(*line.split("=", 1))
+    return settings
 
 
 def _python_string(text: str, name: str) -> str | Gap:
-    found = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
-    return found[1] if found else Gap("absent", "no torch is mapped, or it has no version")
+    match = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
+    return match[1] if match else Gap("absent", "no torch is mapped, or it has no version")
 
 
 def version_of_code(code: int) -> str:

@@ -95,7 +95,7 @@ def host_table(env: Environment) -> Table:
             ),
         )
     ]
-    seen = [
+    facts = [
         ("name", host.name),
         ("addresses of its name", host.addresses),
         ("RDMA adapters", host.hcas),
@@ -104,7 +104,7 @@ def host_table(env: Environment) -> Table:
         ("GPU errors in the kernel log", host.xids),
         *own,
     ]
-    return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in seen])
+    return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in facts])
 
 
 def _cell(value: object) -> Cell:

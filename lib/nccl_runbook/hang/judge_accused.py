@@ -10,6 +10,7 @@ from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, sourc
 from nccl_runbook.hang.judge_odd import against_habit, not_started, odd_ones, stragglers, strays, stuck
 from nccl_runbook.hang.judge_stacks import frame_of, frames_of, is_elsewhere, seen_in, top_of
 from nccl_runbook.messages.clues import ECHO, LOST
+from nccl_runbook.messages.judge import unheard
 
 _WAITS_INSIDE = re.compile(
     r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b"
@@ -195,19 +196,21 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
     """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when
     the others spoke up. One that is killed, stopped or busy does so alike; where all others broke off as they
     lost a connection, the first lost it to one that ended."""
+    mute, dumped = unheard(hang.logs), {f.rank for f in hang.files if f.what == "dump"}
     candidates = {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
+    candidates |= {r.rank for r in mute} - dumped
     quiet = {
-        r.rank: r.last for r in hang.logs.ranks if not (r.timeouts or r.warned or r.first_error or r.ended)
+        r.rank: r.last
+        for r in [*hang.logs.ranks, *mute]
+        if not (r.timeouts or r.warned or r.first_error or r.ended)
     }
     spoke = [
         r
         for r in hang.logs.ranks
         if r.timeouts or r.warned or r.first_error and ECHO.search(r.first_error.text)
     ]
-    left_no_dump = set(quiet) - {f.rank for f in hang.files if f.what == "dump"}
     if (
-        not candidates
-        or not candidates <= left_no_dump
+        not candidates <= set(quiet) - dumped
         or not spoke
         or len(candidates) > max(1, len(hang.logs.ranks) // 2)
     ):

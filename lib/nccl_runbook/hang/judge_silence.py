@@ -178,7 +178,9 @@ def nothing_open(hang: Hang) -> Told:
     """No operation is open anywhere."""
     world = {r for g in hang.groups for r in g.ranks}
     if not (recorded := {d.rank for d in hang.dumps if d.entries}):
-        return Told("unknown", (), (), "nothing here shows how far the ranks came.", decides=STACK_LINE)
+        why = [f"{f.name} {f.problem}" for f in hang.files if f.problem and f.what == "dump"]
+        shown = "; ".join(why[:3]) or "nothing here shows how far the ranks came"
+        return Told("unknown", (), (), f"{shown}.", decides=STACK_LINE)
     if world - recorded:
         lacking = rank_names(sorted(world - recorded))
         return Told(

@@ -31,6 +31,7 @@ _BESIDE = {
     "weight_sync.py": (
         "nccl_runbook/ranks/check.py",
         *(f"nccl_runbook/ranks/sync_{n}.py" for n in ("bytes", "clock", "disk", "shapes", "tensors", "ways")),
+        *(f"nccl_runbook/ranks/reshard/sync_{n}.py" for n in ("pieces", "reshard")),
         "fast_disk.py",
     )
 }
@@ -211,8 +212,9 @@ class Engine(contextlib.AbstractContextManager):
     def _start(self, request: WorldRequest, held: bool = False) -> Running:
         number, link = next(self._numbers), self._link(request.env)
         name = re.sub(r"[^A-Za-z0-9]+", "-", request.name).strip("-")
-        folder = self.log_dir / f"{number:03d}-{name}" if self.log_dir else None
-        running = self._running[number] = Running(number, request, folder, self.redactor)
+        running = self._running[number] = Running(
+            number, request, self.log_dir / f"{number:03d}-{name}" if self.log_dir else None, self.redactor
+        )
         running.deadline_s = self._left(request.deadline_s)
         if link.stopped:
             running.lose("late", ABOVE_STOPPED)
@@ -220,15 +222,14 @@ class Engine(contextlib.AbstractContextManager):
         visible, arguments = device_arguments(
             request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES")
         )
-        sources = {
-            Path(path).name: source_of(path).decode()
-            for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ()))
-        }
         link.send(
             do="world",
             world=number,
             entry=request.entry,
-            sources=sources,
+            sources={
+                Path(path).name: source_of(path).decode()
+                for path in (f"nccl_runbook/ranks/{request.entry}", *_BESIDE.get(request.entry, ()))
+            },
             held=held,
             args=[*request.args, *arguments],
             env={**request.env, **visible},

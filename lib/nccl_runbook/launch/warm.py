@@ -31,8 +31,7 @@ import traceback
 PR_SET_PDEATHSIG = 1
 FORWARD_BYTES = 4 << 20  # of one rank's log; what comes after is counted and only its end is kept
 TAIL_BYTES = 64 << 10
-# a rank's end shows as the end of its pipes, perhaps just before it can be reaped, or not at all
-# if a grandchild holds them
+# a rank's end shows as that of its pipes, perhaps before it can be reaped; not if a grandchild holds them
 POLL_S = 0.02
 STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
 TERM_GRACE_S = 1.0
@@ -307,6 +306,8 @@ class Warm:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
+            with contextlib.suppress(OSError):  # an exit handler's work: CUDA IPC's counters (torch 2.11)
+                os.unlink(mapped("torch_%d_" % os.getpid()))
             # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, 4 times in 48)
             os._exit(code)
 

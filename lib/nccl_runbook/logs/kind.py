@@ -7,6 +7,8 @@ _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
 _DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
 READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
 DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
+DAMAGED = "not a flight-recorder dump, or damaged"  # by a name as torch gives it (2.2 to 2.11)
+DUMP_NAME = re.compile(r"(?:nccl|comm_lib)_trace_rank_?\d{1,7}$")
 _ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
 
 # (what tells it, what it is and who reads it, whether its text is a log all the same); the
@@ -34,13 +36,15 @@ _KINDS = (
 )
 
 
-def kind(head: bytes) -> tuple[str, bool]:
+def kind(head: bytes, name: str = "") -> tuple[str, bool]:
     """One sentence for the beginning of a text, "" for a log as far as that is visible; and
-    whether to read it as one."""
+    whether to read it as one. ``name``: of its file."""
     text = head[:HEAD_BYTES].decode("utf-8", "replace")
     for pattern, words, is_log in _KINDS:
         if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):
             return words, is_log
+    if DUMP_NAME.search(name):
+        return DAMAGED, False
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return (
         "variables: `nccl-runbook env` judges them"

@@ -132,7 +132,7 @@ class Source:
             if cut:  # the end of a line that began in what was left out
                 chunk, cut = chunk.partition(b"\n")[2], False
                 self.lines += 1
-            self.kind, is_log = kind(chunk) if logs_only and not self.lines else (self.kind, True)
+            self.kind, is_log = kind(chunk, self.name) if logs_only and not self.lines else (self.kind, True)
             if not is_log:
                 self.problem = f"is {self.kind}"
                 return

@@ -57,7 +57,7 @@ def sources(
     is a source with a problem."""
     limit = limit or Limit()
     limit.read.clear()
-    list_until = time.monotonic() + LIST_S
+    list_until = min(time.monotonic() + LIST_S, limit.until)
     nothing = "contains no readable file (hidden files and links are skipped)"
     listed = [
         one
@@ -77,9 +77,10 @@ def sources(
             None,
             f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer",
         )
-    for path, problem in listed if len(listed) <= MAX_FILES else _most_telling(listed):
+    for path, problem in listed if len(listed) <= MAX_FILES else _most_telling(listed, list_until + LIST_S):
         Limit.now = f"reading {path}"
-        if problem:
+        late = len(listed) > MAX_FILES and time.monotonic() > limit.until
+        if problem := problem or "not read: the time limit was reached" * late:
             yield Source(path, 0, None, problem)
         elif path == "-":
             yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input", limit)
@@ -135,10 +136,13 @@ def _listed(path: str, depth: int) -> Iterator[tuple[str, str]]:
         )
 
 
-def _most_telling(listed: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of too many files those that end in an error, then the newest; in their own order."""
+def _most_telling(listed: list[tuple[str, str]], until: float) -> list[tuple[str, str]]:
+    """Of too many files those that end in an error, then the newest; in their own order. Beyond ``until``
+    none is opened."""
 
     def worth(one: tuple[str, str]) -> tuple[bool, float]:
+        if time.monotonic() > until:
+            return False, 0.0
         with contextlib.suppress(OSError, ValueError), open(one[0], "rb") as file:
             state = os.fstat(file.fileno())
             file.seek(max(0, state.st_size - END_BYTES))

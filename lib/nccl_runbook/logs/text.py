@@ -56,15 +56,15 @@ class Said(NamedTuple):
 
 def rank_of_name(name: str) -> int | None:
     """The rank in a file's name (rank3.log, attempt_0/3/stderr.log), None for none."""
-    found = _NAME.search(name)
-    return int(next(g for g in found.groups() if g)) if found else None
+    match = _NAME.search(name)
+    return int(next(g for g in match.groups() if g)) if match else None
 
 
 def attempt_of_name(name: str) -> tuple[str, int]:
     """The folder of a launch, and which attempt of it a file is of (x_1/attempt_2/3/stderr.log: torchrun
     --log-dir); ("", 0) for others."""
-    found = _ATTEMPT.match(name)
-    return (found[1], int(found[2])) if found else ("", 0)
+    match = _ATTEMPT.match(name)
+    return (match[1], int(match[2])) if match else ("", 0)
 
 
 def pieces(raw: bytes) -> list[str]:
@@ -88,15 +88,15 @@ def said(text: str) -> Said:
     """Who says what, when."""
     rank, host, pid, time, at = None, "", "", None, 0
     for _ in range(6):
-        if not (found := _PREFIX.match(text, at)):
+        if not (match := _PREFIX.match(text, at)):
             break
-        at, what = found.end(), found.lastgroup  # no two of them stand in one prefix, but for pid and ip
+        at, what = match.end(), match.lastgroup  # no two of them stand in one prefix, but for pid and ip
         if what in ("pid", "ip", "pod"):
-            pid, host = found["pid"] or pid, found["ip"] or found["pod"] or host
+            pid, host = match["pid"] or pid, match["ip"] or match["pod"] or host
         elif what == "stamp":
-            time = _stamp(found[what])
+            time = _stamp(match[what])
         elif what and (rank is None or what != "srun"):
-            rank = int(found[what])
+            rank = int(match[what])
     rest = text[at:]
     nccl = _NCCL.search(rest[:200]) if "] " in rest and _NCCL_END.search(rest) else None
     if nccl:
@@ -123,7 +123,7 @@ def _time(text: str) -> float | None:
 
 def _stamp(text: str) -> float | None:
     return (
-        _seconds(*found.groups()) if ":" in text and "-" in text and (found := _STAMP.search(text)) else None
+        _seconds(*match.groups()) if ":" in text and "-" in text and (match := _STAMP.search(text)) else None
     )
 
 
@@ -155,9 +155,9 @@ class Clocks:
 
     def take(self, line: LogLine, text: str) -> None:
         """Keep the line's time if it shows such an event."""
-        found = None if line.time is None else _COMM.search(text) or _STEP.search(text)
-        if found:
-            self.note(f"{found[0]}{found[1]}".lower(), clock(line), line.time)
+        match = None if line.time is None else _COMM.search(text) or _STEP.search(text)
+        if match:
+            self.note(f"{match[0]}{match[1]}".lower(), clock(line), line.time)
 
     def note(self, event: str, clock: str, at: float) -> None:
         """``clock`` saw the event ``at`` seconds."""
@@ -191,18 +191,18 @@ def _tied_to(tied: dict[str, ClockOffset], shared: list[dict[str, float]]) -> di
         for name in times if known else ():
             if name not in tied:
                 apart[name].append((times[name] - times[known.clock] + known.offset_s, known.error_s))
-    return {name: _offset(name, told) for name, told in apart.items() if len(told) >= LEAST}
+    return {name: _offset(name, offsets) for name, offsets in apart.items() if len(offsets) >= LEAST}
 
 
-def _offset(name: str, told: list[tuple[float, float]]) -> ClockOffset:
+def _offset(name: str, offsets: list[tuple[float, float]]) -> ClockOffset:
     import statistics  # takes 10 ms, and is asked for where several hosts share events
 
-    middle = statistics.median(apart for apart, _ in told)
+    middle = statistics.median(apart for apart, _ in offsets)
     return ClockOffset(
         name,
         round(middle, 3),
-        round((max(abs(apart - middle) for apart, _ in told) + max(error for _, error in told)), 3),
-        len(told),
+        round((max(abs(apart - middle) for apart, _ in offsets) + max(error for _, error in offsets)), 3),
+        len(offsets),
     )
 
 

@@ -86,7 +86,7 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
         )
     gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
     if gone:
-        raise ValueError(f"no process {gone[0]} here: --pid takes pids of this host, as ps shows them")
+        raise ValueError(f"no process {gone[0]} on this host; ps shows its pids")
     return list(pids)
 
 
@@ -166,7 +166,7 @@ def _strip(views: Sequence[RankView]) -> str:
     """One box a rank with its number, and in words how many do what."""
     boxes = "".join(
         f'<span style="background:{TONES[TONE[v.does]]}" title="{escape(v.name)}: {DOES[v.does]}">'
-        f"{v.rank if v.rank is not None else '?'}</span>"
+        f"{v.name.split()[1]}</span>"
         for v in views[:4096]
     )
     words = "; ".join(

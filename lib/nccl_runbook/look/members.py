@@ -14,6 +14,8 @@ MORE = (
     "placement.py",
     "report/__init__.py",
     "report/markup.py",
+    "sync/reshard/__init__.py",
+    "sync/reshard/facts.py",
 )
 BESIDE = ("fast_disk.py",)  # beside the package: a file to copy, which weight_sync.py imports
 TEMPLATES = (

@@ -24,7 +24,7 @@ ECHO = re.compile(
     r"ChildFailedError|KeyboardInterrupt|SystemExit|SIGTERM|watchdog|[Tt]imed? ?out|terminate called|"
     r"Socket Timeout|store->get|"
     r"Process(?:Exited|Raised)Exception|nccl[A-Z][A-Za-z]{1,30}Error: |RayTaskError|GuardError|EOFError|"
-    r"Aborted|RendezvousC|TimeoutError"
+    r"Aborted|RendezvousC|TimeoutError|[Ss]ee (?:stack trace for )?root cause"
 )
 # what follows the exception that ends a rank: another in its chain, and what torch (>=
 # 2.4) says as the process ends
@@ -56,10 +56,11 @@ PRINTED = {
     r'"cause":"([a-z0-9-]+)"',
     # a job ends with it, and it is no exception
     "job-ended": (
-        r"Duplicate GPU detected|Multiple [Rr]anks \w{3,8} using the same GPU|(?:NCCL|CUDA) failure "
-        r"\S+:\d|Check failed: |"
-        r"\(core dumped\)|Got completion \w[^\n]*status=[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
-        r"exited on signal [1-9]|"
+        r"Duplicate GPU detected|NCCL WARN (?:Cuda failure(?! \d* ?.out of)|[^\n]{0,80}[Mm]essage truncated|"
+        r"Error while attaching to shared)|Multiple [Rr]anks \w{3,8} using the same GPU|"
+        r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
+        r"Got completion \w[^\n]*(?:status=|error )[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
+        r"exited on signal [1-9]|retrying \((\d+)/\1\)|exceeded error retry count|no socket interface found|"
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|"
         r"EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|"

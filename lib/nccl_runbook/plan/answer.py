@@ -116,20 +116,20 @@ def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -
         if values
     ]
     folders = [Path.cwd(), *(file.absolute().parents[:4] if file else [])]
-    found = [
+    files = [
         f / n
         for n in names[:1]
         for f in folders
         if (f / n).is_file() and n.endswith((".yaml", ".yml", ".toml"))
     ]
     try:
-        return configs.whole(training_file.text_of(found[0]), found[0]) if found else ""
+        return configs.whole(training_file.text_of(files[0]), files[0]) if files else ""
     except ValueError as error:
-        raise ValueError(f"the --{flag} that it names, {found[0].name}: {error}") from error
+        raise ValueError(f"the --{flag} that it names, {files[0].name}: {error}") from error
 
 
-def _sized(asked: Site, told: int) -> Site:
-    gpus = asked.gpus or told
+def _sized(asked: Site, gpus_of_launch: int) -> Site:
+    gpus = asked.gpus or gpus_of_launch
     if not 0 < gpus <= MOST_GPUS:
         raise ValueError(
             f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
@@ -155,7 +155,7 @@ def _of_training(
     )
     nodes = asked.nodes or training.nodes or 1
     controlled = realhf or by_role or training.scheduler == "local"
-    told = dataclasses.replace(
+    site = dataclasses.replace(
         _sized(asked, training.gpus),
         update=update,
         nodes=nodes,
@@ -177,7 +177,7 @@ def _of_training(
             f"{clipped(text, 200)} is not resolved in this file: give the allocation string "
             "instead of the file"
         )
-    return _areal(text, where, told, rules, _about(training, rules, update), roles, training.shares)
+    return _areal(text, where, site, rules, _about(training, rules, update), roles, training.shares)
 
 
 def _about(training: training_file.Training, rules: areal_rules.Rules, update: str) -> list[str]:
@@ -252,11 +252,13 @@ def check(text: str, tag: str = "") -> None:
         raise ValueError(f"AReaL {rules.tag} cannot read the allocation {text}: {why.says}") from why
 
 
-def intend(text: str, seen: Placement | Gap, tag: str = "", named: int = 0) -> Plan | Gap | None:
-    """The plan of an allocation by AReaL's local launcher on the GPUs that ``seen`` is placed on, else
+def intend(text: str, measured: Placement | Gap, tag: str = "", named: int = 0) -> Plan | Gap | None:
+    """The plan of an allocation by AReaL's local launcher on the GPUs that ``measured`` is placed on, else
     on as many as are ``named``; None where there is no text, a Gap where there is no GPU.
     ``tag``: as in ``check``."""
-    gpus = named if isinstance(seen, Gap) else len({d for d in seen.devices if d is not None}) or named
+    gpus = (
+        named if isinstance(measured, Gap) else len({d for d in measured.devices if d is not None}) or named
+    )
     rules = areal_rules.at(tag) if tag else areal_rules.newest()
     if not text.strip():
         return None
@@ -275,20 +277,20 @@ def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> 
     if not isinstance(intended, Plan):
         return list(measured)
     planned = intended.finding
-    seen = next((f for f in measured if f.cause == rules_of_plans.CAUSE == planned.cause), None)
-    if seen:
+    fault = next((f for f in measured if f.cause == rules_of_plans.CAUSE == planned.cause), None)
+    if fault:
         planned = dataclasses.replace(
-            planned, status=seen.status, evidence=(*planned.evidence, *seen.evidence[:1])
+            planned, status=fault.status, evidence=(*planned.evidence, *fault.evidence[:1])
         )
-    return [planned, *(dataclasses.replace(f, remedy=()) if f is seen else f for f in measured)]
+    return [planned, *(dataclasses.replace(f, remedy=()) if f is fault else f for f in measured)]
 
 
-def _of_framework(known: str, said: list[Any], script: Script, where: str, asked: Site) -> Plan:
+def _of_framework(known: str, commands: list[Any], script: Script, where: str, asked: Site) -> Plan:
     row = table("plan/flags")[known]
-    pools = {" ".join(v) for _, flags, _ in said for n, v in flags.items() if n in row.get("node", ())}
-    told = sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1) or row.get("node_default", 0)
-    gpus = _sized(asked, script.gpus or told).gpus
-    launch = launch_flags.merged(known, said, gpus)
+    pools = {" ".join(v) for _, flags, _ in commands for n, v in flags.items() if n in row.get("node", ())}
+    per_node = sum(int(n) for n in pools if n.isdecimal() and len(pools) == 1) or row.get("node_default", 0)
+    gpus = _sized(asked, script.gpus or per_node).gpus
+    launch = launch_flags.merged(known, commands, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
     finding = rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus)
     return Plan(where, "", known, "", gpus, finding, mode, placed)

@@ -111,8 +111,8 @@ def _openrlhf(launch: Launch) -> _Shape:
     # other estimator takes it away
     has = {
         "ref": launch.above_zero("kl"),
-        "critic": launch.told("estimator") == "gae",
-        "reward": bool(launch.told("has_reward")) and not launch.told("no_reward"),
+        "critic": launch.value("estimator") == "gae",
+        "reward": bool(launch.value("has_reward")) and not launch.value("no_reward"),
     }
     parts = [part("trainer", "deepspeed", "actor", math.prod(shape["trainer"]))]
     for role in (r for r in has if has[r]):
@@ -131,8 +131,8 @@ def _openrlhf(launch: Launch) -> _Shape:
     shares = together and not asynchronous
     if engines:
         parts.append(part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
-    handed_over = shares and launch.told("backend") == "nccl"
-    gloo = launch.told("backend") == "gloo"  # what is clean in old releases alone is not clean
+    handed_over = shares and launch.value("backend") == "nccl"
+    gloo = launch.value("backend") == "gloo"  # what is clean in old releases alone is not clean
     same_gpus = (
         ("trainer", "ref", has["ref"] and (together or launch.on("share_ref"))),
         ("critic", "reward", has["critic"] and launch.on("share_reward")),
@@ -215,20 +215,20 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     """One node of those that the trainer has."""
     everything = tuple(range(gpus))
     sees, server = (
-        everything if seen is None else seen for seen in (launch.trainer_sees, launch.server_sees)
+        everything if visible is None else visible for visible in (launch.trainer_sees, launch.server_sees)
     )
     all_visible = (
-        "accelerate launch" in launch.text and not launch.told("processes") and not launch.told("per_node")
+        "accelerate launch" in launch.text and not launch.value("processes") and not launch.value("per_node")
     )
     # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
     notes = ["accelerate launch without --num_processes starts one process per visible GPU"] * all_visible
     machines = max(nodes, launch.number("machines"))
     processes = max(1, len(sees)) if all_visible else 1
-    if launch.told("per_node"):
+    if launch.value("per_node"):
         processes = launch.number("per_node")
-    elif launch.told("processes"):
+    elif launch.value("processes"):
         processes = -(-launch.number("processes") // machines)
-    if launch.told("mode") != "server":
+    if launch.value("mode") != "server":
         tensor = max(1, launch.number("tensor"))
         parts = [
             part("trainer", "accelerate", "trainer", processes),
@@ -251,7 +251,7 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         part("engine", "vllm", "vllm-serve", data, tensor),
     ]
     used, held = server[: tensor * data], sees[:processes]
-    elsewhere = machines > 1 or launch.told("server_host") not in LOCAL
+    elsewhere = machines > 1 or launch.value("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
     verdict = (

@@ -177,7 +177,7 @@ def groups_of(
 ) -> tuple[Group, ...]:
     """The groups that these jobs open; the weight update's has rank 0 of the first trainer, and before
     it or after it every rank of its engines."""
-    found = [
+    groups = [
         _group(name, [j], j.role if len(jobs) > 1 else "")
         for name, jobs in (("inference", engines), ("trainer", trainers))
         for j in jobs
@@ -187,8 +187,8 @@ def groups_of(
         # beside AReaL's rollout other engines, as judge_engine, keep their own
         # weights (rl_trainer.py, v1.0.4)
         synced = [e for e in engines if e.role == "rollout"] or [*engines]
-        found.append(_group("weight-update", [*synced, sender] if trainer_last else [sender, *synced]))
-    return tuple(found)
+        groups.append(_group("weight-update", [*synced, sender] if trainer_last else [sender, *synced]))
+    return tuple(groups)
 
 
 def _group(name: str, jobs: Sequence[Job], of: str = "") -> Group:

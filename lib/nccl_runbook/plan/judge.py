@@ -120,7 +120,7 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
         if n not in known
         for near in difflib.get_close_matches(n, known, 1, 0.95)
     ]
-    seen = [*shared_lines(placed), *(note.partition(". Set ")[0] for note in placed.notes), *slips]
+    notes = [*shared_lines(placed), *(note.partition(". Set ")[0] for note in placed.notes), *slips]
     return Finding(
         f"allocation-{placed.verdict}",
         # under Ray such a job never starts; TRL's two programs only share a GPU
@@ -128,7 +128,7 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
         if placed.verdict == "oversubscribed" and launch.framework != "trl"
         else SEVERITY[placed.verdict],
         f"{launch.framework}: {table('plan/areal')['launches'][placed.verdict]} ({sizes(mode, gpus)})",
-        tuple(Evidence(e, launch.row["source"] if i == 0 else "") for i, e in enumerate(seen)),
+        tuple(Evidence(e, launch.row["source"] if i == 0 else "") for i, e in enumerate(notes)),
         () if placed.verdict == "clean" else tuple(_fixes(launch, mode, placed, gpus, per_node)),
         cause,
         cause and "likely",
@@ -143,7 +143,7 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
                 "you", f"{instead[:1].upper()}{instead[1:]}." if instead else f"Change the launch: {says}."
             )
         ]
-    found, asked = [], sum(p.alloc_size for p in mode.parts)
+    fixes, asked = [], sum(p.alloc_size for p in mode.parts)
     if launch.framework == "trl" and placed.verdict == "duplicate":
         server, trainer = (mode.of(kind)[0].world_size for kind in ("engine", "trainer"))
         trainer = min(trainer, per_node - server)
@@ -152,18 +152,18 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
             f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch "
             f"--num_processes {trainer} ...",
         )
-        found += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
+        fixes += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
     can_share = (
         placed.verdict == "duplicate"
         or (any(p.anchor is None for p in mode.of("engine")) and not launch.on("async"))
         and (launch.framework != "open-instruct" or gpus == 1)
     )
     if "share_text" in launch.row and can_share:
-        found.append(Remedy("you", launch.row["share_text"], launch.row["share_lines"]))
+        fixes.append(Remedy("you", launch.row["share_text"], launch.row["share_lines"]))
     alone = (
         placed.verdict == "duplicate" and launch.framework != "trl"
     )  # they share by a flag: more GPUs change nothing
-    return found + [Remedy("your launcher", f"Give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",))] * (
+    return fixes + [Remedy("your launcher", f"Give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",))] * (
         not alone
     )
 

@@ -116,7 +116,7 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
 def _flat(data: dict[str, Any]) -> dict[str, str]:
     """Plain values by dotted name; what "<<" brings holds where nothing nearer says anything of the name,
     be it null or another map. Lists and what hangs deeper than eight levels are left out."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     taken: set[str] = set()
     left: list[tuple[str, Any, int]] = [("", data, 0)]
     entries = 0
@@ -133,32 +133,34 @@ def _flat(data: dict[str, Any]) -> dict[str, str]:
             taken.add(name)
             inner.append((f"{name}.", value))
             if isinstance(value, str) and value not in NOTHING:
-                found[name] = clipped(value, 2000)
+                values[name] = clipped(value, 2000)
         left += [(name, one, depth + 1) for name, one in inner if isinstance(one, dict) and depth < 8]
-    return found
+    return values
 
 
 def _training(flat: dict[str, str]) -> Training:
-    def told(name: str) -> str:
+    def value_of(name: str) -> str:
         value = flat.get(name, "")
         for _ in range(4):  # references to references
             value = clipped(_REFERENCE.sub(lambda m: flat.get(m[1], m[0]), value), 2000)
         return value
 
-    backends = {m[1]: told(m[0]) for m in map(_BACKEND.fullmatch, flat) if m and _COMPONENT.match(told(m[0]))}
+    backends = {
+        m[1]: value_of(m[0]) for m in map(_BACKEND.fullmatch, flat) if m and _COMPONENT.match(value_of(m[0]))
+    }
     return Training(
-        told("allocation_mode"),
+        value_of("allocation_mode"),
         {r: backends[r] for r in (*FIRST, *backends) if r in backends},
         {
-            r: told(f"{r}.scheduling_strategy.target")
+            r: value_of(f"{r}.scheduling_strategy.target")
             for r in backends
-            if told(f"{r}.scheduling_strategy.type") == "colocation"
+            if value_of(f"{r}.scheduling_strategy.type") == "colocation"
         },
-        _count(told("cluster.n_gpus_per_node") or told("n_gpus_per_node")),
-        _count(told("cluster.n_nodes") or told("n_nodes")),
-        told("actor.weight_update_mode"),
-        told("scheduler.type"),
-        bool(_ABOVE_ZERO.fullmatch(told("actor.kl_ctl") or "0.1"))
+        _count(value_of("cluster.n_gpus_per_node") or value_of("n_gpus_per_node")),
+        _count(value_of("cluster.n_nodes") or value_of("n_nodes")),
+        value_of("actor.weight_update_mode"),
+        value_of("scheduler.type"),
+        bool(_ABOVE_ZERO.fullmatch(value_of("actor.kl_ctl") or "0.1"))
         and any(n.startswith("ref.") for n in flat),
         "n_gpus_per_node" in flat and "mode" in flat,
         flat,

@@ -84,7 +84,7 @@ def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
         ]
         for p in plans
     ]
-    told = [
+    unread = [
         (
             Cell("passed over", "muted") if line.endswith(FOREIGN) else Cell("not read", "unknown"),
             line.partition(": "),
@@ -94,7 +94,7 @@ def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
     return Table(
         "Allocations",
         ["file", "verdict", "allocation", "GPUs of a node"],
-        [*read, *([file, word, why, ""] for word, (file, _, why) in told)],
+        [*read, *([file, word, why, ""] for word, (file, _, why) in unread)],
     )
 
 

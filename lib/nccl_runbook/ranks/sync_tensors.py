@@ -34,6 +34,7 @@ class Tensors:
         self.staged = self.through_cpu or (args.tp > 1 and rank > 0)
         self.mib = [int(n) for n in args.buckets.split(",")]
         self.made, self.pinned, self.data, self.wire, self.side = False, None, None, None, None
+        self.trains, self.serves = rank == 0, rank > 0
 
     def lay_out(self, shapes):
         """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in
@@ -84,22 +85,15 @@ class Tensors:
             if self.args.method == "nccl-pinned" or (self.args.method.startswith("disk") and not self.on_host)
             else 0
         )
-        needed = (
-            (0 if self.on_gpu else staging + lanes) * self.size
-            + copies
-            + SPARE_BYTES
-            + (own * self.size if self.on_host else 0)
-        )
-        if fast_disk.free_memory() < needed:
-            raise fast_disk.NotEnough("host memory", needed, fast_disk.free_memory())
+        host = (0 if self.on_gpu else staging + lanes) + (own if self.on_host else 0)
+        places = [("host memory", host * self.size + copies + SPARE_BYTES, fast_disk.free_memory())]
         if not self.on_host:
-            devices = self.args.devices.split(",") if self.args.devices else [str(self.device.index)]
-            needed = (own + lanes + (staging if self.on_gpu else 0)) * devices.count(
-                str(self.device.index)
-            ) + SPARE_GPU_BYTES
-            free = torch.cuda.mem_get_info(self.device)[0]
+            index, (free, _) = str(self.device.index), torch.cuda.mem_get_info(self.device)
+            each = (own + lanes + staging * self.on_gpu) * max(1, self.args.devices.split(",").count(index))
+            places.append((f"memory on GPU {index}", each + SPARE_GPU_BYTES, free))
+        for what, needed, free in places:
             if free < needed:
-                raise fast_disk.NotEnough(f"memory on GPU {self.device.index}", needed, free)
+                raise fast_disk.NotEnough(what, needed, free)
 
     def prepare(self):
         """Allocate and touch all memory, so that no first sync pays for page faults of the measurement
@@ -131,4 +125,4 @@ class Tensors:
         self.views = sync_bytes.laid(self.memory, self.own_sizes)
         self.shaped = [view.view(self.dtype).view(shape) for view, shape in zip(self.views, self.own_shapes)]
         self.pattern.lay(self.sizes, self.views, self.starts)
-        self.opened = {}
+        self.opened, self.given, self.taken = {}, self.pattern, self.pattern

@@ -16,6 +16,28 @@ FIRST = 504  # bytes of a message that go with its length
 LARGE = 1 << 20  # bytes: below it the launch of a copy costs more than the copy (H200: 9 us a launch)
 
 
+class PeerStopped(RuntimeError):
+    """Another rank failed and said so; its own text is the one to read."""
+
+
+def together(action=lambda: None, *args):
+    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where
+    one could not."""
+    failure = None
+    try:
+        action(*args)
+    except Exception as error:  # raised again below, once the others know
+        failure = error
+    code = torch.tensor([1 if failure else 0])
+    try:
+        dist.all_reduce(code, op=dist.ReduceOp.MAX)
+    finally:
+        if failure:
+            raise failure
+    if int(code):
+        raise PeerStopped("another rank stopped")
+
+
 def tell(sync, message):
     """The trainer's JSON message, on every rank: its length and beginning in one message to each, the rest of
     a long one in another."""
@@ -102,7 +124,7 @@ def flat(sync, clock):
         buffer = sync.stage[here][: sum(sizes)]
         announce(sync, clock, bucket)
         if sync.rank == 0:
-            _after(side, free[here])
+            after(side, free[here])
             with clock.queued("gather" if sync.pinned is not None or sync.through_cpu else "pack", side):
                 sources = (
                     [sync.pinned[at : at + len(buffer)]]
@@ -111,26 +133,26 @@ def flat(sync, clock):
                 )
                 for part, source in zip(buffer.split([len(s) for s in sources]), sources):
                     part.copy_(source, non_blocking=True)
-            _after(sync.wire, _done(side))
+            after(sync.wire, done(side))
         else:
-            _after(sync.wire, free[here])
+            after(sync.wire, free[here])
         with clock.queued("wire", sync.wire):
             dist.broadcast(buffer, 0, group=sync.data)
-        free[here] = _done(sync.wire)
+        free[here] = done(sync.wire)
         if sync.rank:
-            _after(side, free[here])
+            after(side, free[here])
             with clock.queued("load", side):
                 for i, part in zip(bucket, buffer.split(sizes)):
                     sync.views[i].copy_(sync.own(i, part), non_blocking=True)
-            free[here] = _done(side)
+            free[here] = done(side)
         at += len(buffer)
 
 
-def _done(stream):
+def done(stream):
     return stream.record_event() if stream else None
 
 
-def _after(stream, event):
+def after(stream, event):
     if stream and event:
         stream.wait_event(event)
 

@@ -2,9 +2,9 @@
 the others are the engines.
 
 Standard library, torch (>= 2.2, Python >= 3.9) and files beside it: sync_ways.py and sync_disk.py, the
-methods, sync_tensors.py, sync_bytes.py and sync_shapes.py, the tensors, sync_clock.py, the time, and
-check.py, how ranks meet; and fast_disk.py of lib/, which a trainer can take as it is. It runs under the
-runbook's engine and under torchrun:
+methods, sync_tensors.py, sync_bytes.py and sync_shapes.py, the tensors, sync_clock.py, the time, check.py,
+how ranks meet, and reshard/, several trainers; and fast_disk.py of lib/, which a trainer can take as it is.
+It runs under the runbook's engine and under torchrun:
     torchrun --standalone --nproc-per-node 2 weight_sync.py --method disk \\
         --spec '{"head": [...], ...}' --directory /tmp/sync
 Every tensor holds bytes that differ by place and repeat, which the engines make again by themselves and
@@ -26,26 +26,24 @@ import torch.distributed as dist
 # fast_disk.py lies beside this file where the engine sent both, else in lib/; that folder may hold another
 # interpreter's packages
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(os.path.dirname(HERE))]
+sys.path[:0] = [HERE, os.path.join(HERE, "reshard"), os.path.dirname(os.path.dirname(HERE))]
 import check  # noqa: E402
 import fast_disk  # noqa: E402
 import sync_bytes  # noqa: E402
 import sync_clock  # noqa: E402
+import sync_reshard  # noqa: E402
 import sync_tensors  # noqa: E402
 import sync_ways  # noqa: E402
 
-del sys.path[:2]
+del sys.path[:3]
 
 NOT_ENOUGH, WRONG_BYTES, PEER_STOPPED = 5, 6, 7
 SMALL = 16  # a part of every tensor, for t = N a + B / b from two sizes
 
 
-class PeerStopped(RuntimeError):
-    """Another rank failed and said so; its own text is the one to read."""
-
-
+WAYS = {**sync_ways.METHODS, **sync_reshard.METHODS}
 OPTIONS = {
-    "--method": {"required": True, "choices": sync_ways.METHODS},
+    "--method": {"required": True, "choices": WAYS},
     "--spec": {
         "required": True,
         "help": "JSON: head, layer and tail as [[name, shape], ...], layers, prefix with {i}, dtype",
@@ -57,33 +55,22 @@ OPTIONS = {
     },
     "--busy": {"default": "0", "help": "edges of the matrices that engines multiply meanwhile: 0,4096"},
     "--tp": {"type": int, "default": 1, "help": "ranks of one engine; each keeps its rows of every tensor"},
+    "--trainers": {
+        "type": int,
+        "default": 0,
+        "help": "reshard and gather: ranks that train; all others are one engine, or all ranks are. "
+        "0: half of four or more, else all",
+    },
     "--directory": {"default": "", "help": "for disk; made if it is not there, and then removed again"},
     "--devices": check.DEVICES,
     "--cpu": {"action": "store_true", "help": "keep the tensors on the CPU, also where there is a GPU"},
     "--timeout": check.TIMEOUT,
     "--fault": {
         "default": "",
-        "help": "inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die",
+        "help": "inject KIND@RANK for the runbook's own tests; KIND: corrupt, stale, torn, die, "
+        "dtype, map, leave",
     },
 }
-
-
-def together(action=lambda: None, *args):
-    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where
-    one could not."""
-    failure = None
-    try:
-        action(*args)
-    except Exception as error:  # raised again below, once the others know
-        failure = error
-    code = torch.tensor([1 if failure else 0])
-    try:
-        dist.all_reduce(code, op=dist.ReduceOp.MAX)
-    finally:
-        if failure:
-            raise failure
-    if int(code):
-        raise PeerStopped("another rank stopped")
 
 
 def drop(*paths):
@@ -103,7 +90,7 @@ class Sync(sync_tensors.Tensors):
     def run(self):
         """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and
         engines that are busy."""
-        together(self.check_memory)
+        sync_ways.together(self.check_memory)
         self.prepare()
         self.data = (
             dist.new_group(backend="nccl", timeout=datetime.timedelta(seconds=self.args.timeout))
@@ -125,7 +112,7 @@ class Sync(sync_tensors.Tensors):
             repeats = 1 if self.args.method.endswith("per-tensor") else 2
             return all([*good, self.several("variant", repeats, self.mib[0], 0)])
         finally:
-            if self.rank == 0:
+            if self.rank == 0 and self.args.directory:
                 drop(self.path("weights"), self.args.directory if self.made else "")
 
     def several(self, event, repeats, mib, busy):
@@ -146,16 +133,16 @@ class Sync(sync_tensors.Tensors):
         self.number += 1
         if self.kind == "die" and self.number:
             os._exit(9)
-        if self.rank == 0:
-            self.pattern.fill(self.number)
+        if self.trains:
+            self.given.fill(self.number)
             if self.pinned is not None:
                 for pinned, view in zip(self.pinned[: self.total].split(self.sizes), self.views):
                     pinned.copy_(view, non_blocking=True)
         before = self.views[-1].clone() if self.kind == "stale" else None
         # else the engines' clocks run while the trainer's bytes are still being made
-        together(sync_clock.Clock(self.device).wait)
+        sync_ways.together(sync_clock.Clock(self.device).wait)
         clock = sync_clock.Clock(self.device)
-        path = sync_ways.METHODS[self.args.method](self, clock)
+        path = WAYS[self.args.method](self, clock)
         clock.stop()
         if self.kind == "corrupt":
             self.views[len(self.views) // 2][7:8].bitwise_xor_(1)
@@ -163,7 +150,7 @@ class Sync(sync_tensors.Tensors):
             self.views[-1].copy_(before)
         wrong = [
             {"tensor": self.names[i], "index": i, "words": n}
-            for i, n in (self.pattern.differing(self.number) if self.rank else {}).items()
+            for i, n in (self.taken.differing(self.number) if self.serves else {}).items()
         ]
         check.emit(
             **about,
@@ -174,12 +161,12 @@ class Sync(sync_tensors.Tensors):
             phases=clock.phases,
             by=self.by,
             verified=not wrong,
-            compared=bool(self.rank),
+            compared=self.serves,
             wrong=wrong[:5],
             wrong_count=len(wrong),
             fsync_s=fsync(path) if path and last and about["event"] == "sync" else None,
         )
-        together()
+        sync_ways.together()
         if path and not path.endswith("weights"):
             drop(path)
         return not wrong
@@ -195,7 +182,7 @@ class Sync(sync_tensors.Tensors):
         try:
             for phase, action in engine if self.rank else trainer:
                 with clock.host(phase):
-                    together(*action)
+                    sync_ways.together(*action)
         except BaseException:
             if self.rank == 0:
                 drop(path, path + ".part")
@@ -220,6 +207,10 @@ class Sync(sync_tensors.Tensors):
             os.truncate(file, os.path.getsize(file) - 1)
 
 
+class Resharding(sync_reshard.Reshard, Sync):
+    """The same with several trainer ranks."""
+
+
 def fsync(path):
     """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not
     wait for it."""
@@ -236,11 +227,12 @@ def main():
         device = check.pick_device(args.devices, local_rank, args.cpu)
         check.emit("hello", **check.identity(device))
         check.join("gloo", args.timeout, rank, size)
-        code = 0 if Sync(args, rank, size, device).run() else WRONG_BYTES
+        kind = Resharding if args.method in sync_reshard.METHODS else Sync
+        code = 0 if kind(args, rank, size, device).run() else WRONG_BYTES
     except fast_disk.NotEnough as error:
         check.emit("not-enough", what=error.what, needed=error.needed, free=error.free)
         code = NOT_ENOUGH
-    except PeerStopped:
+    except sync_ways.PeerStopped:
         check.emit("peer-stopped")
         code = PEER_STOPPED
     except Exception as error:  # reported and raised again: the text is what the runbook judges

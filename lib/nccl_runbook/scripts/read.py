@@ -38,6 +38,9 @@ _USED = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^{}$]*))?\}|(\w+))")
 _KEPT = re.compile(r"\$\{(\w+):?=([^{}$]*)\}")  # sets the variable, too, unless it is set
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
+# the configuration that `accelerate config` writes (accelerate 1.15.0, commands/config/config_args.py)
+_ACCELERATE = re.compile(r"\A(?!#!)(?=[^$]{0,4000}^distributed_type: *\S)[^$]{0,4000}^num_processes: ", re.M)
+_LAUNCHED = re.compile(r"^(num_machines|num_processes|gpu_ids): *[\"']?([\w,]+)[\"']? *$", re.M)
 # overrides as Hydra and OmegaConf take them
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)
 _BEFORE = frozenset("env export declare -x exec nohup time then do else if ! { (".split())
@@ -88,6 +91,8 @@ class Script:
 @functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
     """Every command of the text, in order, and how large the job is."""
+    if _ACCELERATE.search(text):
+        text = "accelerate launch " + " ".join(f"--{name} {value}" for name, value in _LAUNCHED.findall(text))
     directives = " ".join(_DIRECTIVE.findall(text[:MOST_BYTES]))
     asked = _size("sbatch", directives)
     names = ("SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_GPUS_PER_NODE")
@@ -100,8 +105,8 @@ def read(text: str) -> Script:
     told = [
         (
             launchers[program],
-            _size(launchers[program], re.split(r"(?<!mason)\.py(?= |$)", c.text, maxsplit=1)[0]),
-            c.env.get("CUDA_VISIBLE_DEVICES", ""),
+            _size(launchers[program], re.split(r"(?<!mason)\.py(?= |$)", c.text, maxsplit=1)[0], asked[0]),
+            next(iter(c.flags.get("gpu_ids", ())), c.env.get("CUDA_VISIBLE_DEVICES", "")),
             _tasks(c, directives),
         )
         for c in commands
@@ -142,14 +147,15 @@ def _tasks(command: Command, directives: str) -> int:
     return int(asked[0]) if asked else 1
 
 
-def _size(launcher: str, text: str) -> tuple[int, int]:
-    """Nodes, and GPUs of a node, as this launcher gets them."""
+def _size(launcher: str, text: str, allocated: int = 0) -> tuple[int, int]:
+    """Nodes, and GPUs of a node, as this launcher gets them. ``allocated``: nodes of the job, for one that
+    does not say on how many it starts its ranks."""
     row = table("scripts/launchers")[launcher]
     nodes, gpus, total = (
         int(next(reversed(re.findall(row[what], text)), 0)) if what in row else 0
         for what in ("nodes", "gpus", "total")
     )
-    return nodes, gpus or total // (nodes or 1)
+    return nodes, gpus or total // (nodes or allocated or 1)
 
 
 def _commands(

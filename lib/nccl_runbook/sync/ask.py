@@ -15,6 +15,7 @@ from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import own_folder, sweep
 from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
+from nccl_runbook.sync.reshard.facts import control, resharded
 
 _FOLDER = "nccl-runbook-sync-"
 _BUCKET_MIB = "512"
@@ -43,8 +44,9 @@ def collect(
     ``spec``: the model's tensors as sync/models.py gives them; ``devices``: the trainer's, then one for each
     rank of the engines; ``directory``: where the disk methods write, the temporary folder if empty; nothing
     is left there, nor in /dev/shm. ``methods``: usual, all, or names; nccl-flat@64+512 takes buckets of 64
-    MiB, then of 512. ``busy``: edges of the matrices that engines multiply in further syncs; ``tp``: ranks of
-    one engine. Raises ValueError for a method that does not exist, and numbers that mean nothing.
+    MiB, then of 512; nccl-reshard@2 has two trainer ranks, and brings its control along. ``busy``: edges of
+    the matrices that engines multiply in further syncs; ``tp``: ranks of one engine. Raises ValueError for a
+    method that does not exist, and numbers that mean nothing.
     """
     ends, chosen = time.monotonic() + deadline_s, methods_of(methods, devices)
     options = [
@@ -109,18 +111,19 @@ def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List
     shared = len(set(devices)) < len(devices)
     if methods in ("all", "usual"):
         few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk")
-        names = METHODS if methods == "all" else few
         return [
             m
-            for m in names
-            if (devices[0] is not None or not m.startswith(_ON_GPUS)) and (shared or m != "nccl-one-gpu")
+            for m in (METHODS if methods == "all" else few)
+            if (devices[0] is not None or not m.startswith(_ON_GPUS))
+            and (shared or m != "nccl-one-gpu")
+            and not (resharded(m) and m.startswith("gloo") and devices[0] is not None)
         ]
     names = [m.strip() for m in methods.split(",")]
     for name in names:
-        if name.partition("@")[0] not in METHODS:
+        if name.partition("@")[0] not in METHODS or (resharded(name) and "+" in name):
             raise ValueError(f"unknown method {name!r}; usual, all, or some of {', '.join(METHODS)}")
         _buckets(name)
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(each for name in names for each in (name, control(name))))
 
 
 def _buckets(method: str) -> str:
@@ -154,14 +157,13 @@ def _world(
             "unsupported",
             f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does",
         )
-    name = method.partition("@")[0]
+    name, _, trainers = method.partition("@")
     args = [
         "--method",
         "nccl-flat" if name == "nccl-one-gpu" else name,
         "--spec",
         json.dumps(spec, separators=(",", ":")),
-        "--buckets",
-        _buckets(method),
+        *(["--trainers", trainers or "0"] if resharded(method) else ["--buckets", _buckets(method)]),
         *options,
         *["--directory", folder] * ("disk" in method),
         *["--cpu"] * (devices[0] is None),

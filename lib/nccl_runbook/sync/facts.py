@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.sync.reshard.facts import RESHARDED, resharded
 
 # as ranks/sync_ways.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes
 # longest comes last
@@ -22,6 +23,7 @@ METHODS = (
     "gloo-per-tensor",
     "disk-shm",
     "disk",
+    *RESHARDED,
 )
 
 
@@ -191,7 +193,7 @@ class SyncRuns:
     def fastest(self, prefix: str) -> Optional[SyncArm]:
         """The arm that passed with the least steady time among the methods that begin so."""
         return min(
-            (a for a in self.run if a.method.startswith(prefix) and a.passed),
+            (a for a in self.run if a.method.startswith(prefix) and a.passed and not resharded(a.method)),
             key=lambda a: a.steady_s or 0.0,
             default=None,
         )

@@ -12,6 +12,8 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.placement import Placement
 from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, SyncArm, SyncRuns
 from nccl_runbook.sync.judge_failures import _source, gb, of_one
+from nccl_runbook.sync.reshard.facts import resharded
+from nccl_runbook.sync.reshard.judge import against_control
 
 # not on nccl-one-gpu, an experiment that most versions do not have; with buckets named, @64+512, the path
 # ends in a digit
@@ -47,6 +49,7 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
         f
         for f in (
             *of_arms,
+            *against_control(runs),
             choice(runs),
             disk_slower_than_nccl(runs),
             rehearsed_without_gpu(runs),
@@ -68,7 +71,13 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
     nvlink = next((limit for key, limit in NVLINK_GB_PER_S.items() if key in name), WIDEST_GB_PER_S)
     here = HBM_GB_PER_S if len(set(runs.devices)) < len(runs.devices) else nvlink
     limit = (
-        nvlink if arm.method.startswith("nccl") else here if arm.method.startswith("ipc") else PCIE_GB_PER_S
+        HBM_GB_PER_S * len(runs.devices)  # each rank copies or moves its part
+        if resharded(arm.method)
+        else nvlink
+        if arm.method.startswith("nccl")
+        else here
+        if arm.method.startswith("ipc")
+        else PCIE_GB_PER_S
     )
     rate = runs.size_bytes / seconds / 1e9 if seconds else float("inf")
     return (
@@ -175,7 +184,7 @@ def choice(runs: SyncRuns) -> Finding | None:
         ]
     ):
         return None
-    seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed}
+    seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed and not resharded(a.method)}
     quickest = min(seconds, key=lambda m: seconds[m])
     other = (
         f"; {quickest} was faster, {seconds[quickest]:.4f} s"

@@ -137,12 +137,14 @@ def _note(runs: SyncRuns) -> str:
 
 
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
-    if isinstance(arm, Gap):
-        return [method, "", "", "", "", "", Cell(f"not run ({arm})", "unknown")]
-    steady = arm.steady
-    word = Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
-    if steady is None:
+    word = (
+        Cell(f"not run ({arm})", "unknown")
+        if isinstance(arm, Gap)
+        else Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
+    )
+    if isinstance(arm, Gap) or arm.steady is None:
         return [method, "", "", "", "", "", word]
+    steady = arm.steady
     return [
         method,
         f"{arm.syncs[0].seconds:.4f}",

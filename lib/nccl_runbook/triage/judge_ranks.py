@@ -6,8 +6,8 @@ import re
 from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import rank_names
 from nccl_runbook.messages.clues import says
-from nccl_runbook.messages.facts import Logs, RankLog
-from nccl_runbook.messages.judge import raised_first
+from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.judge import raised_first, unheard
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
     calls_differ,
@@ -138,20 +138,6 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     return [
         Pointer(cause, "possible", lines, against, 28 + i, advice)
         for (i, cause), advice in zip(told, [*doing, *[None] * 4])
-    ]
-
-
-def unheard(logs: Logs) -> list[RankLog]:
-    """The one rank without a line in the one file that holds the lines of all others, which wait in one
-    call. More than one may be a host of which this file knows nothing."""
-    files = {file for row in logs.ranks for file in row.files}
-    calls = {(work.op, work.seq) for row in logs.ranks for work in row.timeouts[:1]}
-    unheard = sorted(
-        {*range(max((row.rank for row in logs.ranks), default=0))} - {row.rank for row in logs.ranks}
-    )
-    return [
-        RankLog(rank, [], [])
-        for rank in unheard * (len(files) == len(calls) == len(unheard) == 1 < len(_waiting(logs)))
     ]
 
 

@@ -112,10 +112,8 @@ def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Un
     if not on_gpus(devices) or budget(budget_s, True)():
         return Gap("not-run", SPENT if on_gpus(devices) else "no GPU to test alone")
     gpus = sorted(set(devices))
-    done = trials(
-        engine, [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather") for g in gpus]
-    )
-    return Singles({str(g): trial for g, trial in zip(gpus, done)})
+    alone = [request(f"GPU {g} alone", [g], ops="barrier,all_reduce,broadcast,all_gather") for g in gpus]
+    return Singles(dict(zip(map(str, gpus), trials(engine, alone))))
 
 
 def rounds(items: List[int]) -> List[List[tuple]]:
@@ -142,15 +140,20 @@ def pairs(
     alone = {} if isinstance(singles, Gap) else singles.trials
     gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
-        return Gap("not-run", "fewer than two GPUs pass alone: no pair to test")
-    failing = not isinstance(ladder, Gap) and ladder.first_failing is not None
+        return Gap("not-run", "fewer than two GPUs pass alone, so there is no pair to test")
+    failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing and len(gpus) > MATRIX_MOST:
         return Gap("not-run", f"more than {MATRIX_MOST} GPUs: the search below tests the pairs that it needs")
-    make = functools.partial(
-        request, ops="all_reduce,send_recv", stall_s=STALL_S if failing else STALL_FIRST_S
+    if failing and failing.failed_twice and len(gpus) == 2 and gpus == sorted(failing.world.request.devices):
+        return Pairs(1, [Pair(gpus[0], gpus[1], 0, failing)])  # the only pair is what failed
+    return every_pair(
+        engine,
+        gpus,
+        budget(budget_s, True),
+        functools.partial(request, ops="all_reduce,send_recv", stall_s=STALL_S if failing else STALL_FIRST_S),
+        # where the ladder failed the search repeats what decides, of three GPUs or more
+        repeat=not failing or len(gpus) < 3,
     )
-    # where the ladder failed the search repeats what decides, of three GPUs or more
-    return every_pair(engine, gpus, budget(budget_s, True), make, repeat=not failing or len(gpus) < 3)
 
 
 def every_pair(
@@ -188,15 +191,18 @@ def search(
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing is None or isinstance(singles, Gap):
         return Gap("not-run", "no run with several GPUs failed")
-    steady = failing.again is not None and not failing.again.passed
     gpus = (
         sorted(int(g) for g in singles.trials)
-        if steady
+        if failing.failed_twice
         else sorted(d for d in failing.world.request.devices if d is not None)
     )
     matrix = [] if isinstance(pairs, Gap) else pairs.pairs
-    if len(gpus) < 3 and steady or len(set(failing.world.request.devices)) < failing.world.request.world_size:
-        return Gap("not-run", "fewer than three GPUs: there is only one pair")
+    if (
+        len(gpus) < 3
+        and failing.failed_twice
+        or len(set(failing.world.request.devices)) < failing.world.request.world_size
+    ):
+        return Gap("not-run", "two GPUs make only one pair, which the test of all GPUs has tested")
     if (
         not any(t.passed for t in singles.trials.values())
         or len(gpus) > 2
@@ -208,7 +214,7 @@ def search(
     known = {
         **{tuple(sorted(t.world.request.devices)): t for t in [*ladder.rungs, *singles.trials.values()]},
         **{(p.first, p.second): p.trial for p in matrix},
-        **({} if steady else {tuple(gpus): failing}),
+        **({} if failing.failed_twice else {tuple(gpus): failing}),
     }
     return _rounds(engine, known, gpus, budget(budget_s, True), identify)
 

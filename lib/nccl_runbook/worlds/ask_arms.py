@@ -20,7 +20,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 # with a budget from here on, the later arms are run beside a control that passes
 # too: about 4 s each on 4 H200
 DEEP_S = 240.0
-SET_ALREADY = "your environment already has this setting, so the control has it too"
+SET_ALREADY = "not tested: your environment already has this setting, so every test runs with it"
 INFINIBAND = Path("/sys/class/infiniband")
 # what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build,
 # stays, and so does multicast off: an arm switches nothing on
@@ -142,7 +142,8 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
                     and connected
                     and not any(key.startswith(tuple(acts_on)) for key in used),
                     "unsupported",
-                    f"cannot act here: the control uses no {' or '.join(a.split()[-1] for a in acts_on)}",
+                    f"not tested: no {' or '.join(a.split()[-1] for a in acts_on)} is used here, so it "
+                    "changes nothing",
                 ),
             )
             if applies

@@ -35,6 +35,6 @@ def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pair
 
 
 def _fails_every_time(arms: Arms) -> bool:
-    again, after, devices = arms.control.again, arms.control_after, arms.control.world.request.devices
-    twice = not arms.control.passed and again is not None and not again.passed
-    return twice and (isinstance(after, Gap) or not after.passed) and len(set(devices)) == len(devices) > 2
+    after, devices = arms.control_after, arms.control.world.request.devices
+    steady = arms.control.failed_twice and (isinstance(after, Gap) or not after.passed)
+    return steady and len(set(devices)) == len(devices) > 2

@@ -21,6 +21,10 @@ class Trial:
     def passed(self) -> bool:
         return self.world.passed
 
+    @property
+    def failed_twice(self) -> bool:
+        return self.again is not None and not self.passed and not self.again.passed
+
 
 @dataclasses.dataclass(frozen=True)
 class Ladder:

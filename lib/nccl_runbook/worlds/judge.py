@@ -109,8 +109,8 @@ def diagnosis(search: Search) -> Diagnosis:
     )
 
 
-def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
-    """(rule, title, cause) of what was found; no rule where the search names nothing."""
+def _words(diagnosed: Diagnosis) -> tuple[str, str, str]:
+    """(rule, title, cause) of what was found, each "" for none."""
     most, bad = diagnosed.works_up_to, culprits(diagnosed)
     rest = (
         "the others pass together"
@@ -121,10 +121,10 @@ def _words(diagnosed: Diagnosis) -> tuple[str, str, str | None]:
     return next(
         words
         for fits, words in (
-            (diagnosed.kind == "count", ("count-at-fault", any_of, None)),
+            (diagnosed.kind == "count", ("count-at-fault", any_of, "")),
             (diagnosed.kind == "split", ("split-at-fault", bad, "p2p-broken-acs-iommu")),
             (bad, ("located", f"{bad}; {rest}", A_PART)),
-            (True, ("", "", None)),
+            (True, ("", "", "")),
         )
         if fits
     )
@@ -166,7 +166,7 @@ def _search(search: Search | Gap) -> list[Finding]:
                 (runs,),
             )
         ]
-    cause = causes().get(cause_id or "")
+    cause = causes().get(cause_id)
     evidence = (
         runs,
         *(() if isinstance(example, Gap) else explain(rule, "it", example, example).evidence),
@@ -212,9 +212,11 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
     tried, worst = ([], None) if isinstance(pairs, Gap) else (pairs.pairs, pairs.worst())
     if worst and (bandwidth := worst.trial.world.busbw_gb_per_s("send_recv")):
         lines.append(f"slowest pair: GPUs {worst.first} and {worst.second}, send/recv {bandwidth:.1f} GB/s")
-    title = f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right"
     return Finding(
-        "fewer-gpus-pass", Severity.OK, title, tuple(Evidence(text, "table below") for text in lines)
+        "fewer-gpus-pass",
+        Severity.OK,
+        f"{_sizes(ladder)}{f', and every one of {len(tried)} pairs' * (len(tried) > 1)}: all right",
+        tuple(Evidence(text, "table below") for text in lines),
     )
 
 

@@ -71,8 +71,12 @@ def _fallback(arm: Arm, trial: Trial) -> Finding:
     """An arm that fails beside a control that passes is a fallback that would not work: worth a note, not an
     alarm."""
     fault = explain("fallback-fails", f"with {arm.name}", trial.world, trial.again)
-    title = f"{fault.title} (your job does not use this: the control passed)"
-    return Finding("fallback-fails", Severity.NOTE, title, fault.evidence)
+    return Finding(
+        "fallback-fails",
+        Severity.NOTE,
+        f"{fault.title} (your job does not use this: the control passed)",
+        fault.evidence,
+    )
 
 
 def _environment_costs(arms: Arms) -> list[Finding]:

@@ -120,17 +120,17 @@ def preload(role: Role) -> Finding | None:
     if not named or isinstance(role.mapped, Gap):
         return None
     first = next(iter(nccl_paths(role)), "no libnccl")
-    seen = (
+    evidence = (
         Evidence(f"LD_PRELOAD={role.variables['LD_PRELOAD']}", "environment.roles.variables.LD_PRELOAD"),
         *_mapped(*nccl_paths(role)),
     )
     if first in role.preloaded:
-        return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is in effect: {first}", seen)
+        return Finding("preload", Severity.NOTE, f"{role.name}: LD_PRELOAD is in effect: {first}", evidence)
     return Finding(
         "preload",
         Severity.WARN,
         f"{role.name}: LD_PRELOAD names {named[0]}, but {first} is mapped",
-        seen,
+        evidence,
         (
             Remedy(
                 "your launcher",

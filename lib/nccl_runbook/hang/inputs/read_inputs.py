@@ -15,6 +15,7 @@ from nccl_runbook.hang.facts import EARLIER, HangFile, Stack
 from nccl_runbook.hang.live import ask_ras as live_answers_ask_ras
 from nccl_runbook.hang.live.facts import Live, RasAnswer
 from nccl_runbook.logs.file import Limit
+from nccl_runbook.logs.kind import DAMAGED, DUMP_NAME
 from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import sources
 from nccl_runbook.logs.text import rank_of_name
@@ -78,6 +79,8 @@ class Inputs:
                 )
             )
             self.stacks += [stack] if stack else []
+        elif DUMP_NAME.search(source.name):
+            self.files.append(HangFile(source.name, "dump", rank_of(source.name), f"is {DAMAGED}"))
         else:
             self.logs.append(source.name)
 

@@ -191,6 +191,7 @@ def chosen(pids: List[int], others: bool = True) -> Tuple[List[proc.Process], Di
     itself."""
     by_pid = proc.processes(pids)
     ranks, helpers = proc.ranks_among(by_pid)
+    ranks = proc_ask_sockets.joined(ranks)
     if pids:
         jobs = {
             r.job

@@ -8,6 +8,7 @@ from nccl_runbook.core.facts import Gap
 
 # the end of ``LiveRank.job`` of ranks at whose address a newer launch runs
 LEFT_OVER = ", left over from an earlier launch"
+BY_CONNECTION = "ranks connected to process "  # its beginning, of ranks that only TCP connections join
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import time
 from typing import Dict, Iterable, List, Optional, Pattern, Sequence, Set
 
 from nccl_runbook.core.facts import grouped, known
-from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.live.facts import BY_CONNECTION, Live
 from nccl_runbook.hang.live.faults.judge_paths import INNER, Members
 from nccl_runbook.hang.live.ranks.judge_calls import by_ras
 
@@ -57,11 +57,9 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
         if 0 <= first + n < size
     }
     widest = max((width for block in blocks.values() for _, width in block), default=0)
-    if (
-        bare
-        and not _spoken_to(members, _ELSEWHERE)
-        and len(present | set(expected)) < size <= len(present | set(expected)) + widest * len(bare)
-    ):
+    if not _spoken_to(members, _ELSEWHERE) and len(present | set(expected)) < size <= len(
+        present | set(expected)
+    ) + widest * len(bare):
         expected = {**dict.fromkeys(range(min(size, 4096)), ", ".join(bare[:8])), **expected}
     return {n: host for n, host in sorted(expected.items()) if n not in present}
 
@@ -122,17 +120,17 @@ def _second(taken: str) -> int:
 def together(looks: Iterable[Live]) -> List[Live]:
     """The same. Hosts of one name, as containers and cloned machines have it, get their address and pid
     namespace beside it. What is named by a pid or by localhost is a job of one host, unless ranks of another
-    one meet at the same port and only together they are those of one job: then somebody's MASTER_ADDR
-    is wrong, or only rank 0's host calls itself so."""
+    one are connected to it, or meet at the same port and only together they are those of one job: then
+    somebody's MASTER_ADDR is wrong, or only rank 0's host calls itself so."""
     looks = _told_apart(sorted(looks, key=lambda look: (look.host, look.boot_id, look.taken)))
     jobs: List[Members] = []
     for part in grouped(
         ((r.job, by_pid and look.boot_id, " in net:" in r.job and look.boot_id.partition(" ")[0]), (r, look))
         for look in looks
         for r in look.ranks
-        for by_pid in [r.job.startswith(("children of ", "session "))]
+        for by_pid in [r.job.startswith(("children of ", "session ", BY_CONNECTION))]
     ).values():
-        if whole := next((job for job in jobs if _halves(job, part)), None):
+        if whole := next((job for job in jobs if _connected(job, part) or _halves(job, part)), None):
             whole += part
         else:
             jobs.append(part)
@@ -166,6 +164,16 @@ def _address(look: Live) -> str:
         s.local.rpartition(":")[0] for r in look.ranks for s in known(r.sockets) if s.state == "ESTABLISHED"
     }
     return next((f"{address}, " for address in sorted(own) if not address.startswith(("127.", "[::1]"))), "")
+
+
+def _connected(some: Members, others: Members) -> bool:
+    """A TCP connection joins two ranks that were started with one MASTER_PORT, or none."""
+    ends = {(r.variables.get("MASTER_PORT"), s.local, s.remote) for r, _ in some for s in known(r.sockets)}
+    return any(
+        (r.variables.get("MASTER_PORT"), s.remote, s.local) in ends
+        for r, _ in others
+        for s in known(r.sockets)
+    )
 
 
 def _halves(some: Members, others: Members) -> bool:

@@ -71,7 +71,7 @@ def at(tag: str) -> Rules:
     return dataclasses.replace(before[-1], tag=tag if tag.startswith("v") else f"v{tag}")
 
 
-def spans(found: list[Rules]) -> str:
+def spans(rows: list[Rules]) -> str:
     """Rows in words: "AReaL v0.3.2 to v0.4.0"."""
-    rows_of = {era: [r for r in found if r.era == era] for era in dict.fromkeys(r.era for r in found)}
+    rows_of = {era: [r for r in rows if r.era == era] for era in dict.fromkeys(r.era for r in rows)}
     return "AReaL " + ", ".join(f"{own[0].tags[0]} to {own[-1].tags[-1]}" for own in rows_of.values())

@@ -29,9 +29,9 @@ def written_for(text: str, rules: Rules) -> str:
     )
     return next(
         (
-            told
-            for told in (_write(mode, rules) for mode in modes if mode)
-            if told and told != text and _parsed(told, rules)
+            written
+            for written in (_write(mode, rules) for mode in modes if mode)
+            if written and written != text and _parsed(written, rules)
         ),
         "",
     )

@@ -26,7 +26,7 @@ class Launch:
         """The framework's row of flags.toml, whose head explains it."""
         return table("plan/flags")[self.framework]
 
-    def told(self, field: str) -> str:
+    def value(self, field: str) -> str:
         named = {n: f["default"] for n, f in self.row["flags"].items() if f["field"] == field}
         return [
             *[next(iter(self.flags[name]), "true") for name in named if name in self.flags],
@@ -52,13 +52,13 @@ class Launch:
 
     def _checked(self, field: str, form: str) -> str:
         name = next((n for n in self.flags if self.row["flags"].get(n, {}).get("field") == field), "")
-        values = " ".join(self.flags[name]) if name else self.told(field)
+        values = " ".join(self.flags[name]) if name else self.value(field)
         if not re.match(form, values):
             raise ValueError(f"{name or field} is {values!r}: not a number that can be resolved here")
         return values
 
     def on(self, field: str) -> bool:
-        return self.told(field).lower() in ("true", "1", "yes")
+        return self.value(field).lower() in ("true", "1", "yes")
 
 
 def merged(

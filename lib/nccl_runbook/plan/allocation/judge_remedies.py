@@ -20,23 +20,23 @@ def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) ->
         placed.verdict == "duplicate"
         and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
     )
-    found = _disk(rules, mode, site) if by_update else []
+    fixes = _disk(rules, mode, site) if by_update else []
     if smaller := fitting(mode, site, rules):
-        found.append(
+        fixes.append(
             Remedy(
                 "you",
                 f"Ask for no more than {counted(site.gpus, 'GPU')} (batch sizes may have to change too):",
                 (smaller,),
             )
         )
-    found += [*_more(mode, site), *(_others(rules) if by_update else [])]
+    fixes += [*_more(mode, site), *(_others(rules) if by_update else [])]
     why = (
         f"Ray assigns whole nodes of {counted(site.gpus, 'GPU')}, to engines first; "
         "the trainer needs one more."
         if site.launcher == "ray"
         else "no number of GPUs is enough for this one."
     )
-    return found or [Remedy("you", f"Choose another allocation: {why}")]
+    return fixes or [Remedy("you", f"Choose another allocation: {why}")]
 
 
 def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:

@@ -33,15 +33,15 @@ def _of_toml(text: str) -> dict[str, str]:
         left: list[tuple[str, Any]] = [("", tomllib.loads(text))]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"not readable as TOML: {str(error)[:100]}") from error
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     while left:
         prefix, value = left.pop()
         if isinstance(value, dict):
-            found |= {f"{prefix}given": "true"} if prefix else {}
+            values |= {f"{prefix}given": "true"} if prefix else {}
             left += [(f"{prefix}{name}.", inner) for name, inner in value.items()]
         elif not isinstance(value, list):
-            found[prefix[:-1]] = str(value).lower() if isinstance(value, bool) else str(value)
-    return found
+            values[prefix[:-1]] = str(value).lower() if isinstance(value, bool) else str(value)
+    return values
 
 
 def _parents(text: str) -> list[str]:

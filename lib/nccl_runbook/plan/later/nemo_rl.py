@@ -16,7 +16,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     if teachers or any("reward_model" in v for n, v in launch.flags.items() if n.endswith("env_name")):
         raise ValueError("NeMo-RL with a reward model or teachers on nodes of their own is not planned")
     nodes, each = launch.pool("cluster")
-    together, backend = launch.on("colocate"), launch.told("backend")
+    together, backend = launch.on("colocate"), launch.value("backend")
     wide = (
         launch.number("servers")
         if backend == "sglang"

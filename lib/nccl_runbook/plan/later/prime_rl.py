@@ -11,15 +11,15 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     each, tensor = launch.number("each"), max(1, launch.number("tensor"))
     serves = any(name.startswith("inference.") for name in launch.flags)
     lora = any(name.startswith("trainer.model.lora") for name in launch.flags)
-    several = launch.told("type") == "multi_node"
+    several = launch.value("type") == "multi_node"
     if several:
-        nodes = launch.number("infer_nodes" if launch.told("infer_nodes") else "engine_nodes")
+        nodes = launch.number("infer_nodes" if launch.value("infer_nodes") else "engine_nodes")
         pools = [(nodes * launch.number("replicas") * serves, each), (launch.number("train_nodes"), each)]
     else:
         pools = [(1, launch.number("infer") * serves), (1, launch.number("train"))]
     rollout, train = (nodes * gpus for nodes, gpus in pools)
-    told = launch.told("broadcast")
-    update = told if told or serves and not lora else "filesystem"
+    broadcast = launch.value("broadcast")
+    update = broadcast if broadcast or serves and not lora else "filesystem"
     in_memory = update in ("", "nccl", "nixl")
     refusals = that_apply(
         (
@@ -34,7 +34,10 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
             not several and rollout % tensor > 0,
             f"prime-rl refuses {rollout} inference GPUs: no multiple of tensor_parallel_size {tensor}",
         ),
-        (lora and told in ("nccl", "nixl"), f"prime-rl refuses LoRA with weight_broadcast.type {told}"),
+        (
+            lora and broadcast in ("nccl", "nixl"),
+            f"prime-rl refuses LoRA with weight_broadcast.type {broadcast}",
+        ),
     )
     notes = that_apply(
         (not in_memory, "weights travel through files (weight_broadcast.type filesystem)"),

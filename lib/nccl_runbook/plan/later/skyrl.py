@@ -18,13 +18,13 @@ REF = "trainer.placement.ref_num_gpus_per_node"
 
 
 def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
-    together, delta = launch.on("colocate"), launch.told("sync") == "delta"
+    together, delta = launch.on("colocate"), launch.value("sync") == "delta"
     instance = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     local = launch.on("local")
     rollout = launch.number("engines") * instance * local
     pools = {role: launch.pool(role) for role in ("trainer", "ref", "critic")}
     size = {role: math.prod(pool) for role, pool in pools.items()}
-    has = {"ref": launch.on("kl_loss") or launch.on("kl_reward"), "critic": bool(launch.told("has_critic"))}
+    has = {"ref": launch.on("kl_loss") or launch.on("kl_reward"), "critic": bool(launch.value("has_critic"))}
     older = any("inference_engine_" in name or "num_inference_engines" in name for name in launch.flags)
     if older and (missing := sorted({*OLDER, *[REF] * has["ref"]} - {*launch.flags})):
         raise ValueError(f"{missing[0]} is not given, and its default differs between versions of SkyRL")

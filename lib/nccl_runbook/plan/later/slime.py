@@ -12,7 +12,7 @@ TOGETHER = "engines share the actor's GPUs, and weights travel as CUDA IPC handl
 def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
     together, external, tensor = (
         "colocate" in launch.flags,
-        launch.told("external"),
+        launch.value("external"),
         max(1, launch.number("tensor")),
     )
     alone = bool({"debug_train_only", "load_debug_rollout_data"} & {*launch.flags})
@@ -20,21 +20,23 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     actor = pool[0] * pool[1]
     if "debug_rollout_only" in launch.flags:
         raise ValueError("a run without trainer (--debug-rollout-only) is not planned")
-    if not (launch.told("rollout") or together or external or alone):
+    if not (launch.value("rollout") or together or external or alone):
         raise ValueError("--rollout-num-gpus is not given, and neither is --colocate")
-    rollout = launch.number("rollout") if launch.told("rollout") else actor
+    rollout = launch.number("rollout") if launch.value("rollout") else actor
     rollout *= not (external or alone)
     larger = together and rollout > actor
     engines = [
         part("engine", "sglang", "rollout", rollout // tensor, tensor, 0 if together and not larger else None)
     ]
-    critic = [part("trainer", "megatron", "critic", actor, anchor=0)] * (launch.told("estimator") == "ppo")
+    critic = [part("trainer", "megatron", "critic", actor, anchor=0)] * (launch.value("estimator") == "ppo")
     trainers = [part("trainer", "megatron", "actor", actor, anchor=0 if larger else None), *critic]
-    each = max(1, launch.number("eval_tensor")) if launch.told("eval") else 1
+    each = max(1, launch.number("eval_tensor")) if launch.value("eval") else 1
     evals = (
-        [part("engine", "sglang", "eval", launch.number("eval") // each, each)] if launch.told("eval") else []
+        [part("engine", "sglang", "eval", launch.number("eval") // each, each)]
+        if launch.value("eval")
+        else []
     )
-    delta = "delta" in launch.told("mode")
+    delta = "delta" in launch.value("mode")
     notes = that_apply(
         (together, TOGETHER),
         (bool(critic), "the advantage estimator ppo adds a critic on the actor's GPUs"),
@@ -47,14 +49,14 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     refusals = that_apply(
         (
             delta and together,
-            f"{launch.framework} refuses {launch.told('mode')} weight updates with --colocate",
+            f"{launch.framework} refuses {launch.value('mode')} weight updates with --colocate",
         ),
         (
-            delta and launch.told("transport") == "nccl" and launch.framework == "slime",
+            delta and launch.value("transport") == "nccl" and launch.framework == "slime",
             "slime refuses delta over nccl",
         ),
     )
-    disk = delta or launch.told("transport") == "disk"
+    disk = delta or launch.value("transport") == "disk"
     update = "ipc" if together else "disk" if disk else "xccl"
     own = [pool] if together or not rollout else [pool, (1, rollout)]
     parts = [p for p in (engines + trainers if larger else trainers + engines) if p.world_size]

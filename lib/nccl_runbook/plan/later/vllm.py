@@ -17,7 +17,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
         raise ValueError("-tp, -pp and -dp are not read here: write --tensor-parallel-size and the like")
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "pipeline"))
     data = max(1, launch.number("data"))
-    ranks, named = tensor * data, re.search(r"backend\W+(\w+)", launch.told("transfer"))
+    ranks, named = tensor * data, re.search(r"backend\W+(\w+)", launch.value("transfer"))
     backend = named[1] if named else "nccl"
     notes = that_apply(
         (

@@ -98,15 +98,14 @@ def _decoded(hypothesis: Hypothesis) -> str:
 
 def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
     """Whether its line, printed and not only told, says what is wrong, and a job ends with it."""
-    ends, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
-    return bool(
-        ends
-        and not ends.resumed
-        and line in ends.lines
-        and line.file != CONTEXT
-        and _decoded(hypothesis)
-        and not works(logs.context)
-    )
+    ended, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
+    ends = [
+        *(ended.lines if ended and not ended.resumed else ()),
+        logs.failed,
+        *(r.first_error for r in logs.ranks),
+    ]
+    known = bool(_decoded(hypothesis)) and line not in [t.at for r in logs.ranks for t in r.timeouts]
+    return known and line in ends and line.file != CONTEXT and not works(logs.context)
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:

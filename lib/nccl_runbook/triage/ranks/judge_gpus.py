@@ -1,5 +1,6 @@
 """Ranks that share a GPU, and hosts or versions that differ."""
 
+from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs
@@ -84,17 +85,24 @@ def first_gpu_is_held(logs: Logs) -> list[Pointer]:
 
 
 def versions_differ(logs: Logs) -> list[Pointer]:
-    """Different processes name different NCCL versions."""
-    if len(logs.nccl_versions) < 2:
+    """Different processes name different NCCL versions: likely the fault where each rank names one, or each
+    host, and a message of another size arrived."""
+    files = {f.name for f in logs.files}  # a line that names neither rank nor host
+    told = {v: [w for w in who if w not in files] or who for v, who in logs.nccl_versions.items()}
+    if len(told) < 2:
         return []
-    speakers = list(logs.nccl_versions.values())
-    apart = all(s.startswith("rank ") for who in speakers for s in who) and not set(speakers[0]) & {
-        s for others in speakers[1:] for s in others
-    }
-    lines = tuple(
-        LogLine(who[0], 0, f"NCCL version {version}") for version, who in logs.nccl_versions.items()
+    speakers = [who for those in told.values() for who in those]
+    are_ranks, are_hosts = all(w.startswith("rank ") for w in speakers), not files & {*speakers}
+    apart = len(speakers) == len(set(speakers)) and (
+        are_ranks or are_hosts and "nccl-message-truncated" in logs.seen
     )
-    return [Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35)]
+    lines = tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in told.items())
+    says = "; ".join(
+        f"{', '.join(who[:4])} {'runs' if len(who) == 1 else 'run'} NCCL {v}" for v, who in told.items()
+    )
+    return [
+        Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35, Advice(f"{says}."))
+    ]
 
 
 def nodes_differ(logs: Logs) -> list[Pointer]:

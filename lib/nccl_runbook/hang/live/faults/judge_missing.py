@@ -149,7 +149,7 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
         # it moves alone, so it is in no collective: it looks for something again and again
         late, moving = (moving, [])
         # a host that waits for its GPU may step on between the samples
-        sure = sure and any(v.does == "waits" for v in still)
+        sure = any(v.does == "waits" for v in still)
     went = [v for v in late if any(map(_PEER_WENT.search, known(v.process.log_tail)[-5:]))]
     if went and still and not moving and len(went) == len(late):
         return dataclasses.replace(

@@ -7,7 +7,7 @@ from typing import Optional
 
 from nccl_runbook.core.facts import Evidence, Gap, counted
 from nccl_runbook.hang.live.faults.judge_paths import Members
-from nccl_runbook.hang.live.judge_hosts import unseen
+from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, unseen
 from nccl_runbook.hang.live.judge_ranks import ON_A_LOCK
 from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
 from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView, accuse, all_wait, stack_line
@@ -108,11 +108,19 @@ def _together(base: Picture, members: Members) -> Optional[Picture]:
             None,
             "",
         )
+    if base.world_size is None and len(base.ranks) == 1:
+        return dataclasses.replace(
+            base,
+            decides=LOOK_THERE,
+            sentence=f"{base.ranks[0].name} waits ({shown}), and nothing shows which other processes belong "
+            "to its job",
+        )
+    size = f" among the {len(base.ranks)} that were found" * (base.world_size is None)
     return accuse(
         base,
         "symmetric",
         [],
-        f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing, unless "
+        f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing{size}, unless "
         "several process groups share that line. Check the interconnect and the GPUs",
         None,
         "possible",

@@ -87,7 +87,11 @@ def accuse(
         collective=collective,
         cause=cause,
         status=status,
-        evidence=[*observed, *own],
+        evidence=[
+            *observed,
+            *own,
+            *[Evidence(f"{len(victims) - 4} more wait", "table of ranks")] * (len(victims) > 4),
+        ],
         # a Python line that is known says more than native frames
         decides=decides or stack_line([v for v in culprits if not v.frame] if culprits else victims),
     )

@@ -1,0 +1,231 @@
+"""Weights from the shards of T trainer ranks to those of E engine ranks: straight (reshard); or gathered on
+one rank and broadcast (gather), which is the control. Stands beside weight_sync.py, whose Sync it completes.
+
+A sync fills new memory, which takes the place of the old weights once every rank has every byte: whatever
+fails before that, the old weights stay whole. Over NCCL the tensors lie on GPUs, over Gloo on the CPU.
+Standard library and torch (>= 2.2), Python >= 3.9.
+"""
+
+import itertools
+import os
+
+import check
+import sync_bytes
+import sync_pieces
+import sync_ways
+import torch
+import torch.distributed as dist
+
+
+class Held:
+    """Parts of tensors in memory, by index, as rows of bytes: a rank's shards, or a set of its weights."""
+
+    def __init__(self, sync, parts, views):
+        self.sync, self.parts = sync, parts
+        self.rows = {i: v.view(p.bottom - p.top, p.right - p.left) for (i, p), v in zip(parts.items(), views)}
+
+    def cut(self, tensor, part):
+        return sync_pieces.cut(self.rows[tensor], self.parts[tensor], part)
+
+    def expected(self, number):
+        """(index, what sync ``number`` brings, what is there) of each tensor, one at a time."""
+        places = [0, *itertools.accumulate(sync_bytes.padded(size) // 2 for size in self.sync.sizes)]
+        for tensor, part in self.parts.items():
+            width = sync_pieces.sides(self.sync.shapes[tensor], self.sync.dtype.itemsize)[1]
+            made = self.sync.stage[2][: (part.bottom - part.top) * width]
+            begin = places[tensor] + part.top * width // 2
+            for _, words, base, turn in self.sync.pattern.cut(begin, made.view(torch.int16)):
+                torch.add(base, self.sync.pattern.added(turn, number), out=words)
+            if self.rows[tensor].numel():
+                yield tensor, made.view(-1, width)[:, part.left : part.right], self.rows[tensor]
+
+    def fill(self, number):
+        for _, made, rows in self.expected(number):
+            rows.copy_(made)
+
+    def differing(self, number):
+        """Number of 16-bit words that differ, by the index of each tensor that has any."""
+        counts = {
+            tensor: int((made.view(torch.int16) != rows.view(torch.int16)).sum())
+            for tensor, made, rows in self.expected(number)
+        }
+        return {tensor: count for tensor, count in counts.items() if count}
+
+
+class Step:
+    """What one rank does of a bucket: copies to where they are sent from, sends and receives (index of the
+    tensor, operation), and copies to where weights lie; these and receives for either set of weights."""
+
+    def __init__(self, stage):
+        self.stage, self.packs, self.sends, self.receives, self.copies = stage, [], [], ([], []), ([], [])
+
+    def exchange(self, sync):
+        """All at once. The tensor that cannot be sent or received is named (NCCL has one work for all)."""
+        ops = [*self.sends, *self.receives[1 - sync.live]]
+        works = dist.batch_isend_irecv([op for _, op in ops]) if ops else []
+        for (tensor, _), work in zip(ops, works):
+            sync.at = sync.names[tensor]
+            work.wait()
+
+
+class Reshard:
+    """The first ``trainers`` ranks train; the others are one engine, or all ranks are, where none is left."""
+
+    def __init__(self, args, rank, size, device):
+        self.trainers = args.trainers or (size // 2 if size > 3 else size)
+        if self.trainers > size:
+            raise ValueError(f"{self.trainers} trainer ranks are more than all {size} ranks")
+        self.engines, backend = [*range(self.trainers, size)] or [*range(size)], args.method.partition("-")[0]
+        super().__init__(args, rank, size, device if backend == "nccl" else torch.device("cpu"))
+        self.trains, self.serves = rank < self.trainers, rank in self.engines
+        self.below = dist.new_group(sorted({0, *self.engines}), backend=backend)
+        self.live, self.applied, self.at, self.straight = 0, -1, self.names[0], "reshard" in args.method
+        where = " on the same devices" * (self.trainers == size)
+        self.by = f"{self.trainers} trainer ranks, to {len(self.engines)} engine ranks{where}"
+
+    def lay_out(self, shapes):
+        """The parts of every rank; in this rank's memory its shards, then two sets of weights."""
+        super().lay_out(shapes)
+        t, e, width = range(self.trainers), range(len(self.engines)), self.dtype.itemsize
+        self.held = [[sync_pieces.trainer_part(s, width, len(t), r) for r in t] for s in shapes]
+        self.wanted = [
+            [sync_pieces.engine_part(n, s, width, len(e), r) for r in e] for n, s in zip(self.names, shapes)
+        ]
+        shards, weights = (
+            {i: parts[ranks.index(self.rank)] for i, parts in enumerate(whole) if self.rank in ranks}
+            for ranks, whole in ((t, self.held), (self.engines, self.wanted))
+        )
+        self.parts = [shards, weights, weights]
+        self.own_sizes = [sync_pieces.size(part) for parts in self.parts for part in parts.values()]
+
+    def staging(self):
+        """Two buckets in turn; a third holds what is compared with."""
+        return self.bucket_bytes(max(self.mib)), 3
+
+    def check_memory(self):
+        """First the same names, dtypes and parts on all ranks, so that nothing moves where they differ."""
+        dtype = "float32" if self.kind == "dtype" else str(self.dtype).partition(".")[2]
+        # "map": a rank that takes each engine rank for its neighbour
+        wanted = [[*p[1:], p[0]] if self.kind == "map" else p for p in self.wanted]
+        ours = [[name, dtype, [*map(list, parts)]] for name, parts in zip(self.names, wanted)]
+        for its, own in itertools.zip_longest(sync_ways.tell(self, ours), ours):
+            if its != own:
+                raise ValueError(
+                    f"{(own or its)[0]}: {own} on rank {self.rank}, {its} on rank 0; nothing moved"
+                )
+        super().check_memory()
+
+    def show(self):
+        views = iter(sync_bytes.laid(self.memory, self.own_sizes))
+        self.given, *self.sets = [
+            Held(self, parts, itertools.islice(views, len(parts))) for parts in self.parts
+        ]
+        self.sets[self.live].fill(self.applied)
+        self.planned, self.last = None, None if self.on_host else torch.cuda.Stream(self.device)
+
+    @property
+    def taken(self):
+        """The weights that a sync fills."""
+        return self.sets[1 - self.live]
+
+    @property
+    def views(self):
+        return [rows.view(-1) for rows in self.taken.rows.values()]
+
+    def plan(self):
+        """What is done of each bucket. All ranks make NCCL's communicator: a bucket may need only some."""
+        dist.all_reduce(torch.zeros(1, device=self.device), group=self.data)
+        self.steps, self.planned = [], self.buckets
+        for number, bucket in enumerate(self.buckets):
+            sizes = [self.sizes[i] for i in bucket]
+            step = Step(self.stage[number % 2][: sum(sizes)])
+            self.steps.append(step)
+            if self.straight:
+                self.route(step, bucket, self.wanted, self.engines, self.sets)
+                continue
+            # every shard to rank 0, in order; it broadcasts the bucket, and the engine ranks cut it
+            whole = {i: sync_pieces.trainer_part(self.shapes[i], self.dtype.itemsize, 1, 0) for i in bucket}
+            laid = Held(self, whole, step.stage.split(sizes))
+            self.route(step, bucket, {i: [part] for i, part in whole.items()}, [0], [laid, laid])
+            step.packs = step.copies[0]
+            step.copies = [
+                [(s.rows[i], laid.cut(i, s.parts[i])) for i in bucket if i in s.parts] for s in self.sets
+            ]
+
+    def route(self, step, bucket, wanted, ranks, into):
+        """Each piece from the trainer rank that holds it to the one of ``ranks`` that wants it; columns are
+        packed first. ``into``: where it lies then, for either set of weights."""
+        at = 0
+        for tensor, source, target, part in sync_pieces.pieces(bucket, self.held, wanted):
+            places = [held.cut(tensor, part) for held in into if self.rank == ranks[target]]
+            if self.rank != source:
+                for receives, place in zip(step.receives, places):
+                    receives.append((tensor, dist.P2POp(dist.irecv, place, source, self.data)))
+                continue
+            given = self.given.cut(tensor, part)
+            for copies, place in zip(step.copies, places):
+                copies.append((place, given))
+            if not places and not given.is_contiguous():
+                packed = step.stage[at : at + given.numel()].view(given.shape)
+                step.packs.append((packed, given))
+                given, at = packed, at + given.numel()
+            if not places:
+                step.sends.append((tensor, dist.P2POp(dist.isend, given, ranks[target], self.data)))
+
+    def once(self, about, last):
+        """One sync. What came takes the place of the weights if it is right on every rank."""
+        good = super().once(about, last)
+        bad = torch.tensor([not good], dtype=torch.int32)
+        dist.all_reduce(bad)
+        if int(bad):
+            self.kept()
+        else:
+            self.live, self.applied = 1 - self.live, self.number
+        return good
+
+    def kept(self):
+        check.emit("kept", whole=not self.sets[self.live].differing(self.applied), sync=self.applied)
+
+
+def move(sync, clock):
+    """Over NCCL the next bucket is packed or gathered while one is on the wire."""
+    free, straight = [None, None], sync.straight
+    try:
+        with clock.host("control"):
+            if sync.planned is not sync.buckets:
+                sync.plan()
+        for number, step in enumerate(sync.steps):
+            here, sync.at = number % 2, sync.names[sync.buckets[number][0]]
+            if number == 0 or not straight:
+                sync_ways.announce(sync, clock, sync.buckets[number])
+            if sync.kind == "leave" and sync.number:
+                os._exit(9)
+            sync_ways.after(sync.side, free[here])
+            with clock.queued("pack" if straight else "gather", sync.side):
+                copy(step.packs)
+                if not straight:
+                    step.exchange(sync)
+            sync_ways.after(sync.wire, sync_ways.done(sync.side))
+            with clock.queued("wire", sync.wire):
+                if straight:
+                    step.exchange(sync)
+                elif sync.rank in (0, *sync.engines):
+                    dist.broadcast(step.stage, 0, group=sync.below)
+            if not straight:
+                sync_ways.after(sync.last, sync_ways.done(sync.wire))
+            with clock.queued("load", sync.last):
+                copy(step.copies[1 - sync.live])
+            free[here] = sync_ways.done(sync.wire if straight else sync.last)
+        with clock.host("control"):
+            sync_ways.together(clock.wait)
+    except RuntimeError as error:
+        sync.kept()
+        raise RuntimeError(f"{sync.at} was under way: {error}") from error
+
+
+def copy(pairs):
+    for target, source in pairs:
+        target.copy_(source, non_blocking=True)
+
+
+METHODS = dict.fromkeys(("nccl-reshard", "gloo-reshard", "nccl-gather", "gloo-gather"), move)

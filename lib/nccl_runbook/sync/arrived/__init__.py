@@ -1,0 +1,1 @@
+"""Did the engine really get the trainer's weights? Digests of both, compared tensor by tensor."""

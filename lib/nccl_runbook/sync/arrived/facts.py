@@ -1,0 +1,26 @@
+"""Which tensors of the engine hold what those of the trainer hold."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Names of tensors that should hold the same: several where the other side fuses them, none where it has
+    no counterpart. ``said``: same, same-rows-in-any-order, absent, dtype, shape or values."""
+
+    trainer: list[str]
+    engine: list[str]
+    said: str
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrival:
+    """Two digests, compared; ``ranks``: of the engine."""
+
+    ranks: int
+    pairs: list[Pair]
+
+    @property
+    def differing(self) -> list[Pair]:
+        return [pair for pair in self.pairs if not pair.said.startswith("same")]

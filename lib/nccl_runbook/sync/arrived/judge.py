@@ -1,0 +1,46 @@
+"""Did every tensor arrive? The first that did not is named."""
+
+from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.sync.arrived.facts import Arrival
+
+REMEDIES = {
+    "absent": "See which names your sync sends, and which the engine loads under them.",
+    "dtype": "Convert before you send; or name dtype= in the trainer's digest, if the engine converts.",
+    "shape": "See how the engine cuts and fuses this tensor, and what its loader was given.",
+    "values": "Make both digests between the same two steps. If the tensor still differs, see where your "
+    "sync loads it: an old value, another rank's part, or another order.",
+}
+
+
+def judge(arrival: Arrival) -> list[Finding]:
+    """One finding; it holds for the moment at which the digests were made."""
+    count, wrong = len(arrival.pairs), arrival.differing
+    fused = sum(len(pair.trainer) + len(pair.engine) > 2 for pair in arrival.pairs)
+    loose = sum(pair.said == "same-rows-in-any-order" for pair in arrival.pairs)
+    how = Evidence(
+        f"{count} tensors compared by dtype, shape and sums over all elements, {fused} of them fused on "
+        f"one side, engine ranks: {arrival.ranks}"
+        + f"; of {loose} the order of rows was not compared"
+        * (loose > 0),
+        "arrived",
+    )
+    if not wrong:
+        return [
+            Finding(
+                "weights-arrived",
+                Severity.OK,
+                f"all {count} tensors of the trainer are in the engine",
+                (how,),
+            )
+        ]
+    first, name = wrong[0], (wrong[0].engine or wrong[0].trainer)[0]
+    title = f"{len(wrong)} of {count} tensors differ; the first is {name} ({first.said})"
+    told = (
+        Evidence(f"{', '.join(pair.engine or pair.trainer)}: {pair.said}, {pair.detail}", "arrived")
+        for pair in wrong[:5]
+    )
+    return [
+        Finding(
+            "weights-differ", Severity.BROKEN, title, (*told, how), (Remedy("you", REMEDIES[first.said]),)
+        )
+    ]

@@ -1,0 +1,19 @@
+"""The tensors that differ between trainer and engine."""
+
+from nccl_runbook.report.tables import Cell, Table, titled
+from nccl_runbook.sync.arrived.facts import Arrival
+
+MOST = 64
+
+
+@titled("Trainer against engine")
+def arrival_table(arrival: Arrival) -> Table:
+    """The first that differ; none of those that are the same."""
+    return Table(
+        f": {len(arrival.differing)} of {len(arrival.pairs)} tensors differ",
+        ["trainer", "engine", "", "what each has"],
+        [
+            [", ".join(pair.trainer[:3]), ", ".join(pair.engine[:3]), Cell(pair.said, "broken"), pair.detail]
+            for pair in arrival.differing[:MOST]
+        ],
+    )

@@ -1,0 +1,1 @@
+"""Several trainer ranks: straight to the engine ranks, against gathered and broadcast."""
