@@ -15,7 +15,8 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
-from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
+from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped
+from nccl_runbook.core.secret_values import own_patterns
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD, waits
