@@ -386,8 +386,9 @@ def test_a_line_that_ends_a_job_is_broken_before_its_cause_is_known(line, verdic
 
 def test_what_was_not_read_stands_directly_below_the_first_line(tmp_path):
     (tmp_path / "job.log").write_text(OOM + "\n")
-    lines = read_cli("diagnose", tmp_path / "job.log", tmp_path / "nowhere.log").stdout.splitlines()
-    assert "nowhere.log" in lines[1] and sum("nowhere.log" in line for line in lines) == 1
+    (tmp_path / "nccl_trace_rank_0").write_text("not a dump")  # a name that does not exist is refused
+    lines = read_cli("diagnose", tmp_path / "job.log", tmp_path / "nccl_trace_rank_0").stdout.splitlines()
+    assert "nccl_trace_rank_0" in lines[1] and sum("nccl_trace_rank_0" in line for line in lines) == 1
 
 
 def run_folder(folder: Path, *names: str) -> Path:

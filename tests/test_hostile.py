@@ -130,6 +130,7 @@ def _zip(zeros: int) -> bytes:
 
 
 _LONG = 400_000
+RECORD = '{"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": "ok", "started": "x", %s}'
 BOMBS: dict[str, Callable[[], bytes]] = {
     "bomb.gz": lambda: gzip.compress(bytes(400 << 20), 1), "bomb.bz2": lambda: bz2.compress(bytes(200 << 20)), "bomb.xz": lambda: lzma.compress(bytes(200 << 20), preset=0),
     "bomb.tar.gz": lambda: _tar(200 << 20), "bomb.zip": lambda: _zip(200 << 20), "twice.gz": lambda: gzip.compress(gzip.compress(bytes(400 << 20), 1), 1),
@@ -138,6 +139,13 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "at.log": lambda: b"a@" * (_LONG // 2), "scheme.log": lambda: b"://a" * (_LONG // 4), "password.log": lambda: b"password=" * (_LONG // 9),
     "rank.log": lambda: b"[rank" * (_LONG // 5), "quotes.log": lambda: b"\"'" * (_LONG // 2), "equals.sh": lambda: b"export A" + b"=" * _LONG,
     "braces.sh": lambda: b"${A:-" * (_LONG // 5), "parens.sh": lambda: b"$((" * (_LONG // 3), "pem.log": lambda: b"-----BEGIN " * (_LONG // 11),
+    "keys.json": lambda: json.dumps({f"k{n}": n for n in range(200_000)}).encode(),
+    "found.json": lambda: (RECORD % ('"findings": [' + "{}," * 200_000 + "{}]")).encode(),
+    "texts.json": lambda: (RECORD % f'"facts": {json.dumps({"x": ["key=value" + chr(10) * n for n in (9, 900_000)]})}').encode(),
+    "live.json": lambda: (RECORD.replace("03-fewer-gpus", "look") % ('"facts": {"live": {"ranks": [' + "{}," * 100_000 + "{}]}}")).encode(),
+    "escapes.json": lambda: b'"' + b"\\ud800" * 175_000 + b'"',
+    "long.env": lambda: b"export NCCL_DEBUG='password=\"" + b"ab" * 900_000 + b"\"'",
+    "lines.environ": lambda: b"HOME=/\0PATH=/bin\0NCCL_DEBUG=" + b"key=value\n" * 120_000,
     "colon.log": lambda: b"a: " * (_LONG // 3), "wide.log": lambda: ("\ufeff" + "NCCL WARN x\n" * 100_000).encode("utf-16"), "binary.log": lambda: bytes(range(256)) * 8192}
 
 
@@ -145,7 +153,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_ends_soon_and_small(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(BOMBS[name]())
-    for command in (["triage"], ["hang"], ["env"], ["run", "--out", "run", "--record"]):
+    for command in (["triage"], ["hang"], ["env"], ["look", "--record"], ["run", "--out", "run", "--record"]):
         answered([*command, name], tmp_path)
 
 
@@ -172,7 +180,7 @@ def test_the_limits_can_fail(tmp_path: Path) -> None:
     assert not active.found
 
 
-@pytest.mark.parametrize("rest", ['"wall_s": NaN, "facts": {"users": []}', '"wall_s": 1e999, "facts": {"users": []}', '"facts": {}', '"reason": "x"'])
+@pytest.mark.parametrize("rest", ['"wall_s": NaN, "facts": {"users": []}', '"wall_s": 1e999, "facts": {"users": []}', '"facts": {}', '"reason": "x"', '"facts": {"x": [1]}', '"facts": {"rungs": [[]], "gpus": 7}'])
 def test_a_record_that_says_nothing_starts_no_kernel(rest: str, tmp_path: Path) -> None:
     head = '"schema": "nccl-runbook/record/2", "step": "03-fewer-gpus", "status": "ok", "started": "x"'
     (tmp_path / "r.json").write_text(f"{{{head}, {rest}}}")

@@ -47,14 +47,16 @@ def test_no_secret_of_a_known_shape_is_left(text: str, around: str) -> None:
     "[[tool.secrets]]\nhub = \"canary\"\nfile = \"/run/x\"", "env:\n  Secrets:\n    hub: canary\n    deep:\n      hub2: 'canary'\n  NCCL_DEBUG: INFO",
     '{\n "credentials": {\n  "user": "bob",\n  "host": "h1",\n  "hub": "canary",\n  "last": "canary"\n },\n "rank": 1\n}',
     "apiVersion: v1\nkind: Secret\nmetadata:\n  name: hub\ndata:\n  hub: canary==\n  other: canary", "kind: Secret\nstringData:\n  hub: canary\ntype: Opaque",
-    "[api_keys]\r\nlab = canary\r\n"])
+    "[api_keys]\r\nlab = canary\r\n", "[tokens]\nlab = 4f1dcanary0a7c2b\nbos = 151643", "[auth]\nuser = \"bob\"\nvalue = \"canary\"", "[api-tokens]\nlab = 'canary-4f1d9a7c'",
+    "[registry.auth]\nlab = canary", "[[hub.tokens]]\nlab = \"canary/4f1d9a==\""])
 def test_a_section_of_secrets_has_them_under_names_of_their_own(text: str) -> None:
     clean = Redactor({}).text(text)
     assert "canary" not in clean and Redactor({}).text(clean) == clean
     assert "{" in text or [line for line in text.splitlines() if "canary" not in line] == [line for line in clean.splitlines() if MASK not in line]
 
 
-@pytest.mark.parametrize("text", ["kind: ConfigMap\ndata:\n  hub: seven", "[tokens]\npad = x9\n[keys]\nsort = arrival",
+@pytest.mark.parametrize("text", ["kind: ConfigMap\ndata:\n  hub: seven", "[tokens]\npad = x9\n[keys]\nsort = arrival", "[tokens]\nbos = '<|im_start|>'\nmost = 131072\npath = '/data/qwen2/tokens.json'\nkind = \"byte-pairs\"",
+                                  "[auth]\nmethod = oidc-v2-standard\nenabled = true\nttl = 3600",
                                   "secrets:\n  hub:\n    file: ./hub.txt\n    external: true", "volumes:\n- secret:\n    secretName: hub\n    optional: false"])
 def test_other_sections_stay(text: str) -> None:
     assert Redactor({}).text(text) == text

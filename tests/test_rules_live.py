@@ -35,6 +35,7 @@ from nccl_runbook.hang.live.facts import (
     Socket,
     Stack,
 )
+from nccl_runbook.hang.live.faults.judge_others import NO_JOB
 from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, missing_ranks
 from nccl_runbook.look.live import first_text, page, text
@@ -83,6 +84,45 @@ def test_of_a_rank_in_its_own_code_it_is_not_said_that_it_will_not_come() -> Non
     ras = [s.communicator(counts, counts) for counts in [{0: 9, 1: 8, 2: 9, 3: 9}]]
     behind = told(s.look(s.rank(1, s.IN_BARRIER), *waiting(0, 2, 3), ras=ras))
     assert (culprits(behind), behind.cause) == ([1], "collective-on-some-ranks-only"), "it waits in another call, so it left this one out"
+
+
+# --- each condition of judge_others by itself
+
+def stranger(number: int, frames, torch: bool = False, nccl: str = "", remote: str = "", **more) -> LiveRank:
+    """A process without a rank, at 10.0.0.1:(5000 + number)."""
+    sockets = [Socket("ESTABLISHED", f"10.0.0.1:{5000 + number}", remote)] if remote else []
+    made = s.rank(None, frames, "S", "hrtimer_nanosleep", world=1, has_torch=torch, nccl=nccl, sockets=sockets)
+    return dataclasses.replace(made, **{"pid": 100 + number, "world_size": None, **more})
+
+
+@pytest.mark.parametrize(("processes", "is_stranger"), [
+    ([stranger(0, s.ASLEEP)], True), ([stranger(0, s.IN_ALL_REDUCE)], True), ([stranger(0, None)], True),
+    ([stranger(0, s.ASLEEP, torch=True)], True), ([stranger(0, s.IN_ALL_REDUCE, torch=True)], False), ([stranger(0, None, torch=True)], False),
+    ([stranger(0, s.IN_ALL_REDUCE, nccl="/x/libnccl.so.2")], False), ([stranger(0, s.ASLEEP, rank=0)], False), ([stranger(0, s.ASLEEP, world_size=4)], False),
+    ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.1:5001"), stranger(1, s.ASLEEP, torch=True, remote="10.0.0.1:5000")], False),
+    ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.1:5000")], True), ([stranger(0, s.ASLEEP, torch=True, remote="10.0.0.9:443")], True),
+    ([stranger(0, s.ASLEEP, remote="10.0.0.1:5001"), stranger(1, s.ASLEEP, remote="10.0.0.1:5000")], True)])
+def test_a_process_without_a_rank_is_a_stranger_unless_it_waits_or_speaks_to_another(processes: list[LiveRank], is_stranger: bool) -> None:
+    found = told(s.look(*processes))
+    assert (found.job == NO_JOB) is is_stranger
+    assert ("neither torch nor NCCL" in found.sentence) == (is_stranger and not processes[0].has_torch)
+
+
+def test_what_was_not_seen_names_the_ranks_or_pids_it_was_not_seen_of() -> None:
+    hidden = {"log_tail": Gap("no-permission"), "samples": []}
+    one, two = waiting(0, 1)
+    known, unknown = (told(s.look(dataclasses.replace(one, world_size=2, **hidden, rank=n), dataclasses.replace(two, world_size=2))).not_seen for n in (0, None))
+    for lines, whose in ((known, "0"), (unknown, "100")):
+        assert {f"stacks: the process ended (rank {whose})", f"log: no-permission (rank {whose})"} <= set(lines)
+        assert not any(line.startswith("sockets") for line in lines)
+
+
+@pytest.mark.parametrize(("rank", "file", "is_launcher"), [
+    (None, "/x/torch/distributed/elastic/agent/server/api.py", True), (0, "/x/torch/distributed/elastic/agent/server/api.py", False),
+    (None, "/x/torch/distributed/run.py", False)])
+def test_torchrun_without_a_rank_is_told_as_that(rank: int | None, file: str, is_launcher: bool) -> None:
+    agent = stranger(0, [Frame("_invoke_run", file, 860), Frame("main", "/x/torch/distributed/run.py", 900)], torch=True, nccl="/x/libnccl.so.2", rank=rank, world_size=4)
+    assert (told(s.look(agent)).decides == LOOK_THERE and "torchrun has started no rank" in told(s.look(agent)).sentence) is is_launcher
 
 
 def test_one_sample_is_never_called_hung() -> None:

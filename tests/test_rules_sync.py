@@ -254,7 +254,7 @@ def test_what_did_not_end_was_cut_after_its_measurement_too_slow_or_hangs(second
 
 
 @pytest.mark.parametrize(("errors", "cause", "quoted"), [
-    ({"0": "No space left on device (28): /dev/shm/nccl-abc"}, "shm-too-small", "No space left on device (28): /dev/shm/nccl-abc"),
+    ({"0": "step 3\nNo space left on device (28): /dev/shm/nccl-abc"}, "shm-too-small", "No space left on device (28): /dev/shm/nccl-abc"),
     ({"0": DUPLICATE}, None, DUPLICATE), ({"0": "something new"}, None, "something new"), ({}, None, "no rank printed anything")])
 def test_what_failed_has_the_cause_of_its_message_if_that_is_known(errors, cause, quoted):
     found = weight_sync_failures.failed(arm("disk", (), errors=errors, ended=["exited 1"] * 2))

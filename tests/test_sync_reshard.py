@@ -83,6 +83,15 @@ def test_more_trainers_than_ranks_is_one_sentence(engine):
     assert [r.code for r in world.ranks] == [1, 1] and world.ranks[0].first("error")["text"].startswith("3 trainer ranks")
 
 
+@pytest.mark.parametrize(("name", "shape", "wanted"), [
+    ("layers.0.self_attn.q_proj.weight", (8, 6), (4, 8, 0, 12)), ("layers.0.self_attn.q_proj.bias", (8,), (4, 8, 0, 2)),
+    ("layers.0.self_attn.o_proj.weight", (8, 6), (0, 8, 6, 12)), ("mlp.down_proj.weight", (8, 6), (0, 8, 6, 12)),
+    ("mlp.experts.down_proj", (4, 8, 6), (2, 4, 0, 96)), ("input_layernorm.weight", (8,), (0, 8, 0, 2)), ("mlp.gate.weight", (8, 6), (0, 8, 0, 12)),
+    ("mlp.gate_proj.weight", (8, 6), (4, 8, 0, 12)), ("embed_tokens.weight", (7, 6), (0, 7, 0, 12)), ("o_proj.weight", (8, 7), (0, 8, 0, 14))])
+def test_the_second_of_two_engine_ranks_holds_rows_columns_or_all(name, shape, wanted):
+    assert sync_pieces.engine_part(name, shape, 2, 2, 1) == wanted
+
+
 shapes = st.one_of(st.just(()), st.tuples(st.integers(0, 40)), st.tuples(st.integers(0, 24), st.integers(1, 24)),
                    st.tuples(st.integers(1, 8), st.integers(1, 6), st.integers(1, 6)))
 names = st.sampled_from(["q_proj.weight", "q_proj.bias", "o_proj.weight", "mlp.down_proj.weight", "norm.weight", "mlp.gate.weight", "experts.gate_up_proj"])

@@ -71,6 +71,7 @@ def test_communicators_explain_a_change_only_if_each_sync_opens_twice_as_many(go
     assert [d.could_explain for d in differences] == could_explain and {d.kind for d in differences} <= {"communicators"}
     assert [d.why == against._KINDS["communicators"] for d in differences] == could_explain
     per_sync = all(syncs for _, syncs in (good, bad))
+    assert [d.why == "fewer than before" for d in differences] == [per_sync and not could for could in could_explain]
     assert {d.name for d in differences} <= {"communicators opened per sync" if per_sync else "communicators opened"}
 
 

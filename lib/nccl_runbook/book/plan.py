@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from nccl_runbook.report.verdict import VERDICT_STEP
 
 # what the runner itself decides: an own option says each of them
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
+# the name of a fact, in the text of a notebook; a call may go on in the next line, a string of its own there
+_COLLECTED = re.compile(r'\.collect\((?:\\n",\s{0,20}")?\s{0,8}\\"(\w+)')
 
 
 class UsageError(ValueError):
@@ -41,8 +43,12 @@ class Planned:
         error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
         reason = error[1] if error else ""
         words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
-        begins = reason.startswith(tuple(f"{start}: " for start in (*self.parameters, *words)))
-        return reason if begins or any(repr(word) in reason for word in words) else ""
+        return (
+            reason
+            if reason.startswith(tuple(f"{start}: " for start in (*self.parameters, *words)))
+            or any(repr(word) in reason for word in words)
+            else ""
+        )
 
 
 def notebooks_in(folder: Path) -> dict[str, Path]:
@@ -62,7 +68,7 @@ def make_plan(
     for step in steps:
         if step not in book:
             raise UsageError(did_you_mean("step", step, book))
-    by_step = _records_by_step(replayed, list(book))
+    by_step = _records_by_step(replayed, book)
     wanted = set(steps) | set(by_step) or set(book)
     names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]
     if by_step and (missing := [n for n in steps if n != VERDICT_STEP and n not in by_step]):
@@ -75,14 +81,15 @@ def make_plan(
     return [Planned(n, book[n], declared[n], values[n], by_step.get(n)) for n in names]
 
 
-def _records_by_step(paths: Sequence[Path], book: Sequence[str]) -> dict[str, Path]:
+def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[str, Path]:
     """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge, and
-    one without facts not either."""
+    one without facts that its notebook collects not either."""
     by_step: dict[str, Path] = {}
     for path in paths:
         steps = {record.step: record.facts for record in records.load_all(path)}
-        if not any(steps.values()):
-            raise UsageError(f"{path} holds no facts: there is nothing to judge")
+        known = {s: _COLLECTED.findall(book[s].read_text("utf-8", "replace")) for s in steps if s in book}
+        if not any({*facts} & {*(known.get(step) or facts), "users"} for step, facts in steps.items()):
+            raise UsageError(f"{path} holds no facts that a notebook judges")
         for step in steps:
             if step not in book or step == VERDICT_STEP:
                 raise UsageError(f"{path} is a record of {step}, which no notebook here judges")

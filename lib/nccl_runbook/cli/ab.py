@@ -131,7 +131,7 @@ def ab(
                 method,
                 stopped,
             )
-            seen, libraries = _compared(
+            compared, libraries = _compared(
                 subject, None if command else engine, a, b, rounds, until, allow_busy, stopped
             )
             if gpus and devices.cache_info().currsize and None in devices():
@@ -140,7 +140,7 @@ def ab(
             answer.leave(error)
         except EngineError as error:
             answer.leave(error, 1)
-    _tell(seen, libraries, json, html, fail_on, stopped.received)
+    _tell(compared, libraries, json, html, fail_on, stopped.received)
 
 
 def _compared(
@@ -162,17 +162,22 @@ def _compared(
         raise ValueError("A and B are both the unchanged environment: name what to compare")
     made = subject()
     stopped.remember()
-    seen = compare.collect(arms, until - time.monotonic(), lambda: made, comparison.walk, rounds, stopped)
-    if engine is None or seen.stopped:
-        return seen, Gap("not-run", seen.stopped or "your own command is not inspected")
-    return seen, environment.of_arms(engine(), arms)
+    compared = compare.collect(arms, until - time.monotonic(), lambda: made, comparison.walk, rounds, stopped)
+    if engine is None or compared.stopped:
+        return compared, Gap("not-run", compared.stopped or "your own command is not inspected")
+    return compared, environment.of_arms(engine(), arms)
 
 
 def _tell(
-    seen: Comparison, libraries: Environment | Gap, json: bool, html: Path | None, fail_on: str, received: int
+    compared: Comparison,
+    libraries: Environment | Gap,
+    json: bool,
+    html: Path | None,
+    fail_on: str,
+    received: int,
 ) -> NoReturn:
-    findings = worst_first(comparison.judge(seen, libraries))
-    verdict, tables = verdict_of(findings), tables_of(seen)
+    findings = worst_first(comparison.judge(compared, libraries))
+    verdict, tables = verdict_of(findings), tables_of(compared)
     code = 128 + received if received else exit_code(verdict, fail_on)
     lines = [
         line
@@ -185,7 +190,7 @@ def _tell(
     ]
     text = "\n\n".join(["\n".join(lines), *map(repr, tables), f"verdict: {verdict} (exit code {code})"])
     answer.end(
-        _document(seen, findings, verdict, code) if json else text,
+        _document(compared, findings, verdict, code) if json else text,
         code,
         html,
         lambda: answer.page_of(
@@ -199,11 +204,11 @@ def _tell(
     )
 
 
-def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
+def _document(compared: Comparison, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
     ratios = [
         {"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
-        for n in comparison_ratio.names(seen)
-        for r in [comparison_ratio.ratio(seen, n)]
+        for n in comparison_ratio.names(compared)
+        for r in [comparison_ratio.ratio(compared, n)]
         if r
     ]
     rows = [
@@ -216,7 +221,7 @@ def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int
         for f in findings
     ]
     kept = {
-        n: getattr(seen, n)
+        n: getattr(compared, n)
         for n in ("what", "unit", "arms", "differences", "left_out", "wanted", "warm_up", "samples")
     }
     return {
@@ -226,5 +231,5 @@ def _document(seen: Comparison, findings: list[Finding], verdict: str, code: int
         **kept,
         "ratios": ratios,
         "findings": rows,
-        "walk": None if isinstance(seen.walk, Gap) else seen.walk,
+        "walk": None if isinstance(compared.walk, Gap) else compared.walk,
     }

@@ -15,7 +15,8 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
-from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped, own_patterns
+from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped
+from nccl_runbook.core.secret_values import own_patterns
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD, waits
@@ -23,6 +24,7 @@ from nccl_runbook.report.pictures import FOLDER
 from nccl_runbook.report.tables import Table
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
+ABSENT = "there is no file"  # in the words for a name that leads nowhere
 # a line to run next
 _NEXT = re.compile(r"(?m)^( {6,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
 _OF_JSON = re.compile(r'(?:(?<=")|(?<=\\n))nccl-runbook(?= [a-z]+ )')  # the same in JSON
@@ -126,9 +128,6 @@ def __getattr__(name: str) -> Any:
             ),
         ],
     }[name]
-
-
-ABSENT = "there is no file"  # in the words for a name that leads nowhere
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`nccl-runbook diagnose`: whatever somebody has of a failed job, read together and answered once. Reads
+"""`nccl-runbook diagnose`: whatever somebody has of a failed job, read together and printed once. Reads
 only; no torch, no Jupyter."""
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def diagnose(
     is known, and what to change."""
     stop.end()
     answer.named(against)
-    brought, found = _gathered(list(given or ()), gap, gpus or 0, against)
-    if not found.records and sys.stdin.isatty():  # nothing was named, and no rank runs here
-        brought, found = _gathered(
+    brought, gathered = _gathered(list(given or ()), gap, gpus or 0, against)
+    if not gathered.records and sys.stdin.isatty():  # nothing was named, and no rank runs here
+        brought, gathered = _gathered(
             [answer.typer.prompt("A path, or the error text")], gap, gpus or 0, against
         )
-    if not found.records:
+    if not gathered.records:
         answer.leave(
             f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, "
             "or run this as the job's "
@@ -83,18 +83,18 @@ def diagnose(
             else "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, "
             "a pid or an error text"
         )
-    told = case(found, "diagnose", answer.command(), fail_on)
+    judged = case(gathered, "diagnose", answer.command(), fail_on)
     from nccl_runbook.environment.change import diff_of
 
-    diff = diff_of(told.lead, (*brought.scripts, *brought.configurations))
-    shown = "\n\n".join([text(told, diff), *map(repr, tables(told.found.compared))])
-    said = _document(told, brought, diff) if json else shown
+    diff = diff_of(judged.lead, (*brought.scripts, *brought.configurations))
+    shown = "\n\n".join([text(judged, diff), *map(repr, tables(judged.found.compared))])
+    printed = _document(judged, brought, diff) if json else shown
     answer.end(
-        said,
-        told.document.exit_code,
+        printed,
+        judged.document.exit_code,
         html,
         lambda: answer.index(
-            told.document, told.found.records, test=told.test, diff=diff, collect=told.collect
+            judged.document, judged.found.records, test=judged.test, diff=diff, collect=judged.collect
         ),
     )
 
@@ -131,22 +131,22 @@ def _look(pids: list[int], gap_s: float) -> Live:
     return live.look(live.checked_pids(pids), gap_s, answer.say)
 
 
-def _document(told: Case, brought: Brought, diff: str) -> dict[str, Any]:
+def _document(judged: Case, brought: Brought, diff: str) -> dict[str, Any]:
     """What --json prints; its schema is schemas/diagnose.json."""
-    document = told.document
+    document = judged.document
     return {
         "schema": "nccl-runbook/diagnose/1",
         "verdict": document.verdict,
         "exit_code": document.exit_code,
         "sentence": document.sentence,
-        "lead": told.lead,
+        "lead": judged.lead,
         "causes": document.causes,
-        "fits": [c.id for c in told.found.fits],
+        "fits": [c.id for c in judged.found.fits],
         "fix_diff": diff,
-        "next": told.test,
-        "collect": told.collect,
+        "next": judged.test,
+        "collect": judged.collect,
         "not_looked_at": document.not_looked_at,
-        "against": told.found.compared,
+        "against": judged.found.compared,
         "brought": {what: names for what, names in vars(brought).items() if names},
         "steps": [{"step": s.notebook, "status": s.status, "reason": s.reason} for s in document.steps],
     }

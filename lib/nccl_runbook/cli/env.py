@@ -66,13 +66,13 @@ def env(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
-    said = (
+    printed = (
         _as_json(seen, findings, verdict, code, diff)
         if json
         else _as_text(seen, findings, verdict, code, diff)
     )
     answer.end(
-        said,
+        printed,
         code,
         html,
         lambda: answer.page_of(
@@ -95,16 +95,20 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
             if str(file) == "-"
             else environment_file.read(str(file))
         )
-        seen = role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))
+        environment = (
+            role if isinstance(role, Gap) else Environment([role], Gap("not-run", "only a file was read"))
+        )
     else:
-        seen = probe.looks(pids)
-    if isinstance(seen, Gap):
-        answer.leave(seen.detail, 1 if not file and seen.reason in ("failed", "timed-out") else 2)
-    return seen
+        environment = probe.looks(pids)
+    if isinstance(environment, Gap):
+        answer.leave(
+            environment.detail, 1 if not file and environment.reason in ("failed", "timed-out") else 2
+        )
+    return environment
 
 
 def _as_json(
-    seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str
+    environment: Environment, findings: list[Finding], verdict: str, code: int, diff: str
 ) -> dict[str, Any]:
     rows = [
         {
@@ -120,14 +124,14 @@ def _as_json(
         "schema": "nccl-runbook/env/1",
         "verdict": verdict,
         "exit_code": code,
-        "roles": [r.name for r in seen.roles],
+        "roles": [r.name for r in environment.roles],
         "findings": rows,
         "fix_diff": diff,
-        "settings": {r.name: r.variables for r in seen.roles},
+        "settings": {r.name: r.variables for r in environment.roles},
     }
 
 
-def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> str:
+def _as_text(environment: Environment, findings: list[Finding], verdict: str, code: int, diff: str) -> str:
     lines = [
         line
         for f in findings
@@ -144,13 +148,13 @@ def _as_text(seen: Environment, findings: list[Finding], verdict: str, code: int
     ]
     lines += [
         f"not looked at: {path}: {gap}"
-        for name, part in [*((r.name, r) for r in seen.roles), ("host", seen.host)]
+        for name, part in [*((r.name, r) for r in environment.roles), ("host", environment.host)]
         for path, gap in gaps_in(part, name)
         if gap.reason != "not-run"
     ]
     lines.append(
         f"verdict: {verdict} (exit code {code}): "
-        f"{counted(sum(len(r.variables) for r in seen.roles), 'variable')} "
-        f"set in {', '.join(r.name for r in seen.roles)}"
+        f"{counted(sum(len(r.variables) for r in environment.roles), 'variable')} "
+        f"set in {', '.join(r.name for r in environment.roles)}"
     )
     return "\n".join(lines)

@@ -39,40 +39,42 @@ def hang(
     """Read what a hung job left: which rank never came, who only waited, and what to collect next."""
     stop.end()
     answer.named(paths, one=True)
-    seen = collect(paths)
-    told, findings = rules.judge_hang(seen), rules.findings(seen)
+    facts = collect(paths)
+    judged, findings = rules.judge_hang(facts), rules.findings(facts)
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    shown = tables(seen, told.culprits)
-    sentence = told.sentence.rstrip(".") + f" ({told.status})" * (told.status in ("possible", "likely"))
+    shown = tables(facts, judged.culprits)
+    sentence = judged.sentence.rstrip(".") + f" ({judged.status})" * (judged.status in ("possible", "likely"))
     answer.end(
-        document(seen, told, verdict, code)
+        document(facts, judged, verdict, code)
         if json
-        else text(seen, told, sentence, findings[0], shown) + f"\nverdict: {verdict} (exit code {code})",
+        else text(facts, judged, sentence, findings[0], shown) + f"\nverdict: {verdict} (exit code {code})",
         code,
         html,
         lambda: answer.page_of("06-timeouts", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
     )
 
 
-def document(seen: Hang, told: rules_silence.Told, verdict: str, code: int) -> dict[str, Any]:
+def document(facts: Hang, judged: rules_silence.Told, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
     return {
         "schema": "nccl-runbook/hang/1",
         "verdict": verdict,
         "exit_code": code,
-        **vars(told),
-        "collective": told.collective or None,
-        "frame": told.frame or None,
-        "stacks": seen.stacks,
-        "files": seen.files,
+        **vars(judged),
+        "collective": judged.collective or None,
+        "frame": judged.frame or None,
+        "stacks": facts.stacks,
+        "files": facts.files,
     }
 
 
-def text(seen: Hang, told: rules_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
+def text(seen: Hang, judged: rules_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
-    lines = [f"{told.kind}: {sentence}", ""]
-    lines += [f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in told.evidence[:8]]
+    lines = [f"{judged.kind}: {sentence}", ""]
+    lines += [
+        f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in judged.evidence[:8]
+    ]
     lines += [f"   {WHO[r.who]}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"   {e.text}" for e in first.evidence if e.source == "next"]
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]

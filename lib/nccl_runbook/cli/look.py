@@ -15,6 +15,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import NOTHING_KNOWN, Finding, Remedy, Severity, exit_code
 from nccl_runbook.core.records import Record, RecordError, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.judge import READ_THERE
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.judge_hosts import together
@@ -120,12 +121,13 @@ def finding(picture: rules.Picture) -> Finding:
         *(usual(picture.cause) if picture.cause and picture.status in ("established", "likely") else ()),
         *[Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides),
     ]
+    there = READ_THERE if any(v.frame for v in picture.culprits) else NOTHING_KNOWN
     return Finding(
         "look-told",
         severity,
         picture.sentence,
         tuple(picture.evidence),
-        tuple(known or [NOTHING_KNOWN] * (severity in (Severity.BROKEN, Severity.WARN))),
+        tuple(known or [there] * (severity in (Severity.BROKEN, Severity.WARN))),
         picture.cause,
         picture.cause and (picture.status or "possible"),
     )

@@ -71,13 +71,13 @@ def plan(
         )
     try:
         rules = knowledge_rules.at(areal) if areal else knowledge_rules.newest()
-        seen = _devices() if check_devices else None
+        devices = _devices() if check_devices else None
         # 0 and "" where the command line says nothing
-        plans, left_out = plans_of(target, Site(gpus or len(seen or ()), launcher, nodes, update), rules)
-        if seen is not None:
+        plans, left_out = plans_of(target, Site(gpus or len(devices or ()), launcher, nodes, update), rules)
+        if devices is not None:
             plans = [
                 dataclasses.replace(
-                    p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), seen)
+                    p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), devices)
                 )
                 for p in plans
             ]
@@ -90,14 +90,14 @@ def plan(
         "left_out": left_out,
         "exit_code": code,
     }
-    said = (
+    printed = (
         _as_text(plans, left_out, code)
         if not json
         else folder
         if os.path.isdir(target)
         else document(plans[0])
     )
-    answer.end(said, code, html, lambda: _page(plans, left_out, code))
+    answer.end(printed, code, html, lambda: _page(plans, left_out, code))
 
 
 def _devices() -> list[Identity]:

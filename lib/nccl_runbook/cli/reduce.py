@@ -217,8 +217,8 @@ def _line(tried: Tried) -> str:
         "otherwise": tried.line or f"ended with exit code {tried.code}, without the line of --fail-on",
     }[tried.outcome]
     rate = f", failed {tried.failed} of {tried.runs}" if tried.runs > 1 else ""
-    seen = f"\n    {tried.look}" if tried.look else ""
-    return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{seen}"
+    look = f"\n    {tried.look}" if tried.look else ""
+    return f"{_name(tried.values)}: {how} ({max(tried.seconds):.1f} s{rate}); {tried.logs[-1]}{look}"
 
 
 def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:

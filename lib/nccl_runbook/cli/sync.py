@@ -152,7 +152,7 @@ def sync(
                 },
                 stopped,
             )
-            told = (
+            outcome = (
                 _compared(step, will_it_pay, link, arrived)
                 if will_it_pay or arrived
                 else _own(step, trace, pid, stopped)
@@ -161,7 +161,7 @@ def sync(
             )
         except (ValueError, EngineError) as error:  # an interpreter that cannot be used is a ValueError, too
             answer.leave(error)
-        _finish(step, *told, json, html, fail_on, stopped.received)
+        _finish(step, *outcome, json, html, fail_on, stopped.received)
 
 
 def _compared(
@@ -183,8 +183,8 @@ def _compared(
         if checkpoints
         else ("arrived", (read_arrived.collect, *(digests or ())), judge_arrived.judge, (arrival_table,))
     )
-    seen = step.collect(name, *collect)
-    return judge(seen), (name,), [table(seen) for table in tables]
+    compared = step.collect(name, *collect)
+    return judge(compared), (name,), [table(compared) for table in tables]
 
 
 def _own(

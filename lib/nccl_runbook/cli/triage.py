@@ -58,30 +58,30 @@ def triage(
         compared = compared_with(against, brought)
     except ValueError as error:  # what was left of the good run cannot be compared
         answer.leave(error)
-    found = logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, compared)
-    told = case(found, "triage", answer.command(), fail_on)
+    logs = logs_of(brought, piped(sys.stdin.fileno()) if "-" in paths else None, compared)
+    judged = case(logs, "triage", answer.command(), fail_on)
     answer.end(
-        document(told) if json else text(told),
-        told.document.exit_code,
+        document(judged) if json else text(judged),
+        judged.document.exit_code,
         html,
-        lambda: answer.index(told.document, told.found.records, test=told.test, collect=told.collect),
+        lambda: answer.index(judged.document, judged.found.records, test=judged.test, collect=judged.collect),
     )
 
 
-def document(told: Case) -> dict[str, Any]:
+def document(judged: Case) -> dict[str, Any]:
     """What --json prints; its schema is schemas/triage.json."""
-    given, dumps, found = told.found.logs, told.found.dumps, told.document
+    given, dumps, end = judged.found.logs, judged.found.dumps, judged.document
     logs, lead = (
         given.logs,
-        [_of_dumps(dumps)] if dumps and told.lead == dumps.finding and dumps.finding.cause else [],
+        [_of_dumps(dumps)] if dumps and judged.lead == dumps.finding and dumps.finding.cause else [],
     )
     behind = [h for h in given.hypotheses if h.cause not in [first.cause for first in lead]]
     return {
         "schema": "nccl-runbook/triage/1",
-        "verdict": found.verdict,
-        "exit_code": found.exit_code,
-        "sentence": found.sentence,
-        "undecided": found.verdict == "unknown" or any(f.id == UNDECIDED for f in given.findings),
+        "verdict": end.verdict,
+        "exit_code": end.exit_code,
+        "sentence": end.sentence,
+        "undecided": end.verdict == "unknown" or any(f.id == UNDECIDED for f in given.findings),
         "hypotheses": [
             {**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
             for h in [*lead, *behind]
@@ -94,7 +94,7 @@ def document(told: Case) -> dict[str, Any]:
         "files": logs.files,
         "launcher": logs.launcher,
         "platform": platform(logs),
-        "against": told.found.compared,
+        "against": judged.found.compared,
         "unknown_lines": [
             {"file": t.first.file, "line": t.first.line, "text": t.first.text, "times": t.times}
             for t in logs.unknown
@@ -106,31 +106,31 @@ def document(told: Case) -> dict[str, Any]:
 def _of_dumps(dumps: Dumps) -> Hypothesis:
     """The cause that dumps name."""
     finding, cause = dumps.finding, causes()[dumps.finding.cause]
-    seen = [e for e in finding.evidence if e.source != "next"] or [Evidence(finding.title, "dumps")]
+    evidence = [e for e in finding.evidence if e.source != "next"] or [Evidence(finding.title, "dumps")]
     return Hypothesis(
         cause.id,
         finding.status,
         cause.title,
         cause.says,
-        tuple(LogLine(e.source, 0, e.text) for e in seen),
+        tuple(LogLine(e.source, 0, e.text) for e in evidence),
         finding.remedy,
         Decides(cause.decides[0], "", dumps.next),
     )
 
 
-def text(told: Case) -> str:
+def text(judged: Case) -> str:
     """The answer for a terminal, and below it what was read."""
-    given = told.found.logs
-    logs, undecided = given.logs, told.document.verdict == "unknown"
+    given = judged.found.logs
+    logs, undecided = given.logs, judged.document.verdict == "unknown"
     shown = [
         *there_tables(logs.here, given.hosts, given.there),
-        *tables(told.found.compared),
+        *tables(judged.found.compared),
         *([ranks_table(logs)] if logs.ranks else []),
         *([unknown_table(logs)] if logs.unknown and undecided else []),
     ]
     return "\n".join(
         [
-            answer_text(told),
+            answer_text(judged),
             *[f"{f.name} is {f.kind}" for f in logs.files if f.kind and not f.problem],
             *(f"\n{table!r}" for table in shown),
         ]

@@ -8,7 +8,7 @@ import difflib
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,11 @@ def did_you_mean(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
 
 
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+def check_names(given: Iterable[str], known: Collection[str]) -> None:
     """ParameterError with a did-you-mean for the first name that is not known."""
-    names = list(known)
     for name in given:
-        if name not in names:
-            raise ParameterError(did_you_mean("parameter", name, names))
+        if name not in known:
+            raise ParameterError(did_you_mean("parameter", name, known))
 
 
 def read_cell(notebook: Path) -> dict[str, Parameter]:

@@ -19,8 +19,10 @@ from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
 from nccl_runbook.core.share import learn
 
-RECORD_BYTES = 64 << 20  # a record takes kilobytes; a file that somebody handed over may be endless
-TEXT_BYTES = 4 << 20  # one text in it: a stack or the end of a log
+# a record takes kilobytes, a hang of 512 ranks 1 MiB, 40,000 values and 5,000 objects; one that somebody made
+# may be endless, and to refuse an object that lacks its fields takes 6 kB
+RECORD_BYTES, MOST_VALUES = 8 << 20, 250_000
+TEXT_BYTES = 1 << 20  # one text in it: a stack or the end of a log
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
 
 
@@ -113,7 +115,11 @@ def read(wanted: Any, data: Any) -> Any:
             else _reader(wanted).validate_python(data)
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = (
+            error.errors(include_url=False, include_context=False, include_input=False)[0]
+            if error.error_count() < 1000  # each takes 500 bytes
+            else {"loc": (), "msg": f"{error.error_count()} values do not fit"}
+        )
         raise RecordError(f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
 
 
@@ -203,8 +209,14 @@ def load_all(path: Path) -> list[Record]:
             os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
         ) as file:  # a file of the kernel may wait for its next line
             data = file.read() or b""
-        if max(map(len, data.split(b'"'))) > TEXT_BYTES:
-            raise RecordError(f"it holds a text of more than {TEXT_BYTES >> 20} MiB")
+        if (
+            data.count(b",") + 10 * data.count(b"{") > MOST_VALUES
+            or max(map(len, data.split(b'"'))) > TEXT_BYTES
+        ):
+            raise RecordError(
+                f"it holds more than {MOST_VALUES} values (an object counts as ten), "
+                f"or a text of more than {TEXT_BYTES >> 20} MiB"
+            )
         learn(data.decode("utf-8", "replace"))
         return read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
     except OSError as error:

@@ -11,15 +11,15 @@ import enum
 import functools
 import html
 import io
+import itertools
 import json
 import os
 import re
 import sys
-from typing import Any, List, Mapping, Pattern
+from typing import Any, Iterator, Mapping, Match, Pattern
 from urllib.parse import quote
 
 from nccl_runbook.core.secret_values import (
-    _SECRET_NAME,
     HARMLESS,
     HINTS,
     LONG_WORD,
@@ -28,11 +28,12 @@ from nccl_runbook.core.secret_values import (
     is_secret,
     looks_random,
     mask,
+    own_patterns,
+    sounds_secret,
     without_blocks,
 )
 from nccl_runbook.core.share import compiled, learn, shared
 
-LONGEST = 4096  # characters of a secret or a name
 KINDS = {
     "variable": "value of a secret variable",
     "named": "value behind a telling name",
@@ -106,11 +107,11 @@ _VALUE = re.compile(
     + r"(?P<quote>\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|"
     r"%2[27])(?P<quoted>(?:(?!(?P=quote))[\s\S]){0,4000})|"
     + _OPENS
-    + r"\"(?P<double>(?:[^\"\\]|\\[\s\S])*)|"
+    + r"\"(?P<double>(?:[^\"\\]|\\[\s\S]){0,16000})|"
     + _OPENS
-    + r"'(?P<single>(?:[^'\\]|\\[\s\S])*)|"
+    + r"'(?P<single>(?:[^'\\]|\\[\s\S]){0,16000})|"
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
-    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"'])))+"
+    r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"']))){1,16000}"
     r"(?<![)\]}.])))"
 )  # brackets close around it
 # each line, and as a group with the next ones, where its value may stand
@@ -118,6 +119,8 @@ _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 # and what else a terminal obeys
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
+# no program writes a letter so, but whoever hides a name of JSON may
+_LETTER = re.compile(r"\\{1,9}u00([46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|3[0-9])")
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -185,33 +188,47 @@ def _written(character: str) -> str:
     return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
 
 
+def _begun(form: Pattern[str], text: str, line: Match[str]) -> Iterator[Match[str]]:
+    """What begins on this line; it may end on one of the next two."""
+    return itertools.takewhile(lambda found: found.start() < line.end(), form.finditer(text, *line.span(1)))
+
+
 def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
     leads = []
-    for line in _LINES.finditer(
-        text.encode("latin-1", "replace").lower().decode("latin-1")
-    ):  # as long as the text
-        here, span = line[0], line.span(1)
+    low = text.encode("latin-1", "replace").lower().decode("latin-1")  # as long as the text
+    commands = [(word, lead) for word, lead in _BEFORE_VALUE if word in low]
+    hints = [hint for hint in HINTS if hint in low]
+    for line in _LINES.finditer(low) if commands or hints else ():
+        here = line[0]
         leads += [
             (found.end(), "argument", found)
-            for word, lead in _BEFORE_VALUE
+            for word, lead in commands
             if word in here
-            for found in compiled(lead).finditer(text, *span)
+            for found in _begun(compiled(lead), text, line)
         ]
-        if any(map(here.__contains__, HINTS)):
+        if any(map(here.__contains__, hints)):
             leads += [
                 (found.end(), "named", found)
                 for names in (_NAME, _BELOW)
-                for found in names.finditer(text, *span)
-                if _SECRET_NAME.search(found["name"][-80:])
-            ] + [(found.end(), "named", found) for found in _GAP.finditer(text, *span) if looks_random(found)]
+                for found in _begun(names, text, line)
+                if sounds_secret(found["name"][-80:])
+            ] + [
+                (found.end(), "named", found)
+                for found in _begun(_GAP, text, line)
+                if sounds_secret(found["name"][-80:]) and looks_random(found)
+            ]
     parts, done = [""], 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
         if start < done or not (value := _VALUE.match(text, start)):
             continue
         begin, end = value.span(value.lastgroup or 0)
-        is_bare = kind == "named" and value["bare"]
-        if is_bare and _HEADER_NAME.search(lead["name"]) and (header := _HEADER.match(text, begin)):
+        if (
+            kind == "named"
+            and value["bare"]
+            and _HEADER_NAME.search(lead["name"])
+            and (header := _HEADER.match(text, begin))
+        ):
             end = header.end()
         if any(
             is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
@@ -224,24 +241,9 @@ def _values(text: str) -> str:
     return "".join([*parts, text[done:]])
 
 
-def own_patterns(path: str) -> List[Pattern[str]]:
-    """The expressions of a file, one a line; ValueError names the line of one that
-    is none, OSError the file."""
-    found = []
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                found += [re.compile(line.rstrip("\n"))] if line.strip() else []
-            except re.error as error:
-                raise ValueError(
-                    f"{path}, line {number}: {line.strip()} is no expression ({error})"
-                ) from None
-    return found
-
-
 def clipped(text: str, most: int) -> str:
     """The beginning of a text: a longer one without secrets, as no form shows half of one."""
-    return text if len(text) <= most else Redactor(os.environ).text(text[: most + LONGEST])[:most]
+    return text if len(text) <= most else Redactor(os.environ).text(text[: most + 4096])[:most]
 
 
 class Redactor:
@@ -265,7 +267,7 @@ class Redactor:
         return shared(self._hidden(text))
 
     def _without_secrets(self, text: str) -> str:
-        text = COLOURS.sub("", text)
+        text = _LETTER.sub(lambda found: chr(int(found[1], 16)), COLOURS.sub("", text))
         for own in self._own:
             text = own.sub(mask("own"), text)
         text = _PEM_LINE.sub(mask("key"), _PEM.sub(mask("key"), self._values.sub(mask("variable"), text)))

@@ -3,7 +3,7 @@
 import functools
 import pkgutil
 import re
-from typing import Dict, Match
+from typing import Dict, List, Match, Pattern
 
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 
@@ -13,8 +13,10 @@ def _tables() -> Dict[str, Dict[str, str]]:
     parts = re.split(
         r"(?m)^\[(\w+)\]$", (pkgutil.get_data("nccl_runbook.core", "secrets.toml") or b"").decode()
     )
-    row = re.compile(r"(?m)^\"?([^\"#\n]+?)\"? = '([^'\n]*)'")
-    return {name: dict(row.findall(rows)) for name, rows in zip(parts[1::2], parts[2::2])}
+    return {
+        name: dict(re.findall(r"(?m)^\"?([^\"#\n]+?)\"? = '([^'\n]*)'", rows))
+        for name, rows in zip(parts[1::2], parts[2::2])
+    }
 
 
 TABLES = _tables()
@@ -23,10 +25,8 @@ TABLES = _tables()
 NAMES = TABLES["name"]
 
 
-_BETWEEN = r"(?:(?<=[a-z])(?=[A-Z])|{})"  # two words of a name
-
-
-_WORD = _BETWEEN.format("(?<![A-Za-z])") + f"(?i:{NAMES['word']})" + _BETWEEN.format("(?![A-Za-z])")
+# between others, or between signs and capital letters
+_WORD = rf"(?:(?<=[a-z])(?=[A-Z])|(?<![A-Za-z]))(?i:{NAMES['word']})(?:(?<=[a-z])(?=[A-Z])|(?![A-Za-z]))"
 
 
 _SURE = f"^(?!.*(?i:{NAMES['innocent']}))(?=.*(?i:{NAMES['anywhere']})|.*{_WORD})"
@@ -58,7 +58,9 @@ _NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
 _BLOCK = re.compile(
     r"(?m)^(?P<head>(?P<indent>[ \t]{0,40})(?:\[{1,2}[^\[\]\n]{0,64}?(?i:"
     + NAMES["block"]
-    + r")[\"']?\]{1,2}"
+    + r"|(?P<unsure>"
+    + NAMES["unsure"]
+    + r"))[\"']?\]{1,2}"
     r"(?P<section>)|(?:-[ \t])?[\"']?(?:[\w.-]{0,64}?(?i:"
     + NAMES["block"]
     + r")|kind:[ \t]{0,4}[\"']?(?:Sealed)?"
@@ -127,8 +129,8 @@ def looks_random(lead: Match[str]) -> bool:
     if lead["column"] or name.isupper() or "passw" in name.lower():
         is_one = bool(_NUMBERED.match(lead.string, lead.end()))
     else:
-        word = _VALUE_WORD.match(lead.string, lead.end())
-        is_one = any(map(_SHUFFLED.search, _LONG.findall(word[0] if word else "")))
+        word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
+        is_one = any(map(_SHUFFLED.search, _LONG.findall(word)))
     return is_one and bool(_GAP_NAME.search(name))
 
 
@@ -147,6 +149,21 @@ def mask(kind: str) -> str:
     return f"{MASK}{kind}]"
 
 
+def own_patterns(path: str) -> List[Pattern[str]]:
+    """The expressions of a file, one a line; ValueError names the line of one that
+    is none, OSError the file."""
+    found = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                found += [re.compile(line.rstrip("\n"))] if line.strip() else []
+            except re.error as error:
+                raise ValueError(
+                    f"{path}, line {number}: {line.strip()} is no expression ({error})"
+                ) from None
+    return found
+
+
 def without_blocks(text: str) -> str:
     """The text without the values of sections and blocks that are named as secrets."""
     return _BLOCK.sub(
@@ -155,7 +172,9 @@ def without_blocks(text: str) -> str:
             + _PAIR.sub(
                 lambda pair: (
                     pair[0]
-                    if _PLAIN_NAME.search(pair["name"]) or HARMLESS.fullmatch(pair["value"])
+                    if _PLAIN_NAME.search(pair["name"])
+                    or HARMLESS.fullmatch(pair["value"])
+                    or (block["unsure"] and not _RANDOM.fullmatch(pair["value"].lstrip("/.~")))
                     else pair["lead"] + mask("named")
                 ),
                 block["body"],

@@ -142,8 +142,12 @@ _known: Dict[str, Set[str]] = {"host": {r"(?!)"}, "user": {r"(?!)"}}
 def _is_word(name: str) -> bool:
     """Whether a sentence of ours may use it: such a host stays, and such a user
     is replaced in a form only."""
-    word = rb"(?i)\b%s\b" % re.escape(name.encode(errors="replace"))
-    return bool(re.search(word, pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b""))
+    return bool(
+        re.search(
+            rb"(?i)\b%s\b" % re.escape(name.encode(errors="replace")),
+            pkgutil.get_data("nccl_runbook", "causes/causes.toml") or b"",
+        )
+    )
 
 
 @functools.lru_cache(maxsize=None)

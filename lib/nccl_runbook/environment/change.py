@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.environment.read_file import MOST_BYTES, assigned
+from nccl_runbook.environment.read_file import assigned
 from nccl_runbook.logs.file import text_of
 
 # without an expression of the shell; an own word, to its end
@@ -37,8 +37,8 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
         None,
     )
     for path in paths if setting else ():
-        text = text_of(path, MOST_BYTES, "a script")
-        after = "" if isinstance(text, Gap) else changed(text, name, setting[1])
+        text = text_of(path, 1 << 18, "a script")
+        after = "" if isinstance(text, Gap) or "\0" in text else changed(text, name, setting[1])
         if after and assigned(after).get(name, (None,))[0] == setting[1]:
             hide = Redactor(
                 {n: value for n, (value, _) in assigned(text).items()}

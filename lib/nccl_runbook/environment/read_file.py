@@ -6,6 +6,7 @@ expression stays as it is written. Only names that the table of variables allows
 is scrubbed of what looks like a secret or is the value of one in the same file.
 """
 
+import itertools
 import re
 import tomllib
 from collections.abc import Mapping
@@ -19,8 +20,12 @@ from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import text_of
 from nccl_runbook.scripts.read import read as read_script, worked_out
 
-MOST_BYTES = 4 << 20
-MOST_NAMES = 1000  # that are kept: Linux gives a process its environment in some hundred
+# what Linux gives a process at most, with its arguments: a quarter of 8 MiB of stack (execve(2))
+MOST_BYTES = 2 << 20
+MOST_NAMES, MOST_KEPT = (
+    1000,
+    1 << 18,
+)  # that are kept, and characters of their values: jobs have 100 and 20,000
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,80}"
 _VALUE = r"\"(?P<d>(?:[^\"\\]++|\\.)*+)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not
@@ -52,8 +57,9 @@ _DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
 _OPENS = {")": "(", "]": "[", "}": "{"}
 _LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
 _TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
-_MOST_TOML = 1 << 15  # characters: for one key of many parts tomllib takes the square of its length
-_MOST_DOTS = 1 << 11  # and memory, too: 16,000 parts take 1 GB (CPython 3.11)
+# characters and dots: for one key of many parts tomllib takes the square of its length, and memory, too:
+# 16,000 parts take 1 GB (CPython 3.11)
+_MOST_TOML, _MOST_DOTS = 1 << 15, 1 << 11
 # what a job printed: a log advises settings, and sets none
 _PRINTED = re.compile(
     r"(?m)^(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):|^[\w.-]+:\d+:\d+ \[\d+\] "
@@ -98,9 +104,12 @@ def parse(text: str, name: str = "text") -> Role:
     values = assigned(text) if _is_text(text) else {}
     script = read_script(text if _is_text(text) else "")
     redactor = Redactor({n: v for n, (v, _) in values.items()})
-    names = set(
-        sorted(filter(is_kept, values), key=lambda n: n not in variables())[:MOST_NAMES]
-    )  # the known ones first
+    known_first = sorted(filter(is_kept, values), key=lambda n: n not in variables())[:MOST_NAMES]
+    names = {
+        n
+        for n, size in zip(known_first, itertools.accumulate(len(values[n][0]) for n in known_first))
+        if size <= MOST_KEPT
+    }
     kept = {n: redactor.text(values[n][0]) for n in values if n in names}
     return Role(
         name,
@@ -122,9 +131,12 @@ def parse(text: str, name: str = "text") -> Role:
 def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
     """The lines that say how many ranks a node runs, and how many GPUs it has."""
     there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d|\bgpu.ids[=: ]"
-    ranks = r"\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[=: ]+\d"
-    rows = [n for n, row in enumerate(text.splitlines(), 1) if re.search(f"{there}|{ranks}", row)]
-    return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if crowded and rows else ""
+    rows = [
+        n
+        for n, row in enumerate(text.splitlines() if crowded else (), 1)
+        if re.search(there + r"|\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[=: ]+\d", row)
+    ]
+    return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if rows else ""
 
 
 def is_dump(text: str) -> bool:

@@ -30,6 +30,11 @@ from nccl_runbook.messages.clues import ECHO
 # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch
 # 2.11): a later file is a copy
 LATE_S = 600.0
+READ_THERE = Remedy(
+    "you",
+    "Read the code around that line: either the rank comes later than the others can wait, or it "
+    "took a branch without their call. Every rank of the group must make the same calls.",
+)
 _DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": STATE}
 _WORST = (
     "dead",
@@ -274,11 +279,7 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding
         remedy = [
             Remedy("you", "The next piece of evidence:", (verdict.decides,))
             if verdict.decides
-            else Remedy(
-                "you",
-                "Read the code around that line: either the rank comes later than the others can wait, or it "
-                "took a branch without their call. Every rank of the group must make the same calls.",
-            )
+            else READ_THERE
         ]
     decides = (Evidence(f"decides: {verdict.decides}", "next"),) * bool(
         verdict.decides and not any(verdict.decides in r.lines for r in remedy)

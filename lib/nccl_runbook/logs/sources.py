@@ -77,10 +77,13 @@ def sources(
             None,
             f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer",
         )
-    for path, problem in listed if len(listed) <= MAX_FILES else _most_telling(listed, list_until + LIST_S):
+    chosen = listed if len(listed) <= MAX_FILES else _most_telling(listed, list_until + LIST_S)
+    for number, (path, problem) in enumerate(chosen):
         Limit.now = f"reading {path}"
-        late = len(listed) > MAX_FILES and time.monotonic() > limit.until
-        if problem := problem or "not read: the time limit was reached" * late:
+        if len(listed) > MAX_FILES and time.monotonic() > limit.until:
+            yield Source(f"{len(chosen) - number} files", 0, None, "not read: the time limit was reached")
+            break
+        if problem:
             yield Source(path, 0, None, problem)
         elif path == "-":
             yield Source("standard input", 0, stdin, "" if stdin else "there is no standard input", limit)

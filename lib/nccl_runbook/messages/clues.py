@@ -260,11 +260,13 @@ def _spelt(expression: str | tuple[str, ...]) -> str:
     return expression
 
 
+@functools.lru_cache(256)  # each message asks for the same words
 def says(words: str, what: str) -> bool:
     """Whether a reporter's words say this, in the short forms of the table, and do not only ask it."""
     return bool(compiled(_spelt("(?i)" + what)).search(_WONDERS.sub(" ", words)))
 
 
+@functools.lru_cache(8)
 def works(words: str) -> bool:
     """Whether a reporter only asks what a line means, or says that the job works and complains of nothing."""
     return bool(_WONDERS.search(words) or compiled(_spelt("(?i)<asks>|<works>")).search(words)) and not says(

@@ -26,11 +26,11 @@ _HERE = r"<<(?P<tabs>-?)[ \t]*\\?(?P<quote>[\"']?)(?P<name>[A-Za-z_][\w.-]*)(?P=
 # a quote that is never closed is a letter, < one of a word unless a heredoc begins there
 _TOKEN = re.compile(
     rf"(?P<gap>(?:[ \t\r]|\\[ \t]*(?:\r?\n|\Z))+|\#[^\n]*)|(?P<end>[;&|\n]+)|(?P<here>{_HERE})|"
-    r"(?P<word>(?:[^ \t\r\n;&|\"'\\<$]+|\$\(\((?:[^()\n]|\([^()\n]*\))*\)\)|\"(?:[^\"\\]|\\.)*\"|'[^']*'|<<<|"
-    r"\\(?![ \t]*(?:\r?\n|\Z)).|[\"'$]|<(?!<-?[ \t]*\\?[\"']?[A-Za-z_]))+)|.",
+    r"(?P<word>(?:[^ \t\r\n;&|\"'\\<$]++|\$\(\((?:[^()\n]|\([^()\n]*\))*\)\)|\"(?:[^\"\\]++|\\.)*+\"|'[^']*'|"
+    r"<<<|\\(?![ \t]*(?:\r?\n|\Z)).|[\"'$]|<(?!<-?[ \t]*\\?[\"']?[A-Za-z_]))++)|.",
     re.S,
 )
-_QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|\\(.)", re.S)
+_QUOTED = re.compile(r"\"((?:[^\"\\]++|\\.)*+)\"|'([^']*)'|\\(.)", re.S)
 _NO_SHELL = {"cat", "python", "python3"}  # unless they write a file
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.M)
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
@@ -164,12 +164,11 @@ def _commands(
     """Every command, with variables put in. ``left``: how many characters may still be put in, of all texts
     together: none grows without end."""
     # an escaped operator is for the shell of whoever is handed these words
-    lines = (
+    for line in (
         own
-        for line in _split(worked_out(text, None))
-        for own in _groups(line, lambda w: w and not w.strip(";&|\n"))
-    )
-    for line in lines:
+        for several in _split(worked_out(text, None))
+        for own in _groups(several, lambda w: w and not w.strip(";&|\n"))
+    ):
         known |= {name: value for w in line for name, value in _KEPT.findall(w) if name not in known}
         words, env, at = [w for word in line for w in _expanded(word, known, left)], {}, 0
         while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):

@@ -129,32 +129,32 @@ def asked(
         failed = [f for f in judge_paths.judge_paths(gathered) if f.severity.value == "broken"]
         mark("paths", failed[0].title if failed else "TCP paths were tried")
         facts = redactor.json(ask.facts(agents, environment.request(whole=True, torch=True), _environment))
-        seen = Hosts(facts, paths=gathered, marks=marks)
-        mark("facts", f"{len(seen.answered)} hosts gave facts")
+        hosts = Hosts(facts, paths=gathered, marks=marks)
+        mark("facts", f"{len(hosts.answered)} hosts gave facts")
         if not no_ranks:
-            gpus = {h.host: int(str(h.facts.get("network.gpus.count", "0"))) for h in seen.answered}
+            gpus = {h.host: int(str(h.facts.get("network.gpus.count", "0"))) for h in hosts.answered}
             deadline_s = max(RANKS_LEAST_S, RANKS_SHARE * (began + budget_s - time.monotonic()))
-            seen = dataclasses.replace(
-                seen, worlds=worlds.ladder(worlds.Worlds(agents, gpus, redactor.json), deadline_s, fault)
+            hosts = dataclasses.replace(
+                hosts, worlds=worlds.ladder(worlds.Worlds(agents, gpus, redactor.json), deadline_s, fault)
             )
             mark("ranks", "ranks were run over the hosts")
         # a host may go while the others are asked
-        told = {h for w in known(seen.worlds) for h in w.lost}
+        lost = {h for w in known(hosts.worlds) for h in w.lost}
         return dataclasses.replace(
-            seen,
+            hosts,
             lost={
-                h: Gap("failed", a.why_gone) for h, a in agents.agents.items() if a.why_gone and h not in told
+                h: Gap("failed", a.why_gone) for h, a in agents.agents.items() if a.why_gone and h not in lost
             },
         )
 
 
-def _environment(said: dict[str, Any]) -> dict[str, Any]:
+def _environment(raw: dict[str, Any]) -> dict[str, Any]:
     """The answer of ranks/environment.py as facts of the step 02."""
-    if said.get("event") != "environment":
-        return {"environment": Gap("failed", str(said.get("detail", "no answer")))}
+    if raw.get("event") != "environment":
+        return {"environment": Gap("failed", str(raw.get("detail", "no answer")))}
     return {
         "environment": to_json(
-            {"roles": [environment.role_of("a rank", said)], "host": environment.host_of(said)}
+            {"roles": [environment.role_of("a rank", raw)], "host": environment.host_of(raw)}
         )
     }
 
@@ -188,35 +188,37 @@ def judge_hosts_together(record: list[Path], json: bool, html: Path | None, fail
         end(read.read(record, judged), json, html, fail_on)
 
 
-def end(seen: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
+def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
     """Judge, print, write the page, and leave with the exit code."""
-    found = rules.differences(seen.answered)
-    findings = worst_first(judge(seen, found))
+    different = rules.differences(hosts.answered)
+    findings = worst_first(judge(hosts, different))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    said = (
-        document(seen, found, findings, verdict, code) if json else text(seen, found, findings, verdict, code)
+    printed = (
+        document(hosts, different, findings, verdict, code)
+        if json
+        else text(hosts, different, findings, verdict, code)
     )
     answer.end(
-        said,
+        printed,
         code,
         html,
         lambda: answer.page_of(
             STEP,
             f"{verdict.capitalize()}: {findings[0].title}",
             findings,
-            tables(seen, found),
+            tables(hosts, different),
             code,
-            not_seen=exclude(failing_hosts(seen)),
+            not_seen=exclude(failing_hosts(hosts)),
         ),
     )
 
 
-def judge(seen: Hosts, found: list[Difference]) -> list[Finding]:
+def judge(hosts: Hosts, different: list[Difference]) -> list[Finding]:
     """Findings of facts, of paths and of worlds."""
     return [
-        *rules.judge_hosts(seen, found),
-        *judge_network.judge_network(seen.answered),
-        *judge_paths.judge_paths(seen.paths),
-        *judge_worlds.judge_host_worlds(seen.worlds),
+        *rules.judge_hosts(hosts, different),
+        *judge_network.judge_network(hosts.answered),
+        *judge_paths.judge_paths(hosts.paths),
+        *judge_worlds.judge_host_worlds(hosts.worlds),
     ]

@@ -9,14 +9,14 @@ from nccl_runbook.hosts.facts import Difference, Hosts
 from nccl_runbook.hosts.table import tables
 
 
-def failing_hosts(seen: Hosts) -> list[str]:
+def failing_hosts(hosts: Hosts) -> list[str]:
     """Hosts to leave out of the next run: a mere difference is no reason."""
     return list(
         dict.fromkeys(
             [
-                *judge_worlds.failing(seen.worlds),
-                *rules.broken_hosts(seen),
-                *judge_paths.failing(seen.paths),
+                *judge_worlds.failing(hosts.worlds),
+                *rules.broken_hosts(hosts),
+                *judge_paths.failing(hosts.paths),
             ]
         )
     )
@@ -26,23 +26,23 @@ def exclude(failing: list[str]) -> list[str]:
     return [f"--exclude={','.join(failing)}"] * bool(failing)
 
 
-def text(seen: Hosts, found: list[Difference], findings: list[Finding], verdict: str, code: int) -> str:
+def text(hosts: Hosts, different: list[Difference], findings: list[Finding], verdict: str, code: int) -> str:
     """The answer for a terminal."""
     from nccl_runbook.report.tables import finding_text
 
-    failing = failing_hosts(seen)
+    failing = failing_hosts(hosts)
     return "\n\n".join(
         [
             *map(finding_text, findings),
-            *(repr(table) for table in tables(seen, found) if table.rows),
+            *(repr(table) for table in tables(hosts, different) if table.rows),
             *[f"next: run without the failing hosts (sbatch, srun: {line})" for line in exclude(failing)],
-            *filter(None, [ticket(seen, findings, failing)]),
+            *filter(None, [ticket(hosts, findings, failing)]),
             f"verdict: {verdict} (exit code {code})",
         ]
     )
 
 
-def ticket(seen: Hosts, findings: list[Finding], failing: list[str]) -> str:
+def ticket(hosts: Hosts, findings: list[Finding], failing: list[str]) -> str:
     """A text for the administrator; "" where no host is to blame."""
     if not failing:
         return ""
@@ -55,10 +55,10 @@ def ticket(seen: Hosts, findings: list[Finding], failing: list[str]) -> str:
 
 
 def document(
-    seen: Hosts, found: list[Difference], findings: list[Finding], verdict: str, code: int
+    hosts: Hosts, different: list[Difference], findings: list[Finding], verdict: str, code: int
 ) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hosts.json."""
-    failing = failing_hosts(seen)
+    failing = failing_hosts(hosts)
     return {
         "schema": "nccl-runbook/hosts/1",
         "verdict": verdict,
@@ -70,9 +70,9 @@ def document(
                 "why": str(h) if isinstance(h, Gap) else "",
                 "facts": 0 if isinstance(h, Gap) else len(h.facts),
             }
-            for name, h in seen.hosts.items()
+            for name, h in hosts.hosts.items()
         ],
-        "unread": {path: str(gap) for path, gap in seen.unread.items()},
+        "unread": {path: str(gap) for path, gap in hosts.unread.items()},
         "differences": [
             {
                 "name": d.name,
@@ -82,11 +82,11 @@ def document(
                 "odd": d.odd,
                 "values": d.values,
             }
-            for d in found
+            for d in different
         ],
-        "paths": [] if isinstance(seen.paths, Gap) else to_json(seen.paths),
+        "paths": [] if isinstance(hosts.paths, Gap) else to_json(hosts.paths),
         "worlds": []
-        if isinstance(seen.worlds, Gap)
+        if isinstance(hosts.worlds, Gap)
         else [
             {
                 "name": w.name,
@@ -100,12 +100,12 @@ def document(
                     for r, h in zip(w.ranks, w.hosts, strict=False)
                 ],
             }
-            for w in seen.worlds
+            for w in hosts.worlds
         ],
-        "marks": seen.marks,
+        "marks": hosts.marks,
         "failing": failing,
         "exclude": "".join(exclude(failing)),
-        "ticket": ticket(seen, findings, failing),
+        "ticket": ticket(hosts, findings, failing),
         "findings": [
             {
                 "id": f.id,

@@ -8,8 +8,8 @@ an engine rank holds rows (column-parallel), columns (row-parallel), or all.
 import collections
 import math
 
-# what vLLM 0.11 holds as RowParallelLinear, and what it replicates (model_executor/models/qwen2.py, llama.py,
-# qwen3_moe.py); all else is split by rows: q, k, v, gate, up, their biases, embeddings, and stacks of experts
+# what vLLM holds as RowParallelLinear (model_executor/models/qwen2.py at 013a279, read), and what it
+# replicates; all else is split by rows: q, k, v, gate, up, their biases, embeddings, and stacks of experts
 # as expert parallelism splits them
 BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
 WHOLE = ("norm", "mlp.gate.", "router")

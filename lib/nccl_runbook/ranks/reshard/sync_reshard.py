@@ -45,11 +45,10 @@ class Held:
 
     def differing(self, number):
         """Number of 16-bit words that differ, by the index of each tensor that has any."""
-        counts = {
-            tensor: int((made.view(torch.int16) != rows.view(torch.int16)).sum())
-            for tensor, made, rows in self.expected(number)
-        }
-        return {tensor: count for tensor, count in counts.items() if count}
+        words = (
+            (i, made.view(torch.int16), rows.view(torch.int16)) for i, made, rows in self.expected(number)
+        )
+        return {i: int((made != rows).sum()) for i, made, rows in words if not torch.equal(made, rows)}
 
 
 class Step:
@@ -80,8 +79,8 @@ class Reshard:
         self.trains, self.serves = rank < self.trainers, rank in self.engines
         self.below = dist.new_group(sorted({0, *self.engines}), backend=backend)
         self.live, self.applied, self.at, self.straight = 0, -1, self.names[0], "reshard" in args.method
-        where = " on the same devices" * (self.trainers == size)
-        self.by = f"{self.trainers} trainer ranks, to {len(self.engines)} engine ranks{where}"
+        both = ", on the same devices" * (self.trainers == size)
+        self.by = f"{self.trainers} trainer ranks, to {len(self.engines)} engine ranks{both}"
 
     def lay_out(self, shapes):
         """The parts of every rank; in this rank's memory its shards, then two sets of weights."""

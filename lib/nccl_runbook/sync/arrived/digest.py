@@ -3,10 +3,10 @@
     import digest
     # the trainer, on all ranks: those without a path only take part in gathering what FSDP2 has cut
     digest.save(model.named_parameters(), "trainer.json" if rank == 0 else "", dtype=torch.bfloat16)
-    # the engine; vLLM: llm.apply_model(lambda model: digest.save(...))
-    digest.save(model.named_parameters(), "engine.json")
+    # the engine, each rank; vLLM: llm.apply_model(lambda model: digest.save(...))
+    digest.save(model.named_parameters(), f"engine-{torch.distributed.get_rank()}.json")
 
-Then, anywhere: nccl-runbook sync --arrived trainer.json engine.json
+Then, anywhere: nccl-runbook sync --arrived trainer.json engine-0.json,engine-1.json
 
 Of each tensor: dtype, shape, and three sums over all its elements. An element counts by its bits, mixed; once
 alone, once times its row, once times its column. Sums of parts therefore add up to those of the whole, so
@@ -38,13 +38,14 @@ def sums(tensor):
     import torch
 
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    bits, columns = tensor.contiguous().reshape(-1).view(kind), tensor.shape[-1] if tensor.dim() > 1 else 1
-    total = torch.zeros(3, dtype=torch.int64, device=tensor.device)
-    for first in range(0, len(bits), BLOCK):
-        mixed = bits[first : first + BLOCK].to(torch.int64) * MIX
+    columns, device = tensor.shape[-1] if tensor.dim() > 1 else 1, tensor.device
+    rows = tensor.numel() // max(1, columns)
+    bits, at_once = tensor.contiguous().view(kind).reshape(rows, columns), max(1, BLOCK // max(1, columns))
+    total, across = torch.zeros(3, dtype=torch.int64, device=device), torch.arange(columns, device=device)
+    for first in range(0, rows, at_once):
+        mixed = bits[first : first + at_once].to(torch.int64) * MIX
         mixed = (mixed ^ (mixed >> 32)) * MIX
-        place = torch.arange(first, first + len(mixed), device=tensor.device)
-        total += torch.stack(
-            [mixed.sum(), (mixed * (place // columns)).sum(), (mixed * (place % columns)).sum()]
-        )
+        each = mixed.sum(1)
+        down = torch.arange(first, first + len(each), device=device)
+        total += torch.stack([each.sum(), (each * down).sum(), (mixed.sum(0) * across).sum()])
     return [f"{number % (1 << 64):016x}" for number in total.tolist()]

@@ -11,9 +11,9 @@ from nccl_runbook.sync.arrived.facts import Arrival, Pair
 
 # what torch.compile, DDP, FSDP1 and activation checkpointing put into names (torch 2.11)
 _WRAPPERS = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-# rows of one tensor, in this order: packed_modules_mapping of qwen2.py and llama.py (vLLM 0.11); Phi-3
+# rows of one tensor, in this order: packed_modules_mapping of qwen2.py (vLLM at 013a279, read)
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-# stacks of experts: vLLM 0.11 (FusedMoE) and transformers 5; each expert's rows, in this order
+# stacks of experts, as vLLM's FusedMoE (w13: gate, then up) and transformers name them; rows in this order
 _STACK = re.compile(r"(.*\bexperts\.)(w13_weight|gate_up_proj|w2_weight|down_proj)")
 _EACH = {True: ("gate_proj", "up_proj"), False: ("down_proj",)}
 _OTHER_NAME = {"w13_weight": "gate_up_proj", "w2_weight": "down_proj"}

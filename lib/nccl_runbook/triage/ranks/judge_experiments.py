@@ -58,7 +58,7 @@ def _trials(context: str) -> Iterator[tuple[Mapping[str, Any], bool | None, str]
     """Each setting that was tried, whether the job worked with it (None: unknown), and the words."""
     for clause in _SAYS["next"].split(context):
         for row in table("triage/experiments")["experiment"]:
-            if setting := re.search("(?i)" + row["words"], clause):
+            if setting := compiled("(?i)" + row["words"]).search(clause):
                 yield row, _outcome(clause, setting), clause.strip()
 
 
