@@ -43,6 +43,7 @@ def _text(value: Any) -> str:
 
 @titled("GPUs, as NVML reports them", "nvml")
 def gpus_table(machine: Machine) -> Table:
+    """One row a GPU as NVML reports it."""
     nvml = machine.nvml
     return Table(
         "",
@@ -165,6 +166,7 @@ def _pair_cell(pair: Pair | None) -> Cell:
 
 @titled("Who uses the GPUs", "nvml")
 def users_table(users: GpuUsers | Machine) -> Table:
+    """Who is on each GPU."""
     rows = [
         row
         for index, gpu in enumerate(users.nvml.gpus if isinstance(users, Machine) else users.gpus)
