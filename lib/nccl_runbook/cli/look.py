@@ -121,13 +121,16 @@ def finding(picture: rules.Picture) -> Finding:
         *(usual(picture.cause) if picture.cause and picture.status in ("established", "likely") else ()),
         *[Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides),
     ]
-    there = READ_THERE if any(v.frame for v in picture.culprits) else NOTHING_KNOWN
     return Finding(
         "look-told",
         severity,
         picture.sentence,
         tuple(picture.evidence),
-        tuple(known or [there] * (severity in (Severity.BROKEN, Severity.WARN))),
+        tuple(
+            known
+            or [READ_THERE if any(v.frame for v in picture.culprits) else NOTHING_KNOWN]
+            * (severity in (Severity.BROKEN, Severity.WARN))
+        ),
         picture.cause,
         picture.cause and (picture.status or "possible"),
     )

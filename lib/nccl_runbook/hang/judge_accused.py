@@ -10,7 +10,7 @@ from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, sourc
 from nccl_runbook.hang.judge_odd import against_habit, not_started, odd_ones, stragglers, strays, stuck
 from nccl_runbook.hang.judge_stacks import frame_of, frames_of, is_elsewhere, seen_in, top_of
 from nccl_runbook.messages.clues import ECHO, LOST
-from nccl_runbook.messages.judge import unheard
+from nccl_runbook.messages.judge_silent import unheard
 
 _WAITS_INSIDE = re.compile(
     r"/torch/(?:distributed|cuda|autograd)|nccl|gloo|synchronize|/multiprocessing/|wait\b"

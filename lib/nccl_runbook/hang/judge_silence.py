@@ -178,8 +178,8 @@ def nothing_open(hang: Hang) -> Told:
     """No operation is open anywhere."""
     world = {r for g in hang.groups for r in g.ranks}
     if not (recorded := {d.rank for d in hang.dumps if d.entries}):
-        why = [f"{f.name} {f.problem}" for f in hang.files if f.problem and f.what == "dump"]
-        shown = "; ".join(why[:3]) or "nothing here shows how far the ranks came"
+        damaged = [f"{f.name} {f.problem}" for f in hang.files if f.problem and f.what == "dump"]
+        shown = "; ".join(damaged[:3]) or "nothing here shows how far the ranks came"
         return Told("unknown", (), (), f"{shown}.", decides=STACK_LINE)
     if world - recorded:
         lacking = rank_names(sorted(world - recorded))

@@ -1,12 +1,12 @@
 """What several subjects ask the facts of logs: facts of another catalogue read
-again, who raised first, and of whom there is no line."""
+again, and who raised first."""
 
 import dataclasses
 
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.logs.text import clock
 from nccl_runbook.messages.clues import ECHO, catalogue, compiled, version
-from nccl_runbook.messages.facts import Logs, RankLog, Seen
+from nccl_runbook.messages.facts import Logs, Seen
 from nccl_runbook.messages.lines import plain
 
 
@@ -58,16 +58,6 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
     return [r.first_error for r in (lead, *rivals)], [
         line for line in [r.timeouts[0].at if r.timeouts else r.first_error for r in others[:2]] if line
     ]
-
-
-def unheard(logs: Logs) -> list[RankLog]:
-    """The one rank without a line in the one file that holds the lines of all others, which wait in one
-    call. More than one may be a host of which this file knows nothing."""
-    late, files = [r for r in logs.ranks if r.timeouts], {file for row in logs.ranks for file in row.files}
-    size = max((max(row.rank + 1, row.nranks or 0) for row in logs.ranks), default=0)
-    absent = sorted(set(range(size)) - {row.rank for row in logs.ranks}) if len(files) == 1 else []
-    calls = {(r.timeouts[0].op, r.timeouts[0].seq) for r in late}
-    return [RankLog(rank, [], []) for rank in absent if len(calls) == len(absent) == 1 < len(late)]
 
 
 def when(line: LogLine, logs: Logs) -> float | None:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from nccl_runbook.causes.tables import table
+from nccl_runbook.scripts import accelerate
 
 MOST_BYTES = 1 << 20
 MOST_COMMANDS = 50_000  # of one text; with more it is a log or a table
@@ -38,9 +39,6 @@ _USED = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^{}$]*))?\}|(\w+))")
 _KEPT = re.compile(r"\$\{(\w+):?=([^{}$]*)\}")  # sets the variable, too, unless it is set
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
-# the configuration that `accelerate config` writes (accelerate 1.15.0, commands/config/config_args.py)
-_ACCELERATE = re.compile(r"\A(?!#!)(?=[^$]{0,4000}^distributed_type: *\S)[^$]{0,4000}^num_processes: ", re.M)
-_LAUNCHED = re.compile(r"^(num_machines|num_processes|gpu_ids): *[\"']?([\w,]+)[\"']? *$", re.M)
 # overrides as Hydra and OmegaConf take them
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)
 _BEFORE = frozenset("env export declare -x exec nohup time then do else if ! { (".split())
@@ -91,8 +89,7 @@ class Script:
 @functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
     """Every command of the text, in order, and how large the job is."""
-    if _ACCELERATE.search(text):
-        text = "accelerate launch " + " ".join(f"--{name} {value}" for name, value in _LAUNCHED.findall(text))
+    text = accelerate.as_launch(text)
     directives = " ".join(_DIRECTIVE.findall(text[:MOST_BYTES]))
     asked = _size("sbatch", directives)
     names = ("SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_GPUS_PER_NODE")

@@ -23,7 +23,7 @@ _MOST_TENSORS = 1 << 20
 _HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header
 
 
-def part(spec: dict[str, Any], layers: int) -> dict[str, Any]:
+def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
     """Only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all."""
     return {**spec, "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"]}
 

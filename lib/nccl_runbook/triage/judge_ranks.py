@@ -7,7 +7,8 @@ from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import rank_names
 from nccl_runbook.messages.clues import says
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import raised_first, unheard
+from nccl_runbook.messages.judge import raised_first
+from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
     calls_differ,

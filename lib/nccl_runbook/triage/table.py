@@ -7,7 +7,8 @@ from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs, RankLog
-from nccl_runbook.messages.judge import unheard, when
+from nccl_runbook.messages.judge import when
+from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.report.pictures import Lanes
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer

@@ -18,6 +18,7 @@ from nccl_runbook.hang.live import (
     ask_threads as proc_ask_threads,
 )
 from nccl_runbook.hang.live.facts import Live, LiveGpu, LiveRank, RasCommunicator, Sample, Stack
+from nccl_runbook.hang.live.launched.ask_joined import joined
 from nccl_runbook.machine import ask_nvml as nvml
 
 SETTLE_S = 0.25  # between the two readings of the first evidence: 25 clock ticks, so that a busy thread shows
@@ -191,7 +192,7 @@ def chosen(pids: List[int], others: bool = True) -> Tuple[List[proc.Process], Di
     itself."""
     by_pid = proc.processes(pids)
     ranks, helpers = proc.ranks_among(by_pid)
-    ranks = proc_ask_sockets.joined(ranks)
+    ranks = joined(ranks)
     if pids:
         jobs = {
             r.job

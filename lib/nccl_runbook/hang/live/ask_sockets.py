@@ -1,14 +1,13 @@
 """Sockets of ranks, and who listens where they meet."""
 
-import dataclasses
 import os
 import socket
 import struct
 from typing import Dict, Iterator, List
 
-from nccl_runbook.hang.live.ask_proc import _pids, ancestors, own_inodes, read, unless_gone
+from nccl_runbook.hang.live.ask_proc import _pids, ancestors, own_inodes, read
 from nccl_runbook.hang.live.ask_processes import LOOPBACK, MOST_SOCKETS, TCP_STATES, Process
-from nccl_runbook.hang.live.facts import BY_CONNECTION, LEFT_OVER, Listener, Socket
+from nccl_runbook.hang.live.facts import Listener, Socket
 
 
 def table(pid: int) -> Dict[str, Socket]:
@@ -43,27 +42,6 @@ def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
         (whole[inode] for inode in own_inodes(pid) if inode in whole),
         key=lambda s: (s.state not in first and not s.repeated, s.state, s.local, s.remote),
     )[:MOST_SOCKETS]
-
-
-def joined(ranks: List[Process]) -> List[Process]:
-    """The same. Ranks of several launchers that were started with one MASTER_PORT, or none (a script may set
-    it in os.environ, where /proc does not show it), are of one job if a TCP connection joins them."""
-    ends = {
-        (s.local, s.remote): r
-        for r in ranks
-        if len({r.job for r in ranks}) > 1 and not r.job.endswith(LEFT_OVER)
-        for s in unless_gone([], lambda pid: sockets(pid, table(pid)), r.pid)
-    }
-    whole = {r.job: {r.job} for r in ranks}
-    for link, one in ends.items():
-        other = ends.get(link[::-1], one)
-        if one.number(["MASTER_PORT"]) == other.number(["MASTER_PORT"]):
-            both = whole[one.job] | whole[other.job]
-            whole.update(dict.fromkeys(both, both))
-    first = {job: min(r.pid for r in ranks if r.job in jobs) for job, jobs in whole.items() if len(jobs) > 1}
-    return [
-        dataclasses.replace(r, job=f"{BY_CONNECTION}{first[r.job]}") if r.job in first else r for r in ranks
-    ]
 
 
 def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:

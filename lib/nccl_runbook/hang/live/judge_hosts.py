@@ -13,6 +13,7 @@ from typing import Dict, Iterable, List, Optional, Pattern, Sequence, Set
 from nccl_runbook.core.facts import grouped, known
 from nccl_runbook.hang.live.facts import BY_CONNECTION, Live
 from nccl_runbook.hang.live.faults.judge_paths import INNER, Members
+from nccl_runbook.hang.live.launched.judge_joined import connected
 from nccl_runbook.hang.live.ranks.judge_calls import by_ras
 
 LOOK_THERE = "python3 nccl-look.pyz --live   # on each host, then: nccl-runbook look --record n1.json n2.json"
@@ -130,7 +131,7 @@ def together(looks: Iterable[Live]) -> List[Live]:
         for r in look.ranks
         for by_pid in [r.job.startswith(("children of ", "session ", BY_CONNECTION))]
     ).values():
-        if whole := next((job for job in jobs if _connected(job, part) or _halves(job, part)), None):
+        if whole := next((job for job in jobs if connected(job, part) or _halves(job, part)), None):
             whole += part
         else:
             jobs.append(part)
@@ -164,16 +165,6 @@ def _address(look: Live) -> str:
         s.local.rpartition(":")[0] for r in look.ranks for s in known(r.sockets) if s.state == "ESTABLISHED"
     }
     return next((f"{address}, " for address in sorted(own) if not address.startswith(("127.", "[::1]"))), "")
-
-
-def _connected(some: Members, others: Members) -> bool:
-    """A TCP connection joins two ranks that were started with one MASTER_PORT, or none."""
-    ends = {(r.variables.get("MASTER_PORT"), s.local, s.remote) for r, _ in some for s in known(r.sockets)}
-    return any(
-        (r.variables.get("MASTER_PORT"), s.remote, s.local) in ends
-        for r, _ in others
-        for s in known(r.sockets)
-    )
 
 
 def _halves(some: Members, others: Members) -> bool:

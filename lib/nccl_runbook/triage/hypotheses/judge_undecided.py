@@ -104,8 +104,13 @@ def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
         logs.failed,
         *(r.first_error for r in logs.ranks),
     ]
-    known = bool(_decoded(hypothesis)) and line not in [t.at for r in logs.ranks for t in r.timeouts]
-    return known and line in ends and line.file != CONTEXT and not works(logs.context)
+    return (
+        bool(_decoded(hypothesis))
+        and line not in [t.at for r in logs.ranks for t in r.timeouts]
+        and line in ends
+        and line.file != CONTEXT
+        and not works(logs.context)
+    )
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:

@@ -96,12 +96,18 @@ def versions_differ(logs: Logs) -> list[Pointer]:
     apart = len(speakers) == len(set(speakers)) and (
         are_ranks or are_hosts and "nccl-message-truncated" in logs.seen
     )
-    lines = tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in told.items())
     says = "; ".join(
-        f"{', '.join(who[:4])} {'runs' if len(who) == 1 else 'run'} NCCL {v}" for v, who in told.items()
+        f"{', '.join(w[:4])} {'runs' if len(w) == 1 else 'run'} NCCL {v}" for v, w in told.items()
     )
     return [
-        Pointer("nccl-version-mismatch", "likely" if apart else "possible", lines, (), 35, Advice(f"{says}."))
+        Pointer(
+            "nccl-version-mismatch",
+            "likely" if apart else "possible",
+            tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in told.items()),
+            (),
+            35,
+            Advice(f"{says}."),
+        )
     ]
 
 

@@ -1,0 +1,1 @@
+"""Ranks that somebody started one by one: which of them are one job."""
