@@ -168,7 +168,7 @@ def test_a_record_without_end_is_refused_at_once(book: Path, tmp_path: Path) -> 
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(1 << 40)
     for path in (Path("/dev/zero"), tmp_path / "pipe", tmp_path / "huge"):
-        assert f" {path} " in (said := refused(book, "--record", path)) and "64 MiB" in said
+        assert f" {path} " in (said := refused(book, "--record", path)) and " 8 MiB" in said
 
 
 def test_an_interpreter_that_cannot_be_used(book: Path, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 26  # files in which mypy does not follow what rules out a Gap or None
 # subjects that came after that goal was set, each with a bound of its own
 LATER = {"against": 260, "case/good_run.py": 34, "edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150, "sync/pays": 220, "plan/later": 145,
-         "cli/watch": 36, "step_hosts.py": 16, "look/progress.py": 30, "ranks/reshard": 195, "sync/reshard": 14, "sync/arrived": 146,
-         "hang/live/launched": 15, "messages/judge_silent.py": 7, "scripts/accelerate.py": 7}
+         "cli/watch": 42, "step_hosts.py": 20, "look/progress.py": 30, "ranks/reshard": 195, "sync/reshard": 14, "sync/arrived": 146,
+         "hang/live/launched": 16, "messages/judge_silent.py": 7, "scripts/accelerate.py": 10}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}

@@ -180,9 +180,9 @@ def test_a_line_that_leaves_several_causes_open_is_never_sure(tmp_path, text):
     ("peer-crashed", "gn08:7:8 [3] transport/net_ib.cc:1231 NCCL WARN NET/IB: Got completion from peer 10.4.0.7<40513> with status=5 opcode=48 len=32600 "
      "vendor err 249 (Recv) hca mlx5_1\n[rank1]: torch.distributed.DistBackendError: NCCL error in: P.cpp:1970, remote process exited", "broken"),
     ("peer-crashed", "gn08:7:8 [3] transport/net_ib.cc:910 NCCL WARN NET/IB : Got completion from peer 10.4.0.7<40513> with error 5, opcode 0, len 0", "broken"),
-    ("peer-crashed", "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:41234", "broken"),
+    ("peer-crashed", "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:41234", "unknown"),
     ("peer-crashed", "[rank1]: torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d "
-     "key-value store by key '0', but store->get('0') got error: Connection reset by peer", "broken"),
+     "key-value store by key '0', but store->get('0') got error: Connection reset by peer", "unknown"),
     ("peer-crashed", "ncclInternalError: Internal check failed. Last error: Socket recv failed while polling for opId=0x7f", "broken"),
     ("network-path-blocked", "h2:9:10 [0] NCCL INFO socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, retrying (34/34)", "broken"),
     ("network-path-blocked", "h2:9:10 [0] NCCL INFO socketPollConnect: connect to 10.1.0.4<51233> returned No route to host, retrying (3/34)", "unknown"),

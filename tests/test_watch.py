@@ -63,7 +63,7 @@ def test_a_job_that_runs_to_its_end_is_left_alone(tmp_path: Path) -> None:
             assert watching.poll() is None
             worlds.end(running)
             said, _ = watching.communicate(timeout=60)
-    assert (watching.returncode, json.loads(said)["verdict"], json.loads(said)["jobs"]) == (0, "healthy", [])
+    assert (watching.returncode, json.loads(said)["verdict"], json.loads(said)["jobs"]) == (4, "unknown", [])
     assert not (tmp_path / "hang.html").exists()
 
 
@@ -82,9 +82,18 @@ def test_a_rank_that_writes_its_log_moves_and_one_that_sleeps_does_not(tmp_path:
 
 def test_the_ranks_of_another_slurm_job_are_not_watched(tmp_path: Path) -> None:
     with rank("import time\ntime.sleep(12)", tmp_path / "own.log", SLURM_JOB_ID="77001"), rank(STANDS, tmp_path / "other.log", SLURM_JOB_ID="77002", MASTER_PORT="29513"):
-        code, document, said = watched("--job", 77001, "--after", "1m", "--every", "0.5", "--html", tmp_path / "hang.html")
-    assert (code, document["verdict"]) == (0, "healthy")
+        code, document, said = watched("--job", 77001, "--after", "15s", "--every", "0.5", "--html", tmp_path / "hang.html")
+    assert (code, document["verdict"]) == (4, "unknown")
     assert "1 rank found" in said
+
+
+def test_ranks_that_a_launcher_starts_again_are_watched_on(tmp_path: Path) -> None:
+    """Each attempt is a rank of 4 s; 4 s lie between them."""
+    again = f"for n in 1 2; do RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29514 {sys.executable} -c 'import time; time.sleep(4)'; sleep 4; done"
+    with subprocess.Popen(["bash", "-c", again]) as launcher:
+        began = time.monotonic()
+        code, document, _ = watched("--pid", launcher.pid, "--after", "1m", "--every", "0.5", "--html", tmp_path / "hang.html")
+    assert (code, document["verdict"]) == (4, "unknown") and time.monotonic() - began > 11
 
 
 def test_a_process_that_ends_before_it_has_a_rank_is_unknown(tmp_path: Path) -> None:

@@ -25,18 +25,24 @@ def gather(
     python: str,
     port: int,
     ranks: bool,
+    allow_busy: bool,
     within_s: float,
     say: Callable[[str], None],
 ) -> Hosts | Gap:
-    """As `nccl-runbook hosts` with these options; a Gap where nothing names a host. Raises
+    """As `nccl-runbook hosts` with these options; a Gap where nothing names a host. In an allocation that
+    nobody named, ranks are started only with ``allow_busy``: somebody's job may run there. Raises
     ValueError for what cannot be used; ``within_s``: seconds."""
     if records:
         return read.read(map(Path, named(records)), command.judged)
-    if not (hosts or job or ray or int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) > 1):
+    is_named = bool(hosts or job or ray)
+    if not is_named and os.environ.get("SLURM_JOB_NUM_NODES", "1") in ("", "0", "1"):
         return Gap("not-run", NOT_NAMED)
     names, carrier = carriers.chosen(re.findall(r"[^\s,]+", hosts), job, ray, over or carriers.SSH, python)
-    port = port or int(os.environ.get("MASTER_PORT") or command.RENDEZVOUS_PORT)
-    return command.asked(names, carrier, port, within_s, not ranks, say=say)
+    meets_at = str(port or os.environ.get("MASTER_PORT") or command.RENDEZVOUS_PORT)
+    if not meets_at.isdecimal() or not 0 < int(meets_at) < 65536:
+        raise ValueError(f"port: {meets_at} is no port from 1 to 65535 (0: MASTER_PORT, or 29500)")
+    no_ranks = not (ranks and (is_named or allow_busy))
+    return command.asked(names, carrier, int(meets_at), within_s, no_ranks, say=say)
 
 
 def findings(hosts: Hosts | Gap) -> list[Finding]:

@@ -107,13 +107,13 @@ _VALUE = re.compile(
     + r"(?P<quote>\\{1,3}[\"']|\"{3}|'{3}|&(?:quot|#34|#39|#x27);|"
     r"%2[27])(?P<quoted>(?:(?!(?P=quote))[\s\S]){0,4000})|"
     + _OPENS
-    + r"\"(?P<double>(?:[^\"\\]|\\[\s\S]){0,16000})|"
+    + r"\"(?P<double>(?:[^\"\\]|\\[\s\S]){0,16000}[^\"\n]*)|"
     + _OPENS
-    + r"'(?P<single>(?:[^'\\]|\\[\s\S]){0,16000})|"
+    + r"'(?P<single>(?:[^'\\]|\\[\s\S]){0,16000}[^'\n]*)|"
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"']))){1,16000}"
-    r"(?<![)\]}.])))"
-)  # brackets close around it
+    r"(?:(?<=\S{16000})\S*)?(?<![)\]}.])))"
+)  # brackets close around it; groups are repeated 16,000 times, as each costs memory, and the rest goes, too
 # each line, and as a group with the next ones, where its value may stand
 _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")

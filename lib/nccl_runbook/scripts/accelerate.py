@@ -2,13 +2,16 @@
 
 import re
 
-# accelerate 1.15.0, commands/config/config_args.py
-_ACCELERATE = re.compile(r"\A(?!#!)(?=[^$]{0,4000}^distributed_type: *\S)[^$]{0,4000}^num_processes: ", re.M)
-_LAUNCHED = re.compile(r"^(num_machines|num_processes|gpu_ids): *[\"']?([\w,]+)[\"']? *$", re.M)
+# accelerate 1.15.0, commands/config/config_args.py and utils/dataclasses.py: the kinds that use NVIDIA's GPUs
+_GPUS = re.compile(r"(?m)^distributed_type: *[\"']?(?:MULTI_GPU|FSDP|DEEPSPEED|MEGATRON_LM)\b")
+_CPU = re.compile(r"(?mi)^use_cpu: *[\"']?true\b")
+_YAML = re.compile(r"\s*(?:#|$|-|[\w.-]+:(?:\s|$)|\.\.\.)")
+_LAUNCHED = re.compile(r"(?m)^(num_machines|num_processes|gpu_ids): *[\"']?([\w, ]+)")
 
 
 def as_launch(text: str) -> str:
     """`accelerate launch` with the options of the file; any other text as it is."""
-    if not _ACCELERATE.search(text):
+    if not _GPUS.search(text) or _CPU.search(text) or not all(map(_YAML.match, text.splitlines())):
         return text
-    return "accelerate launch " + " ".join(f"--{name} {value}" for name, value in _LAUNCHED.findall(text))
+    options = (f"--{name} {value.replace(' ', '')}" for name, value in _LAUNCHED.findall(text))
+    return f"accelerate launch {' '.join(options)}"

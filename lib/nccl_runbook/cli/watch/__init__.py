@@ -57,19 +57,20 @@ def watch(
     except (UsageError, ValueError) as error:
         answer.leave(error)
     answer.say(f"watching: a look follows when a rank has not moved for {after}")
-    began, progress, patience, seen = (
-        time.monotonic(),
-        Progress(),
-        collections.defaultdict(lambda: limit_s),
-        0,
-    )
+    began = present = time.monotonic()
+    progress = Progress()
+    patience: dict[str, float] = collections.defaultdict(lambda: limit_s)
+    most_ranks = 0
     while True:
         ranks = [r for r in progress.ask(named) if job in ("", r.variables.get("SLURM_JOB_ID"))]
-        if len(ranks) > seen:
+        if len(ranks) > most_ranks:
             answer.say(f"{counted(len(ranks), 'rank')} found; asked every {every:g} s")
-        if not ranks and (seen or not all(map(_runs, named))):
-            _leave_ended(seen, time.monotonic() - began, json, fail_on)
-        seen = max(seen, len(ranks))
+        if ranks:
+            present = time.monotonic()
+        # a launcher may start its ranks again
+        elif not any(map(_runs, named)) if named else most_ranks and time.monotonic() - present > limit_s:
+            _leave_ended(most_ranks, time.monotonic() - began, json, fail_on)
+        most_ranks = max(most_ranks, len(ranks))
         if still := next((r for r in ranks if progress.still_s[r.pid] >= patience[r.job]), None):
             members = [r.pid for r in ranks if r.job == still.job]
             answer.say(
@@ -91,13 +92,13 @@ def _runs(pid: int) -> bool:
 
 
 def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoReturn:
-    word = "healthy" if ranks else "unknown"
-    code = exit_code(word, fail_on)
+    """How they ended is not seen from beside them: that is no health."""
+    code = exit_code("unknown", fail_on)
     sentence = (
-        f"{counted(ranks, 'rank')} ended after {watched_s:.0f} s; none was seen to hang"
+        f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; none was seen to hang. Whether they ended "
+        "well, their log shows"
         if ranks
         else "the process ended before a rank of it was seen"
     )
-    answer.end(
-        look.document([], [], word, code) if json else f"{sentence}\nverdict: {word} (exit code {code})", code
-    )
+    said = f"{sentence}\nverdict: unknown (exit code {code})"
+    answer.end(look.document([], [], "unknown", code) if json else said, code)

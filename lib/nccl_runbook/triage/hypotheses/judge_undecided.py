@@ -4,7 +4,7 @@ from nccl_runbook.causes.causes import causes, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quoted
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import catalogue, version, works
+from nccl_runbook.messages.clues import LOST, catalogue, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, failed_line, platform, where
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
@@ -97,7 +97,8 @@ def _decoded(hypothesis: Hypothesis) -> str:
 
 
 def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
-    """Whether its line, printed and not only told, says what is wrong, and a job ends with it."""
+    """Whether its line, printed and not only told, says what is wrong, and a job ends with it. That of a rank
+    which lost its peer does not say it."""
     ended, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
     ends = [
         *(ended.lines if ended and not ended.resumed else ()),
@@ -109,6 +110,7 @@ def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
         and line not in [t.at for r in logs.ranks for t in r.timeouts]
         and line in ends
         and line.file != CONTEXT
+        and not LOST.search(line.text)
         and not works(logs.context)
     )
 

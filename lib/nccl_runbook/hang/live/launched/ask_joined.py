@@ -21,7 +21,9 @@ def joined(ranks: List[Process]) -> List[Process]:
     whole = {r.job: {r.job} for r in ranks}
     for link, one in ends.items():
         other = ends.get(link[::-1], one)
-        if one.number(["MASTER_PORT"]) == other.number(["MASTER_PORT"]):
+        if one.number(["MASTER_PORT"]) == other.number(["MASTER_PORT"]) and (
+            one.rank is None or one.rank != other.rank
+        ):
             both = whole[one.job] | whole[other.job]
             whole.update(dict.fromkeys(both, both))
     first = {job: min(r.pid for r in ranks if r.job in jobs) for job, jobs in whole.items() if len(jobs) > 1}
