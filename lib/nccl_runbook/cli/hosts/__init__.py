@@ -129,7 +129,9 @@ def asked(
         failed = [f for f in judge_paths.judge_paths(gathered) if f.severity.value == "broken"]
         mark("paths", failed[0].title if failed else "TCP paths were tried")
         facts = redactor.json(ask.facts(agents, environment.request(whole=True, torch=True), _environment))
-        hosts = Hosts(facts, paths=gathered, marks=marks)
+        hosts = Hosts(
+            facts, paths=gathered, marks=marks, worlds=Gap("not-run", "no ranks were started, as asked")
+        )
         mark("facts", f"{len(hosts.answered)} hosts gave facts")
         if not no_ranks:
             gpus = {h.host: int(str(h.facts.get("network.gpus.count", "0"))) for h in hosts.answered}
