@@ -50,7 +50,7 @@ TESTS = {
     "worlds/judge_control.py": ["test_rules_transports_environment", "test_transport_decision"],
     "worlds/judge_culprits.py": ["test_narrowest"],
 }
-# 15 that a review of 2026-11-24 named, and six others of the files it read
+# judging functions of hang, worlds, gpus, search and sync
 JUDGES = [
     "gpus/judge_cuda.py:cuda_misses_gpus",
     "causes/failed_world.py:explain",
