@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_look_shows_none_of_a_record_and_sync_none_of_a_trace(tmp_path: Path) ->
 @pytest.mark.parametrize("number", range(0, len(ONE_LINE), 80))
 def test_ab_and_reduce_show_none_of_what_a_command_prints(tmp_path: Path, number: int) -> None:
     (tmp_path / "said.txt").write_text("\n".join(f"{'x' * (i % 9)} error: {s}" for i, s in enumerate(ONE_LINE[number : number + 80])) + "\n")
-    (tmp_path / "b.env").write_text("".join(f"NCCL_X{i}='{s}'\n" for i, s in enumerate(ONE_LINE[number : number + 80])))
+    (tmp_path / "b.env").write_text("".join(f"NCCL_X{i}={shlex.quote(s)}\n" for i, s in enumerate(ONE_LINE[number : number + 80])))
     print_it = ("--", "sh", "-c", f"cat {tmp_path / 'said.txt'}; exit 3")
     for more in ((), ("--json",)):
         ended = run_cli("ab", ".", tmp_path / "b.env", "--rounds", "1", "--html", tmp_path / "page.html", *more, *print_it)

@@ -225,13 +225,12 @@ def _of_file(path: str, known: Mapping[str, str], left_out: dict[str, str], unti
             left_out[f"module load {line.strip()}"] = str(error)
     if is_dump(text):
         return {**dict.fromkeys(known), **_pairs(text, "\0" if "\0" in text else "\n")}
-    values: dict[str, str] = {}
-    for name, (value, _) in assigned(text).items():
-        value_of = only_set(
-            {**known, **loaded, **values}
-        ).get  # $NAME and ${NAME}; nothing else of the shell is worked out
-        values[name] = _REFERENCE.sub(lambda m, value_of=value_of: str(value_of(m[1] or m[2], m[0])), value)
-    return {**loaded, **values}
+    shown = Redactor(os.environ).text(text)  # what looks like a name may be a key (curl -u KEY:)
+    for name, value in ((name, value) for name, (value, _) in assigned(text).items() if name in shown):
+        # $NAME and ${NAME}; nothing else of the shell is worked out
+        value_of = only_set({**known, **loaded}).get
+        loaded[name] = _REFERENCE.sub(lambda m, of=value_of: str(of(m[1] or m[2], m[0])), value)
+    return loaded
 
 
 def _pairs(text: str, between: str) -> dict[str, str]:
