@@ -176,7 +176,7 @@ def test_a_search_that_the_budget_ends_is_unknown_and_names_the_smallest_group(t
     assert [f.severity.value for f in found if f.id == "search-not-finished"] == ["unknown"]
 
 
-@pytest.mark.parametrize(("n", "fails", "why"), [(2, lambda g: len(g) == 2, "fewer than three"), (3, lambda g: len(g) > 1, "every pair"),
+@pytest.mark.parametrize(("n", "fails", "why"), [(2, lambda g: len(g) == 2, "two GPUs make only one pair"), (3, lambda g: len(g) > 1, "every pair"),
                                                  (3, lambda g: False, "no run with several GPUs")])
 def test_there_is_no_search_where_it_would_tell_nothing(tmp_path, n, fails, why):
     facts, _ = judged(tmp_path, n, fails)

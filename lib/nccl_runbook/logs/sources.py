@@ -57,7 +57,7 @@ def sources(
     is a source with a problem."""
     limit = limit or Limit()
     limit.read.clear()
-    list_until = min(time.monotonic() + LIST_S, limit.until)
+    list_until = time.monotonic() + min(LIST_S, max(1.0, limit.until - time.monotonic()))
     nothing = "contains no readable file (hidden files and links are skipped)"
     listed = [
         one
