@@ -34,8 +34,9 @@ def archive(path: Path, **members: bytes) -> Path:
     return path
 
 
-def test_all_members_and_all_files_share_one_amount(tmp_path: Path) -> None:
-    """A tenth of the amount each: what comes after the tenth is not read, and is named."""
+def test_all_members_and_all_files_share_one_amount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the amount each: what comes after the tenth is not read, and is named. Their time is not the subject: a busy machine has less."""
+    monkeypatch.setattr(log_file, "UNPACKED_S", 30.0)
     part = (b"x" * 99 + b"\n") * (log_file.UNPACKED_BYTES // 1000)
     for number in range(2):
         archive(tmp_path / f"{number}.tar.gz", **{f"rank{n}": part for n in range(10)})
