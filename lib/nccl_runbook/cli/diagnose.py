@@ -1,4 +1,4 @@
-"""`nccl-runbook diagnose`: whatever somebody has of a failed job, read together and printed once. Reads
+"""`nccl-runbook diagnose`: whatever somebody has of a failed job, read together and answered once. Reads
 only; no torch, no Jupyter."""
 
 from __future__ import annotations
