@@ -78,7 +78,7 @@ def test_what_an_engine_fuses_cuts_and_pads_is_the_same(compared, ranks):
     loose = {p.engine[0].split(".", 3)[-1] for p in arrival.pairs if p.said == "same-rows-in-any-order"}
     assert loose == (set() if ranks == 1 else {"self_attn.qkv_proj.weight", "self_attn.qkv_proj.bias", "mlp.gate_up_proj.weight", "moe.experts.w13_weight"})
     found = judge(arrival)[0]
-    assert (found.id, found.severity) == ("weights-arrived", Severity.OK) and not arrival_table(arrival).rows
+    assert (found.id, found.severity) == ("weights-arrived", Severity.NOTE if loose else Severity.OK) and not arrival_table(arrival).rows
 
 
 def test_the_other_way_round_and_a_tied_head_are_the_same(compared):

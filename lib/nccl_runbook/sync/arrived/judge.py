@@ -19,17 +19,16 @@ def judge(arrival: Arrival) -> list[Finding]:
     loose = sum(pair.said == "same-rows-in-any-order" for pair in arrival.pairs)
     how = Evidence(
         f"{count} tensors compared by dtype, shape and sums over all elements, {fused} of them fused on "
-        f"one side, engine ranks: {arrival.ranks}"
-        + f"; of {loose} the order of rows was not compared"
-        * (loose > 0),
+        f"one side, engine ranks: {arrival.ranks}",
         "arrived",
     )
     if not wrong:
         return [
             Finding(
                 "weights-arrived",
-                Severity.OK,
-                f"all {count} tensors of the trainer are in the engine",
+                Severity.NOTE if loose else Severity.OK,
+                f"all {sum(len(p.trainer) for p in arrival.pairs)} tensors of the trainer are in the engine"
+                + f"; of {loose} of the engine's the order of rows was not compared" * (loose > 0),
                 (how,),
             )
         ]
