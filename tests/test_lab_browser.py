@@ -194,12 +194,13 @@ def test_wrong_input_is_refused_in_the_field(page, label, wrong, why):
 
 def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     page.get_by_label("Symptom", exact=True).select_option(label="runs for a while, then hangs until the watchdog fires")
+    page.get_by_role("checkbox", name="03-fewer-gpus", checked=False).wait_for()  # the answer asks for a look: it has ticked nothing
+    only_step(page, "03-fewer-gpus")
     page.get_by_label("GPUs", exact=True).fill("0")
     page.get_by_label("GPUs", exact=True).press("Tab")
     page.get_by_text("--gpus 0").wait_for()
     page.get_by_label("GPUs", exact=True).fill("")
     page.get_by_label("GPUs", exact=True).press("Tab")
-    only_step(page, "03-fewer-gpus")
     page.get_by_text("--step 03-fewer-gpus").wait_for()
     run_button(page).click()
     page.locator("progress").first.wait_for()
