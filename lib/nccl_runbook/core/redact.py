@@ -159,7 +159,7 @@ class Terminal(io.TextIOWrapper):
 
 def escaped(text: str) -> str:
     """The text of a JSON document with the same characters as JSON escapes them."""
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def masked(text: str) -> str:
@@ -190,7 +190,7 @@ def _written(character: str) -> str:
 
 def _begun(form: Pattern[str], text: str, line: Match[str]) -> Iterator[Match[str]]:
     """What begins on this line; it may end on one of the next two."""
-    return itertools.takewhile(lambda found: found.start() < line.end(), form.finditer(text, *line.span(1)))
+    return itertools.takewhile(lambda match: match.start() < line.end(), form.finditer(text, *line.span(1)))
 
 
 def _values(text: str) -> str:
@@ -202,21 +202,21 @@ def _values(text: str) -> str:
     for line in _LINES.finditer(low) if commands or hints else ():
         here = line[0]
         leads += [
-            (found.end(), "argument", found)
+            (match.end(), "argument", match)
             for word, lead in commands
             if word in here
-            for found in _begun(compiled(lead), text, line)
+            for match in _begun(compiled(lead), text, line)
         ]
         if any(map(here.__contains__, hints)):
             leads += [
-                (found.end(), "named", found)
+                (match.end(), "named", match)
                 for names in (_NAME, _BELOW)
-                for found in _begun(names, text, line)
-                if sounds_secret(found["name"][-80:])
+                for match in _begun(names, text, line)
+                if sounds_secret(match["name"][-80:])
             ] + [
-                (found.end(), "named", found)
-                for found in _begun(_GAP, text, line)
-                if sounds_secret(found["name"][-80:]) and looks_random(found)
+                (match.end(), "named", match)
+                for match in _begun(_GAP, text, line)
+                if sounds_secret(match["name"][-80:]) and looks_random(match)
             ]
     parts, done = [""], 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
@@ -267,7 +267,7 @@ class Redactor:
         return shared(self._hidden(text))
 
     def _without_secrets(self, text: str) -> str:
-        text = _LETTER.sub(lambda found: chr(int(found[1], 16)), COLOURS.sub("", text))
+        text = _LETTER.sub(lambda escape: chr(int(escape[1], 16)), COLOURS.sub("", text))
         for own in self._own:
             text = own.sub(mask("own"), text)
         text = _PEM_LINE.sub(mask("key"), _PEM.sub(mask("key"), self._values.sub(mask("variable"), text)))

@@ -52,7 +52,7 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
             f"{f' and {len(names) - 12} more' * (len(names) > 12)}"
             + "; NCCL and PyTorch do not read such a name, a plugin may"
             * any((r := family(n)) and r.is_complete for n in names),
-            tuple(s.seen for s in unknown),
+            tuple(s.evidence for s in unknown),
         )
 
 

@@ -96,7 +96,7 @@ def _against(a: Setting, b: Setting, says: str, advice: str, line: str) -> Findi
         "contradiction",
         Severity.WARN,
         f"{a.name}={a.value} against {b.name}={b.value}{says}",
-        (a.seen, b.seen),
+        (a.evidence, b.evidence),
         (Remedy("your launcher", advice, (line,)),),
     )
 
@@ -110,7 +110,7 @@ def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
                 "cannot-act",
                 Severity.NOTE,
                 f"{name}: has an effect only with NCCL_DEBUG",
-                (s[name].seen,),
+                (s[name].evidence,),
                 (Remedy("your launcher", "Enable the log, or remove it:", ("NCCL_DEBUG=INFO",)),),
             )
 

@@ -177,12 +177,12 @@ def _first_shown(table: Table) -> tuple[bool, bool]:
 
 def _counts(document: VerdictDocument) -> str:
     words = [s.status for s in document.steps]
-    told = [
+    counts = [
         f"{words.count(w)} {badge(w).word}"
         for w in ("broken", "warn", "unknown", "skipped", "note", "ok")
         if w in words
     ]
-    return counted(len(words), "step") + (f": {', '.join(told)}" if told else "")
+    return counted(len(words), "step") + (f": {', '.join(counts)}" if counts else "")
 
 
 def _table(data: dict[str, Any]) -> Table:

@@ -201,8 +201,8 @@ def _bytes(path: Path, size: int, start: int = 0) -> bytes:
 def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
     data = _bytes(path, min(size, _HEADER_BYTES), start)
     with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(data), dict):
-            return found
+        if isinstance(document := json.loads(data), dict):
+            return document
     raise ValueError(f"cannot read {path}: it is not the JSON of a model")
 
 

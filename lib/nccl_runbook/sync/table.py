@@ -140,7 +140,7 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     word = (
         Cell(f"not run ({arm})", "unknown")
         if isinstance(arm, Gap)
-        else Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
+        else Cell(arm.outcome, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
     )
     if isinstance(arm, Gap) or arm.steady is None:
         return [method, "", "", "", "", "", word]

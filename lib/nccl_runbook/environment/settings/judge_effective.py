@@ -26,7 +26,7 @@ class Setting:
         return variables().get(self.name)
 
     @property
-    def seen(self) -> Evidence:
+    def evidence(self) -> Evidence:
         return Evidence(
             f"{self.name}={self.value} ({', '.join(filter(None, (self.where, *self.who)))})", self.source
         )
@@ -47,7 +47,7 @@ class Setting:
             rule,
             severity,
             f"{self.name}: {text}",
-            (self.seen,),
+            (self.evidence,),
             (Remedy("your launcher", advice, tuple(filter(None, lines))),),
             **more,
         )

@@ -34,12 +34,12 @@ def judge(arrival: Arrival) -> list[Finding]:
         ]
     first, name = wrong[0], (wrong[0].engine or wrong[0].trainer)[0]
     title = f"{len(wrong)} of {count} tensors differ; the first is {name} ({first.said})"
-    told = (
+    examples = (
         Evidence(f"{', '.join(pair.engine or pair.trainer)}: {pair.said}, {pair.detail}", "arrived")
         for pair in wrong[:5]
     )
     return [
         Finding(
-            "weights-differ", Severity.BROKEN, title, (*told, how), (Remedy("you", REMEDIES[first.said]),)
+            "weights-differ", Severity.BROKEN, title, (*examples, how), (Remedy("you", REMEDIES[first.said]),)
         )
     ]

@@ -43,14 +43,14 @@ def checkpoint(path: str) -> dict[str, Place]:
     files = sorted(map(str, at.glob("*.safetensors"))) if at.is_dir() else [str(at)]
     indices = at.glob("*.safetensors.index.json")
     missing = [n for index in indices for n in _shards(index) if str(at / n) not in files]
-    found = [*itertools.islice((item for file in files for item in header(file).items()), MOST_TENSORS + 1)]
+    tensors = [*itertools.islice((item for file in files for item in header(file).items()), MOST_TENSORS + 1)]
     refuse(
         (not files, f"{path} contains no .safetensors file; if there are .pt or .bin files, {CONVERT}"),
         (missing, f"{path} lacks {missing[:1]}, which its index names"),
-        (len(found) > MOST_TENSORS, f"{path} has more than {MOST_TENSORS} tensors"),
-        (len(found) > len(dict(found)), f"{path}: two of its files contain the same tensor"),
+        (len(tensors) > MOST_TENSORS, f"{path} has more than {MOST_TENSORS} tensors"),
+        (len(tensors) > len(dict(tensors)), f"{path}: two of its files contain the same tensor"),
     )
-    return dict(found)
+    return dict(tensors)
 
 
 def refuse(*wrong: tuple[Any, str]) -> None:  # ValueError with the first sentence that applies
@@ -101,11 +101,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _object(data: bytes, path: str) -> dict[str, Any]:
     try:
-        found = json.loads(data, object_pairs_hook=_once)
+        entries = json.loads(data, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: its header cannot be read as JSON") from error
-    refuse((not isinstance(found, dict), f"{path}: its header is not a JSON object"))
-    return found
+    refuse((not isinstance(entries, dict), f"{path}: its header is not a JSON object"))
+    return entries
 
 
 def _place(path: str, name: str, tensor: Any, data: int, whole: int) -> Place:
