@@ -70,11 +70,11 @@ def did_you_mean(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
 
 
-def check_names(given: Iterable[str], known: Collection[str]) -> None:
+def check_names(given: Iterable[str], known: Collection[str], what: str = "parameter") -> None:
     """ParameterError with a did-you-mean for the first name that is not known."""
     for name in given:
         if name not in known:
-            raise ParameterError(did_you_mean("parameter", name, known))
+            raise ParameterError(did_you_mean(what, name, known))
 
 
 def read_cell(notebook: Path) -> dict[str, Parameter]:

@@ -156,7 +156,8 @@ def _other(kind: str, name: str) -> str:
     of hosts and Slurm's lists stay."""
     if _NOBODYS.fullmatch(name) or kind == "host" and _is_word(name):
         return name
-    first, number, domain = re.fullmatch(_PARTS.get(kind, "(.*)()()"), name).groups("")
+    parts = re.fullmatch(_PARTS.get(kind, "(.*)()()"), name)
+    first, number, domain = parts.groups("") if parts else (name, "", "")
     if kind in _known and not _is_word(name):
         short = re.escape(first) + (r"(?:\[[\d,-]+\]|\d{1,6})" if "[" in number else number)
         _known[kind] |= {re.escape(name), short if number else re.escape(name)}

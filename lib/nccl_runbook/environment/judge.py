@@ -118,8 +118,8 @@ def judge(env: Environment | Gap) -> list[Finding]:
         *(
             f
             for s in settings(env)
-            for rule in (RULES if s.known else (unread_variable,))
-            for f in rule(s, s.known)
+            for of_rule in ([rule(s, s.known) for rule in RULES] if s.known else [unread_variable(s)])
+            for f in of_rule
         ),
         *unknown_names(env),
         *nothing_read(env),

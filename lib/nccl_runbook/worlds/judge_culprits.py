@@ -125,10 +125,10 @@ def _without(failed: list[Group]) -> list[int]:
 def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
     """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing
     ones: it may sit behind another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
+    pairs = [tuple(d for d in world.request.devices if d is not None) for world in failed]
     around = Remedy(
         "you",
-        "Workaround until it is fixed: "
-        f"run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
+        f"Workaround until it is fixed: run without {gpus(_without(pairs))}: "
         "every other pair that was tried passes.",
     )
     if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):

@@ -162,7 +162,11 @@ def _tried(arms: Arms, decision: Decision) -> str:
         return ""
     rates = {name: trial.world.busbw_gb_per_s("all_reduce") or 0.0 for name, trial in passed.items()}
     fastest = max(rates, key=rates.__getitem__)
-    what = f"without {', '.join(arms.clean.env)}" if change == "clean" else f"with {change}"
+    what = (
+        f"without {', '.join(arms.clean.env)}"
+        if change == "clean" and isinstance(arms.clean, Arm)
+        else f"with {change}"
+    )
     slower = (
         f", {rates[fastest] / rates[change]:.1f} times slower than {fastest}"
         if 0 < rates[change] < rates[fastest]

@@ -40,7 +40,14 @@ class Setting:
         return version(running) if isinstance(running, str) else ()
 
     def finding(
-        self, rule: str, severity: Severity, text: str, advice: str, *lines: str, **more: str
+        self,
+        rule: str,
+        severity: Severity,
+        text: str,
+        advice: str,
+        *lines: str,
+        cause: str | None = None,
+        status: str | None = None,
     ) -> Finding:
         """A finding about this setting; ``lines`` are what to set instead."""
         return Finding(
@@ -49,7 +56,8 @@ class Setting:
             f"{self.name}: {text}",
             (self.evidence,),
             (Remedy("your launcher", advice, tuple(filter(None, lines))),),
-            **more,
+            cause,
+            status,
         )
 
 

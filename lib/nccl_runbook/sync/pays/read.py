@@ -59,11 +59,11 @@ def refuse(*wrong: tuple[Any, str]) -> None:  # ValueError with the first senten
 
 
 def _shards(index: Path) -> list[Any]:
-    named = _object(_start(str(index), MOST_HEADER)[0], str(index)).get("weight_map")
+    named = _object(first_bytes(str(index), MOST_HEADER)[0], str(index)).get("weight_map")
     return [n for n in {*map(str, named.values())} if "/" not in n] if isinstance(named, dict) else []
 
 
-def _start(path: str, size: int) -> tuple[bytes, int]:  # so many bytes, and how many the file has
+def first_bytes(path: str, size: int) -> tuple[bytes, int]:  # so many bytes, and how many the file has
     refuse(
         (os.path.exists(path) and not os.path.isfile(path), f"cannot read {path}: it is not a regular file")
     )
@@ -75,7 +75,7 @@ def _start(path: str, size: int) -> tuple[bytes, int]:  # so many bytes, and how
 
 
 def header(path: str) -> dict[str, Place]:  # in the order of the bytes
-    start, whole = _start(path, 8)
+    start, whole = first_bytes(path, 8)
     length = int.from_bytes(start, "little")
     refuse(
         (
@@ -87,7 +87,7 @@ def header(path: str) -> dict[str, Place]:  # in the order of the bytes
             f"{path} is no safetensors file, or was cut: a header of {length} bytes does not fit",
         ),
     )
-    listed = _object(_start(path, 8 + length)[0][8:], path)
+    listed = _object(first_bytes(path, 8 + length)[0][8:], path)
     places = [
         (n, _place(path, n, tensor, 8 + length, whole)) for n, tensor in listed.items() if n != "__metadata__"
     ]
