@@ -62,8 +62,8 @@ def _fastest(comparison: Comparison) -> tuple[str, Severity, str]:
             f"GB/s ({share})",
         ),
     )
-    found, title = next((found, title) for applies, found, title in cases if applies)
-    return f"pays-{found}", Severity.OK if total.changed else Severity.NOTE, title
+    rule, title = next((rule, title) for applies, rule, title in cases if applies)
+    return f"pays-{rule}", Severity.OK if total.changed else Severity.NOTE, title
 
 
 def _evidence(comparison: Comparison) -> list[str]:
