@@ -159,9 +159,17 @@ def _of_training(
         _sized(asked, training.gpus),
         update=update,
         nodes=nodes,
-        launcher="single-controller"
-        if realhf
-        else launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
+        launcher=next(
+            name
+            for holds, name in (
+                (realhf, "single-controller"),
+                (launcher, launcher),
+                (controlled, "single-controller"),
+                (nodes > 1, "ray"),
+                (True, "local"),
+            )
+            if holds
+        ),
         own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")),
     )
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
@@ -247,7 +255,8 @@ def check(text: str, tag: str = "") -> None:
     and for a tag that is none."""
     rules = areal_rules.at(tag) if tag else areal_rules.newest()
     try:
-        parse(text, rules) if text.strip() else None
+        if text.strip():
+            parse(text, rules)
     except Refused as why:
         raise ValueError(f"AReaL {rules.tag} cannot read the allocation {text}: {why.says}") from why
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from nccl_runbook.causes.tables import table
 from nccl_runbook.plan.allocation.flags import Launch
 from nccl_runbook.plan.areal import Mode, Part, part
-from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply
+from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply, verdict_of
 from nccl_runbook.plan.later import LATER
 
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
@@ -56,7 +56,7 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
         dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)),
         Placed(
             groups,
-            "duplicate" if shared else "refused" if refusals else ("oversubscribed" if waits else "clean"),
+            verdict_of((shared, "duplicate"), (refusals, "refused"), (waits, "oversubscribed")),
             notes,
         ),
         count,
@@ -239,7 +239,7 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
             + _divisors("vllm_tensor_parallel_size", processes, 1)
             + f"start a multiple of {tensor} processes"
         ] * bool(processes % tensor)
-        verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
+        verdict = verdict_of((refusals, "refused"), (processes > len(sees), "zero-visible"))
         notes += [
             "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: "
             "no NCCL group for it"
@@ -254,15 +254,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     elsewhere = machines > 1 or launch.value("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
-    verdict = (
-        "zero-visible"
-        if (len(used) < tensor * data or len(held) < processes)
-        else "duplicate"
-        if shared
-        else "oversubscribed"
-        if crowded
-        else "clean"
-    )
+    lacking = len(used) < tensor * data or len(held) < processes
+    verdict = verdict_of((lacking, "zero-visible"), (shared, "duplicate"), (crowded, "oversubscribed"))
     notes += that_apply(
         (
             shared,
