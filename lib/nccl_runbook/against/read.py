@@ -117,7 +117,7 @@ class _Reader:
                 groups["value"] or groups.get("value2") or "",
             )
             self._add(kind, name, value.strip())
-            self._variables_from.update(["log"] * (kind == "environment"))
+            self._variables_from.update(["log"] if kind == "environment" else [])
         via = _VIA.search(text) if "Channel" in text or "Ring" in text else None
         if via:
             self._add("transport", "transports", re.sub(r"/\d+(?:\(\d+\))?|_v\d+", "", via.group("via")))

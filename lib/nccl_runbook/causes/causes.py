@@ -136,7 +136,7 @@ def usual(
     """What to do about it: ``rows``, or what the table of causes says, given ``lines`` that name it. The
     lines to copy are as ``launcher`` takes them; of what is only possible nobody knows that it needs it."""
     rows = fitting(cause, *lines).remedy if rows is None else rows
-    if_so = "If so: " * (status == "possible" and cause != "benign")
+    if_so = "If so: " if status == "possible" and cause != "benign" else ""
     return tuple(
         Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
         for who, text, copied in rows

@@ -151,8 +151,11 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         ),
     )
     evidence = (
-        *[Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")]
-        * (sender is not None),
+        *(
+            [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")]
+            if sender is not None
+            else []
+        ),
         *messages,
         *(Evidence(rank_line(r), r.log) for r in bad),
         *(Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]),

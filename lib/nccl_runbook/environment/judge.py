@@ -50,8 +50,11 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
             Severity.NOTE,
             f"unknown here, but something else may read them: {', '.join(names[:12])}"
             f"{f' and {len(names) - 12} more' * (len(names) > 12)}"
-            + "; NCCL and PyTorch do not read such a name, a plugin may"
-            * any((r := family(n)) and r.is_complete for n in names),
+            + (
+                "; NCCL and PyTorch do not read such a name, a plugin may"
+                if any((r := family(n)) and r.is_complete for n in names)
+                else ""
+            ),
             tuple(s.evidence for s in unknown),
         )
 

@@ -46,8 +46,11 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
         *refusals,
         *[f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] * waits,
         *notes,
-        *[f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"]
-        * (not nodes and count > 1),
+        *(
+            [f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"]
+            if not nodes and count > 1
+            else []
+        ),
     )
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
     groups = groups_of(engines, trainers, update)
@@ -88,19 +91,24 @@ def _verl(launch: Launch) -> _Shape:
         pools,
         "xccl" if apart else "in-process",
         [how],
-        [
-            f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
-            + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
-            + f"use a multiple of {tensor} GPUs for the rollout"
-        ]
-        * bool(rollout % tensor),
+        (
+            [
+                f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
+                + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
+                + f"use a multiple of {tensor} GPUs for the rollout"
+            ]
+            if rollout % tensor
+            else []
+        ),
     )
 
 
 def _divisors(name: str, total: int, others: int) -> str:
     fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
     # none where the others alone do not divide the total
-    return f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{''.join(fit[-1:])}, or " * bool(fit)
+    return (
+        f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{''.join(fit[-1:])}, or " if fit else ""
+    )
 
 
 def _openrlhf(launch: Launch) -> _Shape:
@@ -234,11 +242,16 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
             part("trainer", "accelerate", "trainer", processes),
             part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
         ]
-        refusals = [
-            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes. "
-            + _divisors("vllm_tensor_parallel_size", processes, 1)
-            + f"start a multiple of {tensor} processes"
-        ] * bool(processes % tensor)
+        refusals = (
+            [
+                "TRL refuses this: "
+                f"vllm_tensor_parallel_size {tensor} does not divide {processes} processes. "
+                + _divisors("vllm_tensor_parallel_size", processes, 1)
+                + f"start a multiple of {tensor} processes"
+            ]
+            if processes % tensor
+            else []
+        )
         verdict = verdict_of((refusals, "refused"), (processes > len(sees), "zero-visible"))
         notes += [
             "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: "

@@ -175,7 +175,7 @@ def _by_hand(commands: list[Command]) -> list[str]:
         v for c in commands for v in _QUOTED.findall(c.line) if v[0] == "'" and len(v) > 300
     )
     value = next((v for v, count in long_values.most_common(1) if count > 1), "")
-    return [f"repeat by hand, first: LONG={value}"] * bool(value) + [
+    return ([f"repeat by hand, first: LONG={value}"] if value else []) + [
         f"repeat by hand, in the runbook's folder ({c.label}): "
         + _QUOTED.sub(lambda m: '"$LONG"' if m[0] == value else m[0], c.line)
         for c in commands

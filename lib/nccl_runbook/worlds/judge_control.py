@@ -143,7 +143,11 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
         *decisive,
         *fault.evidence,
         *tried.values(),
-        *[NOT_SEEN] * (decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}),
+        *(
+            [NOT_SEEN]
+            if decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}
+            else []
+        ),
     )
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)

@@ -28,7 +28,7 @@ def judge(arrival: Arrival) -> list[Finding]:
                 "weights-arrived",
                 Severity.NOTE if loose else Severity.OK,
                 f"all {sum(len(p.trainer) for p in arrival.pairs)} tensors of the trainer are in the engine"
-                + f"; of {loose} of the engine's the order of rows was not compared" * (loose > 0),
+                + (f"; of {loose} of the engine's the order of rows was not compared" if loose > 0 else ""),
                 (how,),
             )
         ]

@@ -40,5 +40,5 @@ def kinds_table(comparison: Comparison) -> Table:
         "",
         ["tensors", "count", "GB", "values changed", "bytes changed"],
         rows,
-        f"{rest} more kinds are in the JSON." * (rest > 0),
+        (f"{rest} more kinds are in the JSON." if rest > 0 else ""),
     )
