@@ -192,15 +192,15 @@ def tell(answer: Any) -> None:
     # JSON has an escape of its own
     narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()
     if isinstance(answer, str):
-        said = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
+        shown = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
     else:
         text = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow)
-        said = escaped(_OF_JSON.sub(lambda _: json.dumps(shlex.quote(program()))[1:-1], text))
-    put(said, sys.stdout)
+        shown = escaped(_OF_JSON.sub(lambda _: json.dumps(shlex.quote(program()))[1:-1], text))
+    put(shown, sys.stdout)
 
 
 def end(
-    said: Any,
+    shown: Any,
     code: int,
     html: Path | None = None,
     page: Callable[[], str] = str,
@@ -208,7 +208,7 @@ def end(
     record: Callable[[], str] = str,
 ) -> NoReturn:
     """Tells the answer, writes the record and the page that were asked for, and leaves with the exit code."""
-    tell(said)
+    tell(shown)
     if save is not None:
         write(save, record(), 0o600)
     if html is not None:
@@ -250,11 +250,11 @@ def command(*hidden: str) -> str:
     )
 
 
-def judged(seen: Environment | Gap) -> dict[str, str]:
+def judged(environment: Environment | Gap) -> dict[str, str]:
     """The software of the first role, as a page names it."""
     return {
         name: text
-        for role in getattr(seen, "roles", [])[:1]
+        for role in getattr(environment, "roles", [])[:1]
         for name, text in (("torch", role.torch), ("cuda", role.torch_cuda), ("nccl", role.reported))
         if isinstance(text, str)
     }
