@@ -1,7 +1,7 @@
 """`nccl-runbook bundle`: one archive of a run for the maintainers of NCCL, torch or a framework."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from nccl_runbook.core.facts import counted
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.core.redact import masked
 from nccl_runbook.core.share import replaced
+from nccl_runbook.report import bundle as bundles
 
 EPILOG = (
     "Example: nccl-runbook bundle outputs/latest train.log --out bundle.zip, read the list, then add --yes"
@@ -24,13 +25,10 @@ def bundle(
     yes: Annotated[
         bool, typer.Option("--yes", help="Write it. Without it, only list what it holds.")
     ] = False,
-    json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
 ) -> None:
     """Collect what a maintainer needs: page, records, logs, and texts for issue forms. Names of hosts, users
     and folders, addresses, UUIDs and secrets are replaced. Lists everything first, writes with --yes."""
-    from nccl_runbook.report import bundle as bundles
-
     answer.named([str(path) for path in (run, *(log or ()))])
     answer.in_a_folder(out)
     answer.share(True)
@@ -41,30 +39,20 @@ def bundle(
         answer.leave(error)
     except OSError as error:
         answer.leave(f"cannot write {out}: {error.strerror or error}", 1 if error.errno in answer.FULL else 2)
-    whole = "\n".join(made.texts.values())
-    document = {
-        "schema": "nccl-runbook/bundle/1",
-        "written": str(out) if yes else "",
-        "bytes": size,
-        "files": {name: len(text.encode(errors="replace")) for name, text in made.texts.items()},
-        "left_out": made.left_out,
-        "masked": masked(whole),
-        "replaced": replaced(whole),
-    }
-    answer.end(document if json else _text(document, out), 0)
+    answer.end(_text(made, out, size), 0)
 
 
-def _text(document: dict[str, Any], out: Path) -> str:
+def _text(made: bundles.Bundle, out: Path, size: int) -> str:
     """What the archive holds, a line a file, then what was replaced and what to do next."""
-    files = document["files"]
+    whole = "\n".join(made.texts.values())
     large = f": more than the {MOST_BYTES / 1e6:.0f} MB that an issue on github.com takes"
     return "\n".join(
         [
-            *(f"{size:>9,}  {name}" for name, size in files.items()),
-            *(f"left out: {name}: {why}" for name, why in document["left_out"].items()),
-            f"Masked: {document['masked'] or 'nothing'}. {document['replaced']}",
-            f"Written: {out}, {document['bytes']:,} bytes" + large * (document["bytes"] > MOST_BYTES)
-            if document["written"]
-            else f"Nothing was written. {counted(len(files), 'file')} would go into {out}: add --yes.",
+            *(f"{len(text.encode(errors='replace')):>9,}  {name}" for name, text in made.texts.items()),
+            *(f"left out: {name}: {why}" for name, why in made.left_out.items()),
+            f"Masked: {masked(whole) or 'nothing'}. {replaced(whole)}",
+            f"Written: {out}, {size:,} bytes" + large * (size > MOST_BYTES)
+            if size
+            else f"Nothing was written. {counted(len(made.texts), 'file')} would go into {out}: add --yes.",
         ]
     )
