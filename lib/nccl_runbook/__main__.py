@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.redact import Terminal
+from nccl_runbook.core.terminal import Terminal
 
 # each is a file of cli/
-COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang".split())
+COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang bundle".split())
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 

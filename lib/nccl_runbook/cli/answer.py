@@ -46,14 +46,14 @@ def _own_patterns(path: str) -> str:
     return path
 
 
-def _share(wanted: bool) -> bool:
+def share(wanted: bool) -> bool:
     """With a key of this call, unless it belongs to a run that has one."""
     if wanted:
         os.environ.setdefault(SHARE, secrets.token_hex(16))
     return wanted
 
 
-def _in_a_folder(path: Path | None) -> Path | None:
+def in_a_folder(path: Path | None) -> Path | None:
     """Refused before anything is read: a typing error makes no folder, and replaces no log."""
     if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
         leave(
@@ -66,7 +66,7 @@ def _in_a_folder(path: Path | None) -> Path | None:
 def _own_page(path: Path | None) -> Path | None:
     if (
         path
-        and _in_a_folder(path)
+        and in_a_folder(path)
         and path.is_file()
         and (size := path.stat().st_size)
         and (
@@ -109,7 +109,7 @@ def __getattr__(name: str) -> Any:
             bool,
             typer.Option(
                 "--share",
-                callback=_share,
+                callback=share,
                 help="Replace names of hosts, users, teams, buckets and folders, "
                 "IP and MAC addresses, and GPU "
                 "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.",
@@ -124,7 +124,7 @@ def __getattr__(name: str) -> Any:
         "SaveOption": Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE", callback=_in_a_folder, help="Save the record, to join or judge it elsewhere."
+                metavar="FILE", callback=in_a_folder, help="Save the record, to join or judge it elsewhere."
             ),
         ],
     }[name]

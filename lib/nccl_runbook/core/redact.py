@@ -10,12 +10,10 @@ import dataclasses
 import enum
 import functools
 import html
-import io
 import itertools
 import json
 import os
 import re
-import sys
 from typing import Any, Iterator, Mapping, Match, Pattern
 from urllib.parse import quote
 
@@ -130,31 +128,6 @@ def plain(text: str) -> str:
     """For a terminal or a page, whatever it quotes: no control character but line ends and tabs, none that
     turns the direction of writing, nothing that UTF-8 cannot hold."""
     return _UNPRINTABLE.sub("\ufffd", text)
-
-
-class Terminal(io.TextIOWrapper):
-    """The one way to a terminal: whatever is printed there is ``plain``, and
-    ``shared`` if --share asks for it."""
-
-    def write(self, text: str) -> int:
-        return super().write(plain(shared(text)))
-
-    @classmethod
-    def take(cls) -> None:
-        """Stand in for standard output and error, whoever writes to them; a locale that
-        is not UTF-8 lacks our signs."""
-        for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-            if stream:
-                setattr(
-                    sys,
-                    name,
-                    cls(
-                        stream.buffer,
-                        stream.encoding,
-                        "backslashreplace",
-                        line_buffering=bool(stream.line_buffering),
-                    ),
-                )
 
 
 def escaped(text: str) -> str:
@@ -279,6 +252,15 @@ class Redactor:
             lambda word: mask("token") if is_random(word["word"] or "") else word[0], _values(text)
         )
 
+    def _document(self, text: str) -> str:
+        """A text that is JSON itself, with each of its values looked through; any other as a text."""
+        try:
+            whole = json.loads(text)
+        except (ValueError, RecursionError):
+            return self.text(text)
+        hidden = self._json(whole, "")
+        return self.text(text if hidden == whole else json.dumps(hidden, ensure_ascii=False))
+
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or the fact without secrets: each string is looked through, and one under
         a secret name is masked whole."""
@@ -287,7 +269,9 @@ class Redactor:
 
     def _json(self, value: Any, name: str) -> Any:
         if isinstance(value, str) and not isinstance(value, enum.Enum):
-            return mask("named") if name and is_secret(name, value) else self.text(value)
+            if name and is_secret(name, value):
+                return mask("named")
+            return self._document(value) if value[:1] in ("{", "[") else self.text(value)
         if isinstance(value, dict):
             return {
                 k if _FIELD.fullmatch(str(k)) else self._json(k, ""): self._json(v, str(k))
