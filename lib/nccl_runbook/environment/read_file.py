@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nccl_runbook.causes.variables import is_kept, variables
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.core.share import learn
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import text_of
@@ -70,6 +70,14 @@ _MEETING = (
     "rdzv_endpoint",
     "master_addr",
 )  # torchrun's: they outrank MASTER_ADDR, which it sets for its ranks itself
+_GPUS_ASKED = (
+    r"(?:gpus?|gres|gpus?-per-(?:node|task)|gpuCount|accelerators)[\"']?[=: ]+\S*\d|\bgpu.ids[=: ]|"
+    r"device(?:_ids)?[\"']?[:=]"
+)
+_RANKS_ASKED = re.compile(
+    r"(?i)\b(?:nproc.per.node|num.?proc(?:esses|.?per.?node)|num.gpus|ntasks(?:.per.\w+)?|slotsPerWorker|"
+    r"npernode|ppr)[=: \"',]+\d|\s-(?:np?|N)[ =\"',]*\d"
+)
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
 _BRIDGE, _EXTENDED, _ACS = (
     0x0604,
@@ -122,6 +130,7 @@ def parse(text: str, name: str = "text") -> Role:
         sourced=list(script.sourced),
         crowded=list(script.crowded),
         crowded_by=_counting(text, script.crowded, "CUDA_VISIBLE_DEVICES" in kept),
+        faults={name: clipped(redactor.text(command), 200) for name, command in script.faults.items()},
         meeting=next(
             (value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""
         ),
@@ -130,11 +139,11 @@ def parse(text: str, name: str = "text") -> Role:
 
 def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
     """The lines that say how many ranks a node runs, and how many GPUs it has."""
-    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d|\bgpu.ids[=: ]"
+    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else _GPUS_ASKED
     rows = [
         n
         for n, row in enumerate(text.splitlines() if crowded else (), 1)
-        if re.search(there + r"|\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[=: ]+\d", row)
+        if re.search(there, row) or _RANKS_ASKED.search(row)
     ]
     return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if rows else ""
 

@@ -1,0 +1,85 @@
+"""How many ranks a command starts on a node, how many GPUs they have there, and what its launchers refuse."""
+
+import collections
+import functools
+import itertools
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nccl_runbook.causes.tables import table
+
+MOST_TEXT = 2000  # of a command that is compared with faults
+_GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
+_NUMBERS = ("nodes", "ranks", "ranks_total", "ranks_each", "there", "there_total", "there_each")
+_NO_LAUNCH = ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")
+_STARTED = re.compile(r"(?:.*/)?(?:python[\d.]*|[a-z_]+_perf|(?!mason).*\.py)")
+# what one process does for all, or without a GPU
+_NO_RANKS = re.compile(r" (?:-c|pip|conda|ray)(?: |$)|prep|tokeni[sz]|download|convert")
+
+# by: the outermost launcher; nodes: that it is told of, 0 if of none; ranks: on a node; gpus: that they have
+# there, 0 if it is not known; text: all launchers with their own words
+Size = collections.namedtuple("Size", "by nodes ranks gpus text")
+
+
+@functools.cache
+def _programs() -> dict[str, Any]:
+    return {p: row for row in table("scripts/launchers")["program"].values() for p in row["programs"]}
+
+
+def numbers(program: str, text: str) -> dict[str, int]:
+    """What the words of a launcher say."""
+    row = _programs()[program]
+    found = {what: re.findall(row[what], text) for what in _NUMBERS if what in row}
+    return {what: int("".join(values[-1])) for what, values in found.items() if values}
+
+
+def per_node(asked: Mapping[str, int]) -> tuple[int, int]:
+    """Ranks and GPUs of a node, 0 if they are not said; of one node, if nothing says of how many."""
+    total, most = asked.get("ranks_total", 0), asked.get("ranks", 0)
+    nodes = asked.get("nodes") or (-(-total // most) if total and most else 1)
+    ranks = min(filter(None, (-(-total // nodes), most)), default=0)
+    each = asked.get("there_each", 0) * (ranks or 1)
+    return ranks, asked.get("there") or asked.get("there_total", 0) // nodes or each
+
+
+def size_of(words: Sequence[str], env: Mapping[str, str], asked: Mapping[str, int]) -> Size | None:
+    """None of a command without a launcher. ``asked``: what the job asked its scheduler for."""
+    names = [posixpath.basename(word) for word in words]
+    # what follows the script that a launcher starts is for that script
+    script = next(
+        (i for i, name in enumerate(names) if name.endswith(".py") and name != "mason.py"), len(names)
+    )
+    at = [i for i, name in enumerate(names[:script]) if name in _programs()]
+    if not at or at[0] > 2 or words[0] in _NO_LAUNCH:
+        return None
+    end = next((i for i in range(at[-1] + 1, script) if _STARTED.fullmatch(names[i])), script)
+    gpus, shown, ranks, nodes, texts = per_node(asked)[1], env.get("CUDA_VISIBLE_DEVICES", ""), 1, 0, []
+    # PET_NNODES stands for --nnodes (torch 2.13, distributed/argparse_util.py)
+    preset = [f"--{name[4:].lower()}={value}" for name, value in env.items() if name.startswith("PET_")]
+    for i, j in itertools.pairwise((*at, end)):
+        row = _programs()[names[i]]
+        texts.append(" ".join((names[i], *preset * names[i].startswith("torch"), *words[i + 1 : j])))
+        own = numbers(names[i], texts[-1])
+        if "is_node" in row:
+            asked, gpus, shown = own, 0, ""
+        held = asked if "inherits" in row else {"nodes": asked.get("nodes", 0)}
+        size = {**held, "there": 0, "there_total": 0, **own}
+        started, there = per_node(size)
+        gpus = there or gpus
+        ranks *= 1 if "is_node" in row else started or size.get("ranks_each", 0) * gpus or 1
+        nodes = max(nodes, own.get("nodes", 0))
+        shown = next((m[1] for m in re.finditer(row.get("shown", "$^"), texts[-1])), shown)
+    # srun and mpirun start whatever they are told
+    if "inherits" in row and (end == len(words) or _NO_RANKS.search(" ".join(words[end : end + 5]))):
+        ranks = 1
+    listed = shown.count(",") + 1 if _GPUS.fullmatch(shown) else 0
+    text = " ".join((f"{ranks} ranks:", *texts, *words[end : end + 1]))
+    return Size(names[at[0]], nodes, ranks, min(filter(None, (listed, gpus)), default=0), text[:MOST_TEXT])
+
+
+def faults(sizes: Iterable[Size]) -> dict[str, str]:
+    """What the table says against these commands: its id, and the command."""
+    rows = table("scripts/launchers")["fault"]
+    return {name: s.text for name, row in rows.items() for s in sizes if re.search(row["when"], s.text)}
