@@ -18,6 +18,7 @@ from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.core.share import learn
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import text_of
+from nccl_runbook.scripts import counts
 from nccl_runbook.scripts.read import read as read_script, worked_out
 
 # what Linux gives a process at most, with its arguments: a quarter of 8 MiB of stack (execve(2))
@@ -70,14 +71,6 @@ _MEETING = (
     "rdzv_endpoint",
     "master_addr",
 )  # torchrun's: they outrank MASTER_ADDR, which it sets for its ranks itself
-_GPUS_ASKED = (
-    r"(?:gpus?|gres|gpus?-per-(?:node|task)|gpuCount|accelerators)[\"']?[=: ]+\S*\d|\bgpu.ids[=: ]|"
-    r"device(?:_ids)?[\"']?[:=]"
-)
-_RANKS_ASKED = re.compile(
-    r"(?i)\b(?:nproc.per.node|num.?proc(?:esses|.?per.?node)|num.gpus|ntasks(?:.per.\w+)?|slotsPerWorker|"
-    r"npernode|ppr)[=: \"',]+\d|\s-(?:np?|N)[ =\"',]*\d"
-)
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
 _BRIDGE, _EXTENDED, _ACS = (
     0x0604,
@@ -119,6 +112,8 @@ def parse(text: str, name: str = "text") -> Role:
         if size <= MOST_KEPT
     }
     kept = {n: redactor.text(values[n][0]) for n in values if n in names}
+    limit = "CUDA_VISIBLE_DEVICES=" * ("CUDA_VISIBLE_DEVICES" in kept)
+    lines = counts.lines_of(text, limit) if script.crowded else []
     return Role(
         name,
         kept,
@@ -129,23 +124,12 @@ def parse(text: str, name: str = "text") -> Role:
         nodes=script.spread,
         sourced=list(script.sourced),
         crowded=list(script.crowded),
-        crowded_by=_counting(text, script.crowded, "CUDA_VISIBLE_DEVICES" in kept),
+        crowded_by=f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:6]))}" if lines else "",
         faults={name: clipped(redactor.text(command), 200) for name, command in script.faults.items()},
         meeting=next(
             (value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""
         ),
     )
-
-
-def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
-    """The lines that say how many ranks a node runs, and how many GPUs it has."""
-    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else _GPUS_ASKED
-    rows = [
-        n
-        for n, row in enumerate(text.splitlines() if crowded else (), 1)
-        if re.search(there, row) or _RANKS_ASKED.search(row)
-    ]
-    return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if rows else ""
 
 
 def is_dump(text: str) -> bool:

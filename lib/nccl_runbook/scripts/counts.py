@@ -83,3 +83,20 @@ def faults(sizes: Iterable[Size]) -> dict[str, str]:
     """What the table says against these commands: its id, and the command."""
     rows = table("scripts/launchers")["fault"]
     return {name: s.text for name, row in rows.items() for s in sizes if re.search(row["when"], s.text)}
+
+
+def lines_of(text: str, limit: str) -> list[int]:
+    """Numbers of the lines that say how many ranks a node runs, and how many GPUs it has. ``limit``: the
+    variable that says the latter, "" without."""
+    wanted = "ranks" if limit else ("ranks", "there", "shown")
+    rows = table("scripts/launchers")["program"].values()
+    counting = [row[what] for row in rows for what in row if what.startswith(wanted)]
+    # a manifest as its lists and maps are handed to these expressions
+    forms = ("#SBATCH ?", ""), (r"[\"'\s]", ""), (r"[\"',\s\[\]]+", " ")
+    return [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if limit
+        and limit in line
+        or any(re.search(c, re.sub(*form, line)) for form in forms for c in counting)
+    ]
