@@ -50,9 +50,12 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
             Severity.NOTE,
             f"unknown here, but something else may read them: {', '.join(names[:12])}"
             f"{f' and {len(names) - 12} more' * (len(names) > 12)}"
-            + "; NCCL and PyTorch do not read such a name, a plugin may"
-            * any((r := family(n)) and r.is_complete for n in names),
-            tuple(s.seen for s in unknown),
+            + (
+                "; NCCL and PyTorch do not read such a name, a plugin may"
+                if any((r := family(n)) and r.is_complete for n in names)
+                else ""
+            ),
+            tuple(s.evidence for s in unknown),
         )
 
 
@@ -117,7 +120,7 @@ def judge(env: Environment | Gap) -> list[Finding]:
     findings = [
         # a wrong value before a name that nobody reads
         *(f for rule in RULES for s in settings(env) if s.known for f in rule(s, s.known)),
-        *(f for s in settings(env) if not s.known for f in unread_variable(s, None)),
+        *(f for s in settings(env) if not s.known for f in unread_variable(s)),
         *unknown_names(env),
         *judge_settings.judge(env),
         *nothing_read(env),

@@ -112,7 +112,7 @@ def parse(text: str, name: str = "text") -> Role:
         if size <= MOST_KEPT
     }
     kept = {n: redactor.text(values[n][0]) for n in values if n in names}
-    limit = "CUDA_VISIBLE_DEVICES=" * ("CUDA_VISIBLE_DEVICES" in kept)
+    limit = "CUDA_VISIBLE_DEVICES=" if "CUDA_VISIBLE_DEVICES" in kept else ""
     lines = counts.lines_of(text, limit) if script.crowded else []
     return Role(
         name,
@@ -124,7 +124,7 @@ def parse(text: str, name: str = "text") -> Role:
         nodes=script.spread,
         sourced=list(script.sourced),
         crowded=list(script.crowded),
-        crowded_by=f"line{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:6]))}" if lines else "",
+        crowded_by=f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:6]))}" if lines else "",
         faults={name: clipped(redactor.text(command), 200) for name, command in script.faults.items()},
         meeting=next(
             (value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""

@@ -31,8 +31,8 @@ def _programs() -> dict[str, Any]:
 def numbers(program: str, text: str) -> dict[str, int]:
     """What the words of a launcher say."""
     row = _programs()[program]
-    found = {what: re.findall(row[what], text) for what in _NUMBERS if what in row}
-    return {what: int("".join(values[-1])) for what, values in found.items() if values}
+    matches = {what: re.findall(row[what], text) for what in _NUMBERS if what in row}
+    return {what: int("".join(values[-1])) for what, values in matches.items() if values}
 
 
 def per_node(asked: Mapping[str, int]) -> tuple[int, int]:
@@ -60,7 +60,9 @@ def size_of(words: Sequence[str], env: Mapping[str, str], asked: Mapping[str, in
     preset = [f"--{name[4:].lower()}={value}" for name, value in env.items() if name.startswith("PET_")]
     for i, j in itertools.pairwise((*at, end)):
         row = _programs()[names[i]]
-        texts.append(" ".join((names[i], *preset * names[i].startswith("torch"), *words[i + 1 : j])))
+        texts.append(
+            " ".join((names[i], *(preset if names[i].startswith("torch") else ()), *words[i + 1 : j]))
+        )
         own = numbers(names[i], texts[-1])
         if "is_node" in row:
             asked, gpus, shown = own, 0, ""

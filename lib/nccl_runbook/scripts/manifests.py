@@ -39,11 +39,11 @@ def as_script(text: str) -> str:
     kind = _LAUNCHES.search(text[:MOST_CHARACTERS])
     try:
         # with aliases, a small text may be endless
-        found = documents(text, with_aliases=False) if kind and len(text) <= MOST_CHARACTERS else []
+        parts = documents(text, with_aliases=False) if kind and len(text) <= MOST_CHARACTERS else []
     except ValueError:
         return text
     program = _PROGRAM.get(kind[1], "manifest-task") if kind else ""
-    return "\n".join(_containers(found, {}, program)) or text
+    return "\n".join(_containers(parts, {}, program)) or text
 
 
 def _containers(part: Any, around: dict[str, Any], program: str) -> Iterator[str]:
@@ -66,6 +66,7 @@ def _containers(part: Any, around: dict[str, Any], program: str) -> Iterator[str
             " ".join(starts or map("ray start --num-gpus={}".format, rays)),
         )
         words = [*(f"{n}={shlex.quote(v)}" for n, v in sets.items()), program, shlex.quote(gets)]
-        yield from [" ".join((*words, "bash -c", shlex.quote(started)))] * bool(started)
+        if started:
+            yield " ".join((*words, "bash -c", shlex.quote(started)))
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
         yield from _containers(inner, around, program)

@@ -159,7 +159,7 @@ def _commands(
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
     """The word with variables and arithmetic put in. One that is a variable and nothing else
     may stand for several words."""
-    names = [found[0] or found[2] for found in _USED.findall(word)]
+    names = [match[0] or match[2] for match in _USED.findall(word)]
     left[0] -= sum(len(known.get(name, "")) for name in names)
     if left[0] < 0 or not (names or "$((" in word):
         return [word]
@@ -173,8 +173,8 @@ def worked_out(text: str, known: Mapping[str, str] | None) -> str:
     """The text with $((4 * 1024)) as its result; without blanks in it where ``known``
     is None or that is unknown."""
 
-    def result(found: re.Match[str]) -> str:
-        expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", found[1])
+    def result(match: re.Match[str]) -> str:
+        expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", match[1])
         try:
             return (
                 f"$(({expression}))"
@@ -248,16 +248,16 @@ def _unquoted(word: str) -> str:
 
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    flags: dict[str, tuple[str, ...]] = {}
     latest = ""  # the flag that takes the words behind it
     for word in words:
         if dotted := _DOTTED.fullmatch(word):
-            found[dotted[1]] = (dotted[2],)
+            flags[dotted[1]] = (dotted[2],)
             latest = ""
         elif word.startswith("--"):
             flag, equals, value = word[2:].partition("=")
-            found[flag.replace("-", "_")] = (value,) if equals else ()
+            flags[flag.replace("-", "_")] = (value,) if equals else ()
             latest = "" if equals else flag.replace("-", "_")
         elif latest:
-            found[latest] += (word,)
-    return found
+            flags[latest] += (word,)
+    return flags
