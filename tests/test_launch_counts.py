@@ -62,6 +62,8 @@ CROWDED = {
     "#SBATCH --gpus-per-task=1\nsrun --ntasks-per-node=2 torchrun --nproc-per-node=4 t.py": (8, 2), ONE + "#SBATCH -n 8\nsrun bash -lc 'cd /x && python t.py'": (8, 4),
     "#SBATCH --gres=gpu:8\n#SBATCH -N1\nsrun --gres=gpu:4 -n 8 python t.py": (8, 4), "salloc -N1 --gres=gpu:4 srun -n 8 python t.py": (8, 4),
     "sbatch -N1 --gres=gpu:4 --wrap 'torchrun --nproc-per-node 8 t.py'": (8, 4), ONE + "#SBATCH -n 8\nsrun -n $SLURM_NTASKS python t.py": (8, 4),
+    ONE + "#SBATCH -n 8\n#SBATCH -c 16\nsrun python t.py": (8, 4), ONE + "#SBATCH -n 8\nsrun python t.py --data preprocessed": (8, 4),
+    ONE + "bash -lc 'python -m torch.distributed.run --nproc-per-node 8 t.py'": (8, 4),
     # MPI
     SEEN + "mpirun -np 8 python t.py": (8, 4), ONE + "mpirun -np 8 python t.py": (8, 4), FOUR + "mpiexec -n 16 python t.py": (8, 4),
     FOUR + "mpirun -npernode 8 python t.py": (8, 4), FOUR + "mpirun -np 16 --map-by ppr:8:node -x NCCL_DEBUG=WARN python t.py": (8, 4),
@@ -100,6 +102,7 @@ RIGHT = [
     ONE + "torchrun --nproc-per-node=gpu t.py", ONE + "torchrun --nproc-per-node=auto t.py", "mpirun -np 8 python t.py", "srun --ntasks-per-node=8 python t.py",
     pod(4, {"command": ["torchrun", "--nproc-per-node=$(N)", "t.py"]}), pod(4, {}), pod(4, {"command": ["sh", "-c", "torchrun --nproc-per-node=$(nproc) t.py"]}),
     SEEN + "mpirun -np 16 -H a:4,b:4,c:4,d:4 python t.py", SEEN + "mpirun -np 16 --hostfile hosts python t.py", ONE + "srun -n 8 ./wrapper.sh",
+    "#SBATCH -n 8\n#SBATCH -c 16\n#SBATCH --gres=gpu:4\nsrun python t.py", ONE + "bash -c 'echo torchrun --nproc-per-node 8 t.py'",
     # tasks that are no ranks
     ONE + "#SBATCH --ntasks-per-node=8\nsrun python preprocess.py\nsrun -n 4 python t.py", ONE + "#SBATCH -n 8\nsrun -n 8 python -c 'import torch'",
     ONE + "#SBATCH -n 8\nsrun -n 8 hostname\ntorchrun --nproc-per-node 4 t.py", ONE + "#SBATCH -n 8\nsrun python -m pip install x", ONE + "#SBATCH -n 8\npython t.py",
@@ -147,7 +150,7 @@ WORDS = st.lists(st.sampled_from(["srun", "-n", "8", "mpirun", "-np", "--gres=gp
 def test_any_words_are_counted(words: list[str]) -> None:
     script = read(" ".join(words))
     assert not script.crowded or 0 < script.crowded[1] < script.crowded[0]
-    assert counts.size_of(["echo", *words], {}, {}) is None
+    assert counts.size_of(["echo", *words], [], {}, {}) is None
 
 
 VALUES = st.recursive(st.none() | st.integers() | st.text(max_size=9), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(

@@ -12,7 +12,7 @@ from nccl_runbook.causes.tables import table
 
 MOST_TEXT = 2000  # of a command that is compared with faults
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
-_NUMBERS = ("nodes", "ranks", "ranks_total", "ranks_each", "there", "there_total", "there_each")
+_NUMBERS = ("nodes", "cpus", "ranks", "ranks_total", "ranks_each", "there", "there_total", "there_each")
 _NO_LAUNCH = ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")
 _STARTED = re.compile(r"(?:.*/)?(?:python[\d.]*|[a-z_]+_perf|(?!mason).*\.py)")
 # what one process does for all, or without a GPU
@@ -37,22 +37,29 @@ def numbers(program: str, text: str) -> dict[str, int]:
 
 def per_node(asked: Mapping[str, int]) -> tuple[int, int]:
     """Ranks and GPUs of a node, 0 if they are not said; of one node, if nothing says of how many."""
-    total, most = asked.get("ranks_total", 0), asked.get("ranks", 0)
+    most = asked.get("ranks", 0)
+    # Slurm takes more nodes if one has too few CPUs for all tasks
+    is_open = "cpus" in asked and not asked.get("nodes") and not most
+    total = 0 if is_open else asked.get("ranks_total", 0)
     nodes = asked.get("nodes") or (-(-total // most) if total and most else 1)
     ranks = min(filter(None, (-(-total // nodes), most)), default=0)
     each = asked.get("there_each", 0) * (ranks or 1)
     return ranks, asked.get("there") or asked.get("there_total", 0) // nodes or each
 
 
-def size_of(words: Sequence[str], env: Mapping[str, str], asked: Mapping[str, int]) -> Size | None:
-    """None of a command without a launcher. ``asked``: what the job asked its scheduler for."""
+def size_of(
+    own_words: Sequence[str], outside: Sequence[str], env: Mapping[str, str], asked: Mapping[str, int]
+) -> Size | None:
+    """None of a command without a launcher. ``outside``: the words before the string that the command stands
+    in; ``asked``: what the job asked its scheduler for."""
+    words = (*outside, *own_words)
     names = [posixpath.basename(word) for word in words]
     # what follows the script that a launcher starts is for that script
     script = next(
         (i for i, name in enumerate(names) if name.endswith(".py") and name != "mason.py"), len(names)
     )
     at = [i for i, name in enumerate(names[:script]) if name in _programs()]
-    if not at or at[0] > 2 or words[0] in _NO_LAUNCH:
+    if own_words[0] in _NO_LAUNCH or not any(i < 3 or 0 <= i - len(outside) < 3 for i in at):
         return None
     end = next((i for i in range(at[-1] + 1, script) if _STARTED.fullmatch(names[i])), script)
     gpus, shown, ranks, nodes, texts = per_node(asked)[1], env.get("CUDA_VISIBLE_DEVICES", ""), 1, 0, []
@@ -74,7 +81,7 @@ def size_of(words: Sequence[str], env: Mapping[str, str], asked: Mapping[str, in
         nodes = max(nodes, own.get("nodes", 0))
         shown = next((m[1] for m in re.finditer(row.get("shown", "$^"), texts[-1])), shown)
     # srun and mpirun start whatever they are told
-    if "inherits" in row and (end == len(words) or _NO_RANKS.search(" ".join(words[end : end + 5]))):
+    if "inherits" in row and (end == len(words) or _NO_RANKS.search(" ".join(words[end : end + 3]))):
         ranks = 1
     listed = shown.count(",") + 1 if _GPUS.fullmatch(shown) else 0
     text = " ".join((f"{ranks} ranks:", *texts, *words[end : end + 1]))

@@ -104,7 +104,7 @@ def read(text: str) -> Script:
     values |= {"NTASKS_PER_NODE": ranks, "NTASKS": ranks * nodes}
     known = {f"SLURM_{name}": str(value) for name, value in values.items() if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
-    sized = (counts.size_of((*c.outside, *c.words), c.env, asked) for c in commands)
+    sized = (counts.size_of(c.words, c.outside, c.env, asked) for c in commands)
     sizes = list(filter(None, sized))
     jobs = [counts.Size("", nodes, 0, gpus, ""), *(s for s in sizes if s.by in _SUBMIT)]
     sourced = [
@@ -146,9 +146,9 @@ def _commands(
             at += 1
         if at == len(words):
             known |= env
-        seen = {n: known[n] for n in _SEEN if n in known}
+        visible = {n: known[n] for n in _SEEN if n in known}
         for command in _groups(words[at:], "--".__eq__):
-            yield Command(tuple(command), _flags(command), {**seen, **env}, outside)
+            yield Command(tuple(command), _flags(command), {**visible, **env}, outside)
             inner = next((i for i, w in enumerate(command, 1) if _SHELL.fullmatch(w)), len(command))
             for line in command[inner : inner + 1] if levels else ():
                 if re.search(r"\s", line):
