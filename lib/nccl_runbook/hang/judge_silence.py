@@ -14,6 +14,7 @@ from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.judge_ended import Accused
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
+from nccl_runbook.hang.live.ranks.judge_picture import Picture
 
 CAUSE = {
     "skipped": "collective-on-some-ranks-only",
@@ -54,34 +55,36 @@ class Told:
 
 
 def by_look(hang: Hang, verdict: Told) -> Told:
-    """The answer, or in place of one that is unknown what a look or saved stacks show, under the
-    nearest name that a kind has."""
+    """The answer, or in place of one that is unknown what a look or saved stacks show."""
     saved = [] if hang.dumps or hang.groups else graphs_judge_stacks.pictures(hang.stacks)
     picture = next(iter([*live.judge_looks(together(hang.looks)), *saved]), None)
     if picture is None or verdict.kind != "unknown":
         return verdict
-    kind = {
-        "gil-held": "host-busy",
-        "unreachable": "unknown",
-        "symmetric": "unknown",
-        "left-over": "unknown",
-    }.get(picture.kind, picture.kind)
-    kind = "unknown" if kind == "healthy" and hang.dumps else kind
+    told = of_picture(picture)
+    return dataclasses.replace(
+        told,
+        kind="unknown" if told.kind == "healthy" and hang.dumps else told.kind,
+        evidence=(*told.evidence, *verdict.evidence),
+    )
+
+
+def of_picture(picture: Picture) -> Told:
+    """What a look shows of a job. That all wait in one place is no proof that they hang."""
+    kind = "unknown" if picture.kind == "symmetric" else picture.kind
     culprits, victims = (
         tuple(v.rank for v in views if v.rank is not None) for views in (picture.culprits, picture.victims)
     )
-    return dataclasses.replace(
-        verdict,
-        kind=kind,
-        culprits=culprits if kind != "unknown" else (),
-        victims=victims,
-        sentence=f"{picture.sentence}.",
-        collective=picture.collective,
-        frame=picture.culprits[0].frame if picture.culprits else "",
-        cause=picture.cause,
-        status=picture.status or None,
-        decides=picture.decides,
-        evidence=(*picture.evidence, *verdict.evidence),
+    return Told(
+        kind,
+        culprits if kind != "unknown" else (),
+        victims,
+        f"{picture.sentence}.",
+        picture.collective,
+        picture.culprits[0].frame if picture.culprits else "",
+        picture.cause,
+        picture.status or None,
+        tuple(picture.evidence),
+        picture.decides,
     )
 
 

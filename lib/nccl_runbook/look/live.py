@@ -127,14 +127,23 @@ def _block(picture: Picture, looks: Sequence[Live]) -> str:
     )
 
 
+def headline(pictures: Sequence[Picture]) -> str:
+    """The first sentence of a page: of the worst job, which has its name beside others."""
+    shown = [
+        f"{f'{job_name(p)}: ' * (len(pictures) > 1)}{p.sentence}"
+        + f" ({p.status})" * (p.status in ("possible", "likely"))
+        for p in pictures
+    ]
+    return f"{verdict(pictures).capitalize()}: {(shown or ['no rank was found'])[0]}"
+
+
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The page that a node can make: `nccl-runbook look --html` has the fix, too."""
-    word = verdict(pictures)
     return framed(
         f'<p class="quiet">{escape(looked_at(looks))}</p>'
         + "".join(_section(n, one, looks) for n, one in enumerate(pictures)),
-        word,
-        f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
+        verdict(pictures),
+        headline(pictures),
         "",
         f"live look \u00b7 {looks[0].taken if looks else ''}",
     )

@@ -30,7 +30,7 @@ PROOF = {
 }
 
 
-MEASURED = ("hang-told", "look-told", "transport-at-fault", "variable-at-fault")  # say what happened, not why
+MEASURED = ("hang-told", "transport-at-fault", "variable-at-fault")  # say what happened, not why
 
 
 def tests_nothing(step: StepEntry) -> bool:

@@ -21,7 +21,8 @@ from nccl_runbook.hang.live.faults.judge_others import (
     strangers,
 )
 from nccl_runbook.hang.live.faults.judge_paths import Members, lost, unreachable, without_store
-from nccl_runbook.hang.live.faults.judge_slow import _moving, _slow, _together, gpu_stuck, slow_by_gpus
+from nccl_runbook.hang.live.faults.judge_slow import _moving, _slow, gpu_stuck, slow_by_gpus
+from nccl_runbook.hang.live.faults.judge_together import together
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, stale, unseen, world_size
 from nccl_runbook.hang.live.judge_ranks import is_still, moved_last, view
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, accuse, is_are, names, stack_line
@@ -109,7 +110,7 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         behind,
         _elsewhere,
         gpu_stuck,
-        _together,
+        together,
         *((_slow, slow_by_gpus, _moving) if all(v.does in ("moving", "busy") for v in views) else ()),
     )
     picture = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(
