@@ -188,7 +188,7 @@ def _live(looks: list[Live]) -> Iterator[Record]:
                 Finding(
                     "another-job-hangs",
                     Severity.UNKNOWN if word == "unknown" else Severity.WARN,
-                    f"another job {_ALSO[word]}, {job_name(job)}: {job.sentence}",
+                    f"another job {_ALSO[word]} ({job_name(job)}): {job.sentence}",
                     tuple(Evidence(f"{v.name}: {v.does}", f"pid {v.pid} on {v.host}") for v in job.ranks[:4]),
                     (Remedy("you", "Ask for it alone:", (f"nccl-runbook diagnose {job.ranks[0].pid}",)),),
                 )

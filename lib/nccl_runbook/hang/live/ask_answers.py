@@ -77,14 +77,12 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
     except OSError as error:
         return Gap("failed", f"{py_spy}: {error.strerror}")
     if done.returncode:
-        words = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[
-            -300:
-        ]
+        words = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())
         if not re.search(r"ermission|not permitted|root", words):
-            return Gap("failed", words)
+            return Gap("failed", words[-300:])
         return Gap(
             "no-permission",
-            f"{words}; with kernel.yama.ptrace_scope 1 or higher, "
+            "py-spy may not read it; with kernel.yama.ptrace_scope 1 or higher, "
             "only root or the job's parent process may look",
         )
     return stacks_of(done.stdout, pid)

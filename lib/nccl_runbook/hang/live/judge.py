@@ -25,7 +25,16 @@ from nccl_runbook.hang.live.faults.judge_slow import _moving, _slow, gpu_stuck, 
 from nccl_runbook.hang.live.faults.judge_together import together
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, stale, unseen, world_size
 from nccl_runbook.hang.live.judge_ranks import is_still, moved_last, view
-from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, accuse, is_are, names, stack_line
+from nccl_runbook.hang.live.ranks.judge_picture import (
+    WAITING,
+    Picture,
+    accuse,
+    all_wait,
+    is_are,
+    names,
+    stack_line,
+)
+from nccl_runbook.hang.live.ranks.judge_stacks import ANSWER, asks
 
 
 def judge_looks(looks: Sequence[Live]) -> List[Picture]:
@@ -149,8 +158,11 @@ def _undecided(base: Picture) -> Dict[str, Any]:
             "decides": "nccl-runbook hang DUMPS LOGS   # what the job left",
         }
     if not rested:
+        places = ", ".join(sorted({v.frame for v in base.ranks})[:4])
         return {
-            "sentence": "the samples do not show which rank waits for which",
+            "sentence": f"{all_wait(base.ranks)} in {places} for {ANSWER}. Not the interconnect"
+            if all(v.does == "asleep" and asks(v.process) for v in base.ranks)
+            else "the samples do not show which rank waits for which",
             "decides": stack_line(base.ranks),
         }
     return {
