@@ -15,6 +15,7 @@ from nccl_runbook.hang.judge_ended import Accused
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.live.ranks.judge_picture import Picture
+from nccl_runbook.messages.clues import AT_WORK
 
 CAUSE = {
     "skipped": "collective-on-some-ranks-only",
@@ -90,7 +91,9 @@ def of_picture(picture: Picture) -> Told:
 
 def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead
-    one, so no rank is named."""
+    one, so no rank is named. The first guess is that of a log alone."""
+    silent = {a.rank for a in quiet}
+    last = [r.last.text for r in hang.logs.ranks if r.rank in silent and r.last]
     return Told(
         "unknown",
         (),
@@ -99,7 +102,7 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
         f"{graphs.places(Counter(graphs.called(hang, w) for w in graph.all()))}; "
         f"{rank_names([a.rank for a in quiet])} fell "
         "silent: dead, stopped or busy; the logs alone do not show which.",
-        cause=CAUSE["dead"],
+        cause=CAUSE["dead" if last and not any(map(AT_WORK.search, last)) else "host-busy"],
         status="possible",
         evidence=tuple(e for a in quiet[:8] for e in a.evidence),
         decides=STATE,
