@@ -107,5 +107,5 @@ def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoRe
         if ranks
         else f"no rank was seen within {watched_s:.0f} s: the process ended, or started none before --wait"
     )
-    said = f"{sentence}\nverdict: unknown (exit code {code})"
-    answer.end(look.document([], [], "unknown", code) if json else said, code)
+    text = f"{sentence}\nverdict: unknown (exit code {code})"
+    answer.end(look.document([], [], "unknown", code) if json else text, code)
