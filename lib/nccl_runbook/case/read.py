@@ -181,11 +181,11 @@ def _live(looks: list[Live]) -> Iterator[Record]:
     if not any(one.ranks for one in looks):
         return
     first, *others = jobs = live.judge_looks(together(looks))
-    told = hang_told(of_picture(first), still=True)
+    lead = hang_told(of_picture(first), still=True)
     yield of_findings(
         DUMPS,
         [
-            dataclasses.replace(told, title=f"{job_name(first)}: " * bool(others) + told.title),
+            dataclasses.replace(lead, title=f"{job_name(first)}: " * bool(others) + lead.title),
             *(
                 Finding(
                     "another-job-hangs",

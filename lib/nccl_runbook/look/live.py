@@ -103,15 +103,13 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
 
 def first_text(look: Live, pids: Sequence[int] = ()) -> str:
     """The first evidence, before anything can be said about a hang. ``pids``: that were named."""
-    if not look.ranks and pids:
-        return (
-            f"{look.host}: no hung job found. Neither process {' nor '.join(map(str, pids))} "
-            "nor a child of it has torch loaded or a rank in its environment"
-        )
     if not look.ranks:
-        return (
-            f"{look.host}: no hung job found. No process of this user has a rank in its environment, or "
-            "torch and a peer. Run this as the job's user, or name a rank of it with --pid"
+        return f"{look.host}: no hung job found. " + (
+            f"Neither process {' nor '.join(map(str, pids))} nor a child of it has torch loaded or a rank in "
+            "its environment"
+            if pids
+            else "No process of this user has a rank in its environment, or torch and a peer. Run this as "
+            "the job's user, or name a rank of it with --pid"
         )
     rows = filled([[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]])
     return "\n".join([f"{look.host}: first samples, after {look.first_s:.1f} s", *grid(rows)])

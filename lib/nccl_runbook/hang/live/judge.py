@@ -151,26 +151,32 @@ def _attempt(members: Members) -> str:
 def _undecided(base: Picture) -> Dict[str, Any]:
     unclear = [v.process for v in base.ranks if v.does == "unknown"]
     rested = [r for r in unclear if r.samples and not is_still(r) and not moved_last(r)]
-    if ended := [v for v in base.ranks if v.does == "missing"]:
-        return {
-            "sentence": f"{names(ended)} exited while we were looking. Run `look` again for the processes "
-            "that are still running",
-            "decides": "nccl-runbook hang DUMPS LOGS   # what the job left",
-        }
-    if not rested:
-        places = ", ".join(sorted({v.frame for v in base.ranks})[:4])
-        return {
-            "sentence": f"{all_wait(base.ranks)} in {places} for {ANSWER}. Not the interconnect"
-            if all(v.does == "asleep" and asks(v.process) for v in base.ranks)
-            else "the samples do not show which rank waits for which",
-            "decides": stack_line(base.ranks),
-        }
-    return {
-        "sentence": f"{counted(len(rested), 'rank')} stopped moving only while we were looking. "
-        "Run `look` again to see whether "
-        "they hang",
-        "decides": "python3 nccl-look.pyz --live --gap 10",
-    }
+    ended = [v for v in base.ranks if v.does == "missing"]
+    places = ", ".join(sorted({v.frame for v in base.ranks})[:4])
+    return next(
+        {"sentence": sentence, "decides": decides}
+        for fits, sentence, decides in (
+            (
+                ended,
+                f"{names(ended)} exited while we were looking. Run `look` again for the processes "
+                "that are still running",
+                "nccl-runbook hang DUMPS LOGS   # what the job left",
+            ),
+            (
+                rested,
+                f"{counted(len(rested), 'rank')} stopped moving only while we were looking. "
+                "Run `look` again to see whether they hang",
+                "python3 nccl-look.pyz --live --gap 10",
+            ),
+            (
+                all(v.does == "asleep" and asks(v.process) for v in base.ranks),
+                f"{all_wait(base.ranks)} in {places} for {ANSWER}. Not the interconnect",
+                stack_line(base.ranks),
+            ),
+            (True, "the samples do not show which rank waits for which", stack_line(base.ranks)),
+        )
+        if fits
+    )
 
 
 # --- the rules, in the order in which they are asked; the last three only if every rank moves or works
