@@ -47,7 +47,7 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
                 "unknown",
                 f"{counted(len(places), 'rank')} looked at, each in the same wait ({shown}); "
                 f"nothing is known of {others}",
-                None,
+                "",
                 "",
             ),
             (
@@ -83,7 +83,7 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
                 f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing"
                 + f" among the {len(places)} that were found" * (base.world_size is None)
                 + f", unless several process groups share that line. {_advice(calls[0], uses_nccl)}",
-                None,
+                "",
                 "possible",
             ),
         )
@@ -96,7 +96,7 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
         kind,
         odd if kind == "skipped" else [],
         why,
-        cause,
+        cause or None,
         status,
         [Evidence(shown, "stacks")] * bool(cause),
         "" if odd or uses_nccl and kind != "unmatched" else arguments,
