@@ -333,8 +333,44 @@ def test_an_unanswered_connection_and_one_that_is_established() -> None:
 
 def test_the_odd_one_out_waits_elsewhere_and_of_two_neither_is_odd() -> None:
     assert culprits(told(s.look(*waiting(0, 1, 2), s.rank(3, s.IN_BARRIER)))) == [3]
-    pair = told(s.look(*waiting(0, world=2), s.rank(1, s.IN_BARRIER, world=2)))
-    assert (pair.kind, pair.culprits) == ("unknown", []) and "different calls" in pair.sentence
+    pair, on_gpus = (told(s.look(s.rank(0, s.IN_ALL_REDUCE, world=2, nccl=nccl), s.rank(1, s.IN_BARRIER, world=2, nccl=nccl)))
+                     for nccl in ("", "/usr/lib/libnccl.so.2"))
+    assert (pair.kind, pair.culprits, pair.status) == ("mismatch", [], "likely")
+    assert (on_gpus.kind, on_gpus.culprits, on_gpus.status) == ("unknown", [], "possible")  # a host may run ahead of its GPU
+
+
+def call(name: str) -> list[Frame]:
+    return [dataclasses.replace(s.IN_ALL_REDUCE[0], function=name), *s.IN_ALL_REDUCE[1:]]
+
+
+@pytest.mark.parametrize(("calls", "nccl", "world", "kind", "status"), [
+    (["recv", "recv"], "", 2, "unmatched", "established"), (["send", "send", "send"], "", 3, "unmatched", "established"),
+    (["recv", "recv"], "/usr/lib/libnccl.so.2", 2, "unmatched", "likely"), (["send", "recv"], "", 2, "unmatched", "likely"),
+    (["recv", "recv"], "", 4, "unknown", ""), (["recv"], "", 1, "symmetric", "possible"), (["barrier", "barrier"], "", 2, "symmetric", "possible")])
+def test_ranks_that_all_receive_or_all_send_are_a_fault_of_the_code(calls: list[str], nccl: str, world: int, kind: str, status: str) -> None:
+    picture = told(s.look(*(s.rank(n, call(name), world=world, nccl=nccl, job="node1:29500", local=n) for n, name in enumerate(calls))))
+    if kind == "unknown":  # two of four, the others on another host
+        ranks = [dataclasses.replace(r.process, local_world_size=2) for r in picture.ranks if r.process]
+        picture = told(s.look(*ranks))
+    assert (picture.kind, picture.status) == (kind, status)
+    assert (picture.cause == "send-recv-unmatched") == (kind == "unmatched") and not picture.culprits
+
+
+def test_a_thread_that_sends_beside_the_main_one_that_receives_matches_it() -> None:
+    def rank(number: int) -> LiveRank:
+        one = s.rank(number, call("recv"), world=2)
+        sends = Stack(7, "sender", False, False, call("send"))
+        return dataclasses.replace(one, samples=[dataclasses.replace(sample, stacks=[*sample.stacks, sends]) for sample in one.samples])
+
+    assert told(s.look(rank(0), rank(1))).kind == "symmetric"
+
+
+@pytest.mark.parametrize(("frames", "nccl", "words"), [
+    (s.IN_ALL_REDUCE, "", ()), (s.IN_ALL_REDUCE, "/usr/lib/libnccl.so.2", ("interconnect", "GPU")),
+    ([Frame("new_group", s.TORCH, 5), *s.IN_ALL_REDUCE[1:]], "/usr/lib/libnccl.so.2", ("same order",)), (s.IN_INIT, "", ("rendezvous",))])
+def test_ranks_without_nccl_are_not_sent_to_their_gpus(frames: list[Frame], nccl: str, words: tuple[str, ...]) -> None:
+    sentence = told(s.look(*(s.rank(n, frames, world=2, nccl=nccl) for n in range(2)))).sentence
+    assert all(word in sentence for word in words) and ("GPU" in sentence) == ("GPU" in words)
 
 
 def test_ranks_that_launched_less_by_ras_while_no_count_moves() -> None:
@@ -382,7 +418,7 @@ def test_of_several_jobs_the_hung_one_is_told_first() -> None:
     one = s.look(*fine, s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))
     found = judge_looks([one])
     assert [p.job.split()[0] for p in found] == ["localhost:29500", "localhost:1"] and verdict(found) == "broken"
-    assert re.search("<title>Broken: rank 0 never came.*<h1>Broken: rank 0 never came", page(found, [one]), re.S)
+    assert re.search("<title>Broken: job at localhost:29500: rank 0 never came.*<h1>Broken: job at localhost:29500: rank 0", page(found, [one]), re.S)
     assert "<h1>Healthy: " in page(found[1:], [one]) and "<h1>Unknown: " in page([], [one]), "the word of the verdict, as on every page"
 
 

@@ -27,6 +27,7 @@ from nccl_runbook.hang import judge as hang, read as hang_files
 from nccl_runbook.messages import lines as lines_file, read as reader
 from nccl_runbook.messages.clues import catalogue, clues, compiled
 from nccl_runbook.messages.facts import Logs
+from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.messages.read_ranks import EXPRESSIONS
 from nccl_runbook.report.markup import badge
 from nccl_runbook.triage import judge as triage
@@ -172,6 +173,15 @@ def test_the_silent_rank_that_last_said_that_it_saves_is_rather_busy(tmp_path):
     (tmp_path / "rank0.log").write_text(hung(0))
     (tmp_path / "rank1.log").write_text("step 2 ok\nSaving model checkpoint: out/step2.pt\n")
     assert [(h.cause, h.status) for h in triage.judge(reader.collect([str(tmp_path)]))][:2] == [("rank-busy-on-host", "possible"), ("collective-on-some-ranks-only", "possible")]
+
+
+@pytest.mark.parametrize(("others", "is_named"), [((), True), ((4, 5), False)])
+def test_a_rank_outside_the_group_that_waits_is_not_called_silent(tmp_path, others, is_named):
+    log = tmp_path / "job.log"
+    late = "".join(waits(r).replace(f"[Rank {r}]", f"[PG ID 3 PG GUID 3(dp_group) Rank {r}]") for r in (0, 1, 3))
+    log.write_text(late + "".join(f"[rank{r}]: step 2 ok\n" for r in others))
+    logs = reader.collect([str(log)])
+    assert [r.rank for r in unheard(logs)] == [2] * is_named
 
 
 def waits(rank: int, seq: int = 51) -> str:

@@ -102,7 +102,17 @@ def test_a_process_that_ends_before_it_has_a_rank_is_unknown(tmp_path: Path) -> 
     assert (code, document["verdict"]) == (4, "unknown")
 
 
-@pytest.mark.parametrize("words", [("--after", "soon"), ("--after", "0"), ("--every", "0"), ("--pid", "999999999"), ("--html", "nowhere/hang.html"), ("--save", "nowhere/x.json")])
+@pytest.mark.parametrize("job", [True, False])
+def test_a_job_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path, job: bool) -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        began = time.monotonic()
+        whose = ("--job", 77003) if job else ("--pid", stranger.pid)
+        code, document, _ = watched(*whose, "--wait", "3s", "--every", "0.5", "--html", tmp_path / "hang.html")
+        stranger.kill()
+    assert (code, document["verdict"], document["jobs"]) == (4, "unknown", []) and 3 < time.monotonic() - began < 50
+
+
+@pytest.mark.parametrize("words", [("--after", "soon"), ("--wait", "soon"), ("--after", "0"), ("--every", "0"), ("--pid", "999999999"), ("--html", "nowhere/hang.html"), ("--save", "nowhere/x.json")])
 def test_wrong_usage_is_one_sentence(words: tuple[str, ...], tmp_path: Path) -> None:
     ended = run_cli("watch", "--html", str(tmp_path / "hang.html"), *words)
     assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)

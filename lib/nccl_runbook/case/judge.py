@@ -120,6 +120,8 @@ def next_test(
             asked.removeprefix("decides: "),
             "what this process does below Python, in native code"
             if "py-spy dump --native" in asked
+            else "the arguments of the calls in which the ranks wait"
+            if "py-spy dump --locals" in asked
             else "what the evidence so far does not show",
         )
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}

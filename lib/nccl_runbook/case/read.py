@@ -27,6 +27,7 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 
 SETTINGS, PLAN = "02-environment", "plan"
 # logs in a line to copy
+_ALSO = {"broken": "hangs", "degraded": "is slow", "unknown": "may hang"}  # another job, by its verdict
 LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
 
 
@@ -170,38 +171,34 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
 
 
 def _live(looks: list[Live]) -> Iterator[Record]:
-    from nccl_runbook.hang.judge import hang_told, judge_hang
+    from nccl_runbook.hang.judge import hang_told
+    from nccl_runbook.hang.judge_silence import of_picture
     from nccl_runbook.hang.live import judge as live
     from nccl_runbook.hang.live.judge_hosts import together
-    from nccl_runbook.hang.read import collect
+    from nccl_runbook.hang.live.ranks.table_ranks import job_name
     from nccl_runbook.hang.table import looked_table
 
-    if any(one.ranks for one in looks):
-        jobs = live.judge_looks(together(looks))
-        yield of_findings(
-            DUMPS,
-            [
-                hang_told(judge_hang(dataclasses.replace(collect([]), looks=looks)), still=True),
-                *(
-                    Finding(
-                        "another-job-hangs",
-                        Severity.WARN,
-                        f"another job hangs here, too: {job.sentence}",
-                        tuple(
-                            Evidence(f"{v.name}: {v.does}", f"pid {v.pid} on {v.host}") for v in job.ranks[:4]
-                        ),
-                        (
-                            Remedy(
-                                "you",
-                                "Ask for one job alone:",
-                                (f"nccl-runbook diagnose {job.ranks[0].pid}",),
-                            ),
-                        ),
-                    )
-                    for job in jobs[1:]
-                    if live.verdict([job]) in ("broken", "degraded")
-                ),
-            ],
-            [looked_table(j, looks) for j in jobs],
-            not_seen=dict.fromkeys(line for j in jobs for line in j.not_seen),
-        )
+    if not any(one.ranks for one in looks):
+        return
+    first, *others = jobs = live.judge_looks(together(looks))
+    lead = hang_told(of_picture(first), still=True)
+    yield of_findings(
+        DUMPS,
+        [
+            dataclasses.replace(lead, title=f"{job_name(first)}: " * bool(others) + lead.title),
+            *(
+                Finding(
+                    "another-job-hangs",
+                    Severity.UNKNOWN if word == "unknown" else Severity.WARN,
+                    f"another job {_ALSO[word]} ({job_name(job)}): {job.sentence}",
+                    tuple(Evidence(f"{v.name}: {v.does}", f"pid {v.pid} on {v.host}") for v in job.ranks[:4]),
+                    (Remedy("you", "Ask for it alone:", (f"nccl-runbook diagnose {job.ranks[0].pid}",)),),
+                )
+                for job in others
+                for word in [live.verdict([job])]
+                if word in _ALSO and not (word == "unknown" and any(v.does == "moving" for v in job.ranks))
+            ),
+        ],
+        [looked_table(j, looks) for j in jobs],
+        not_seen=dict.fromkeys(line for j in jobs for line in j.not_seen),
+    )

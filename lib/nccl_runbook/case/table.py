@@ -19,7 +19,8 @@ SHOWN, TEXT_CHARACTERS = 4, 240  # of a finding's evidence; of one piece of it
 NOT_READ = ("log-not-read", "not-read", "not-planned")  # of what was named
 # what a reader must know beside the causes
 NOTED = frozenset(
-    ["other-vendor", "started-again", "tcp-sockets", "run-differs-from-good-run", "symptom-recognised"]
+    ["another-job-hangs", "other-vendor", "started-again", "tcp-sockets"]
+    + ["run-differs-from-good-run", "symptom-recognised"]
 )
 
 

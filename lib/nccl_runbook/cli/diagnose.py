@@ -16,7 +16,6 @@ from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.read import gather
 from nccl_runbook.case.table import text
 from nccl_runbook.cli import answer
-from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.logs.file import READ_S, Limit
 from nccl_runbook.logs.source import piped
@@ -100,6 +99,8 @@ def diagnose(
 
 
 def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> tuple[Brought, Gathered]:
+    from nccl_runbook.look import live
+
     done = threading.Event()
     threading.Thread(target=_while_reading, args=[done, any(map(os.path.isdir, given))], daemon=True).start()
     try:
@@ -110,7 +111,7 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
             brought,
             piped(sys.stdin.fileno()) if "-" in brought.logs else None,
             gpus,
-            lambda pids: _look(pids, gap_s),
+            lambda pids: live.look(live.checked_pids(pids), gap_s, answer.say),
             compared_with(against, brought),
         )
     except ValueError as error:  # a record that is none, too
@@ -123,12 +124,6 @@ def _while_reading(done: threading.Event, is_folder: bool) -> None:
     for pause in (2.0, *[10.0] * 30) if is_folder else ():
         if not done.wait(pause) and Limit.now:
             answer.say(f"{Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
-
-
-def _look(pids: list[int], gap_s: float) -> Live:
-    from nccl_runbook.look import live
-
-    return live.look(live.checked_pids(pids), gap_s, answer.say)
 
 
 def _document(judged: Case, brought: Brought, diff: str) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nccl_runbook.causes.causes import usual
 from nccl_runbook.cli import answer
-from nccl_runbook.core.findings import NOTHING_KNOWN, Finding, Remedy, Severity, exit_code
+from nccl_runbook.core.findings import exit_code
 from nccl_runbook.core.records import Record, RecordError, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.judge import READ_THERE
+from nccl_runbook.hang.judge import hang_told
+from nccl_runbook.hang.judge_silence import of_picture
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.judge_hosts import together
@@ -94,9 +94,9 @@ def end(
         code,
         html,
         lambda: answer.page_of(
-            look_live.STEP,
-            f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
-            map(finding, pictures),
+            "look",
+            look_live.headline(pictures),
+            [hang_told(of_picture(p), still=True) for p in pictures],
             [looked_table(p, looks) for p in pictures],
             code,
             not_seen=[line for p in pictures for line in p.not_seen],
@@ -105,34 +105,6 @@ def end(
         lambda: json_text(
             read(Record, look_live.record(looks[0], time.monotonic() - began)), Redactor(os.environ)
         ),
-    )
-
-
-def finding(picture: rules.Picture) -> Finding:
-    """What a page says of a job, with what the table of causes says to do about a cause
-    that is more than possible."""
-    severity = {
-        "broken": Severity.BROKEN,
-        "degraded": Severity.WARN,
-        "unknown": Severity.UNKNOWN,
-        "healthy": Severity.OK,
-    }[rules.verdict([picture])]
-    known = [
-        *(usual(picture.cause) if picture.cause and picture.status in ("established", "likely") else ()),
-        *[Remedy("you", "Run this next.", (picture.decides,))] * bool(picture.decides),
-    ]
-    return Finding(
-        "look-told",
-        severity,
-        picture.sentence,
-        tuple(picture.evidence),
-        tuple(
-            known
-            or [READ_THERE if any(v.frame for v in picture.culprits) else NOTHING_KNOWN]
-            * (severity in (Severity.BROKEN, Severity.WARN))
-        ),
-        picture.cause,
-        picture.cause and (picture.status or "possible"),
     )
 
 

@@ -203,7 +203,7 @@ def _own(
             "own", own_sync.collect, pids, step.left_s, phase_of=weight_sync.phase_of, stopped=stopped
         )
     )
-    if isinstance(own, Gap) and own.reason == "failed":
+    if isinstance(own, Gap) and own.reason in ("failed", "no-permission"):
         raise ValueError(own.detail)
     return weight_sync.own_sync(own), (), [] if isinstance(own, Gap) else [own_table(own)]
 

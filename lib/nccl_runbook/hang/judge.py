@@ -252,14 +252,10 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding
         verdict.kind,
         Severity.WARN if verdict.status == "possible" and verdict.culprits and not still else Severity.BROKEN,
     )
-    known = (
-        usual(verdict.cause, verdict.status, [e.text for e in verdict.evidence], launcher)
-        if verdict.cause
-        else ()
-    )
+    lines = [e.text for e in verdict.evidence]
     remedy = [
         dataclasses.replace(r, lines=tuple(_in_its_log(line, verdict.evidence) for line in r.lines))
-        for r in known
+        for r in (usual(verdict.cause, verdict.status, lines, launcher) if verdict.cause else ())
     ]
     if verdict.cause == "uneven-minibatches":
         remedy.insert(

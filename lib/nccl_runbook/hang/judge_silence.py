@@ -14,6 +14,8 @@ from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.judge_ended import Accused
 from nccl_runbook.hang.live import judge as live
 from nccl_runbook.hang.live.judge_hosts import together
+from nccl_runbook.hang.live.ranks.judge_picture import Picture
+from nccl_runbook.messages.clues import AT_WORK
 
 CAUSE = {
     "skipped": "collective-on-some-ranks-only",
@@ -54,40 +56,44 @@ class Told:
 
 
 def by_look(hang: Hang, verdict: Told) -> Told:
-    """The answer, or in place of one that is unknown what a look or saved stacks show, under the
-    nearest name that a kind has."""
+    """The answer, or in place of one that is unknown what a look or saved stacks show."""
     saved = [] if hang.dumps or hang.groups else graphs_judge_stacks.pictures(hang.stacks)
     picture = next(iter([*live.judge_looks(together(hang.looks)), *saved]), None)
     if picture is None or verdict.kind != "unknown":
         return verdict
-    kind = {
-        "gil-held": "host-busy",
-        "unreachable": "unknown",
-        "symmetric": "unknown",
-        "left-over": "unknown",
-    }.get(picture.kind, picture.kind)
-    kind = "unknown" if kind == "healthy" and hang.dumps else kind
+    shown = of_picture(picture)
+    return dataclasses.replace(
+        shown,
+        kind="unknown" if shown.kind == "healthy" and hang.dumps else shown.kind,
+        evidence=(*shown.evidence, *verdict.evidence),
+    )
+
+
+def of_picture(picture: Picture) -> Told:
+    """What a look shows of a job. That all wait in one place is no proof that they hang."""
+    kind = "unknown" if picture.kind == "symmetric" else picture.kind
     culprits, victims = (
         tuple(v.rank for v in views if v.rank is not None) for views in (picture.culprits, picture.victims)
     )
-    return dataclasses.replace(
-        verdict,
-        kind=kind,
-        culprits=culprits if kind != "unknown" else (),
-        victims=victims,
-        sentence=f"{picture.sentence}.",
-        collective=picture.collective,
-        frame=picture.culprits[0].frame if picture.culprits else "",
-        cause=picture.cause,
-        status=picture.status or None,
-        decides=picture.decides,
-        evidence=(*picture.evidence, *verdict.evidence),
+    return Told(
+        kind,
+        culprits if kind != "unknown" else (),
+        victims,
+        f"{picture.sentence}.",
+        picture.collective,
+        picture.culprits[0].frame if picture.culprits else "",
+        picture.cause,
+        picture.status or None,
+        tuple(picture.evidence),
+        picture.decides,
     )
 
 
 def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
     """Without dumps: the log of a rank that is busy is as silent as that of a dead
-    one, so no rank is named."""
+    one, so no rank is named. The first guess is that of a log alone."""
+    silent = {a.rank for a in quiet}
+    last = [r.last.text for r in hang.logs.ranks if r.rank in silent and r.last]
     return Told(
         "unknown",
         (),
@@ -96,7 +102,7 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
         f"{graphs.places(Counter(graphs.called(hang, w) for w in graph.all()))}; "
         f"{rank_names([a.rank for a in quiet])} fell "
         "silent: dead, stopped or busy; the logs alone do not show which.",
-        cause=CAUSE["dead"],
+        cause=CAUSE["dead" if last and not any(map(AT_WORK.search, last)) else "host-busy"],
         status="possible",
         evidence=tuple(e for a in quiet[:8] for e in a.evidence),
         decides=STATE,
@@ -114,99 +120,95 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     evidence = tuple(
         Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4)
     )
-    unknown = Told(
-        "unknown",
-        (),
-        victims,
-        f"all members are in {there}. One snapshot cannot show progress.",
-        collective,
-        evidence=evidence,
-        decides="take the dumps again ten seconds later, and give both folders",
-    )
-    if perhaps:
-        return dataclasses.replace(
-            unknown,
-            decides=f"collect dump or log of {rank_names(perhaps)}",
-            sentence=f"{counted(len(victims), 'rank')} "
-            f"wait{'s' * (len(victims) == 1)} in {there}; of {rank_names(perhaps)} nothing is known, "
-            "so no rank is named.",
-        )
-    if any(w.on for w in graph.all() if w.first):
-        return Told(
-            "order",
-            (),
-            victims,
-            f"the ranks wait for each other: {there}; which one left the common order is not recorded.",
-            collective,
-            "",
-            CAUSE["order"],
-            "possible",
-            evidence,
-            STACK_LINE,
-        )
-    if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
-        return dataclasses.replace(
-            unknown,
-            decides="collect the dumps, logs or stacks of all ranks",
-            sentence=f"all "
-            f"{counted(len(victims), 'rank')} in these files wait in {there}; they do not show whether the "
-            "group has more ranks.",
-        )
-    logged = any(r.timeouts for r in hang.logs.ranks)
-    if late := [
-        w
+    logged, is_gloo = any(r.timeouts for r in hang.logs.ranks), {d.backend for d in hang.dumps} == {"gloo"}
+    late = [
+        w.op.frame
         for w in first
         if logged or w.op.state == "timed-out" or 0 < w.op.timeout_ms <= (w.op.age_s or 0) * 1000
-    ]:
-        return Told(
-            "symmetric",
-            (),
-            victims,
-            f"all members wait in {there}. No rank is missing: suspect the "
-            "path between them, a GPU, or the library.",
-            collective,
-            late[0].op.frame,
-            None,
-            None,
-            evidence,
-            "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never started it",
+    ]
+    kind, sentence, decides = next(
+        row
+        for fits, *row in (
+            (
+                perhaps,
+                "unknown",
+                f"{counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} in {there}; of "
+                f"{rank_names(perhaps)} nothing is known, so no rank is named.",
+                f"collect dump or log of {rank_names(perhaps)}",
+            ),
+            (
+                any(w.on for w in graph.all() if w.first),
+                "order",
+                f"the ranks wait for each other: {there}; which one left the common order is not recorded.",
+                STACK_LINE,
+            ),
+            (
+                not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)),
+                "unknown",
+                f"all {counted(len(victims), 'rank')} in these files wait in {there}; they do not show "
+                "whether the group has more ranks.",
+                "collect the dumps, logs or stacks of all ranks",
+            ),
+            (
+                late,
+                "symmetric",
+                f"all members wait in {there}. No rank is missing: suspect the path between them"
+                + (", or the library." if is_gloo else ", a GPU, or the library."),
+                STACK_LINE
+                if is_gloo
+                else "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never "
+                "started it",
+            ),
+            (
+                True,
+                "unknown",
+                f"all members are in {there}. One snapshot cannot show progress.",
+                "take the dumps again ten seconds later, and give both folders",
+            ),
         )
-    return unknown
+        if fits
+    )
+    return Told(
+        kind,
+        (),
+        victims,
+        sentence,
+        collective,
+        late[0] if kind == "symmetric" else "",
+        CAUSE[kind] if kind == "order" else None,
+        "possible" if kind == "order" else None,
+        evidence,
+        decides,
+    )
 
 
 def nothing_open(hang: Hang) -> Told:
     """No operation is open anywhere."""
-    world = {r for g in hang.groups for r in g.ranks}
-    if not (recorded := {d.rank for d in hang.dumps if d.entries}):
-        damaged = [f"{f.name} {f.problem}" for f in hang.files if f.problem and f.what == "dump"]
-        shown = "; ".join(damaged[:3]) or "nothing here shows how far the ranks came"
-        return Told("unknown", (), (), f"{shown}.", decides=STACK_LINE)
-    if world - recorded:
-        lacking = rank_names(sorted(world - recorded))
-        return Told(
-            "unknown",
-            (),
-            (),
-            f"nothing is open in {counted(len(recorded), 'dump')}; of {lacking} there is none.",
-            decides=f"collect the dumps of {lacking}",
-        )
-    if any(f.problem and f.what == "dump" and f.rank not in recorded for f in hang.files):
-        return Told(
-            "unknown",
-            (),
-            (),
+    recorded = {d.rank for d in hang.dumps if d.entries}
+    lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
+    damaged = [f for f in hang.files if f.problem and f.what == "dump"]
+    reasons = "; ".join(f"{f.name} {f.problem}" for f in damaged[:3])
+    late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in graphs_judge_odd.late(hang).items())
+    for fits, sentence, decides in (
+        (not recorded, f"{reasons or 'nothing here shows how far the ranks came'}.", STACK_LINE),
+        (
+            lacking,
+            f"nothing is open in {counted(len(recorded), 'dump')}; of {rank_names(lacking)} there is none.",
+            f"collect the dumps of {rank_names(lacking)}",
+        ),
+        (
+            any(f.rank not in recorded for f in damaged),
             "nothing is open in the usable dumps; other dumps cannot be used.",
-            decides="collect the unused dumps again: the list of files gives the reason",
-        )
-    for rank, (words, _, _) in graphs_judge_odd.late(hang).items():
-        return Told(
-            "unknown",
-            (),
-            (),
-            f"nothing is open; rank {rank} is {words}, or its clock is ahead: Gloo records no ends, which "
-            "would tell.",
-            decides=_WAITS_LEAST,
-        )
+            "collect the unused dumps again: the list of files gives the reason",
+        ),
+        (
+            late,
+            f"nothing is open; {late}, or its clock is ahead: Gloo records no ends, which would tell.",
+            _WAITS_LEAST,
+        ),
+    ):
+        if fits:
+            return Told("unknown", (), (), sentence, decides=decides)
     blind = any(d.backend == "gloo" for d in hang.dumps)
     return Told(
         "healthy",

@@ -8,13 +8,15 @@ writes it where the job hangs.
 import os
 import sys
 from collections import Counter
+from dataclasses import replace
 from html import escape
 from typing import Any, Callable, Dict, List, Sequence
 
 from nccl_runbook.core.facts import counted, to_json, utc_now
 from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.hang.live.judge import Picture, verdict
+from nccl_runbook.hang.live.faults.judge_others import NO_JOB
+from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict
 from nccl_runbook.hang.live.judge_ranks import DOES, MOST_ROWS, TONE
 from nccl_runbook.hang.live.ranks.judge_picture import RankView
 from nccl_runbook.hang.live.ranks.table_ranks import cells, filled, job_name, looked_at, ordered, table
@@ -42,7 +44,13 @@ def look(
             "Look as that user, or "
             "as root"
         )
+    if 1 in pids and (below := [r.launcher for r in looking.ranks if r.launcher != 1]):
+        raise ValueError(f"process 1 is above every job here: name a rank or a launcher, such as {below[0]}")
     first = looking.first()
+    if not pids:  # whoever uses torch and shows no sign of distributed work
+        kept = {v.pid for p in judge_looks([first]) if p.job != NO_JOB for v in p.ranks}
+        looking.ranks = [r for r in looking.ranks if r.pid in kept]
+        looking.facts = first = replace(first, ranks=[r for r in first.ranks if r.pid in kept])
     say(first_text(first, pids))
     keep(first)
     if not first.ranks or gap_s <= 0:
@@ -95,15 +103,13 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
 
 def first_text(look: Live, pids: Sequence[int] = ()) -> str:
     """The first evidence, before anything can be said about a hang. ``pids``: that were named."""
-    if not look.ranks and pids:
-        return (
-            f"{look.host}: no hung job found. Neither process {' nor '.join(map(str, pids))} "
-            "nor a child of it has torch loaded or a rank in its environment"
-        )
     if not look.ranks:
-        return (
-            f"{look.host}: no hung job found. No process of this user has torch loaded or a rank "
-            "in its environment. Run this as the job's user, or name a rank of it with --pid"
+        return f"{look.host}: no hung job found. " + (
+            f"Neither process {' nor '.join(map(str, pids))} nor a child of it has torch loaded or a rank in "
+            "its environment"
+            if pids
+            else "No process of this user has a rank in its environment, or torch and a peer. Run this as "
+            "the job's user, or name a rank of it with --pid"
         )
     rows = filled([[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]])
     return "\n".join([f"{look.host}: first samples, after {look.first_s:.1f} s", *grid(rows)])
@@ -127,14 +133,23 @@ def _block(picture: Picture, looks: Sequence[Live]) -> str:
     )
 
 
+def headline(pictures: Sequence[Picture]) -> str:
+    """The first sentence of a page: of the worst job, which has its name beside others."""
+    shown = [
+        f"{f'{job_name(p)}: ' * (len(pictures) > 1)}{p.sentence}"
+        + f" ({p.status})" * (p.status in ("possible", "likely"))
+        for p in pictures
+    ]
+    return f"{verdict(pictures).capitalize()}: {(shown or ['no rank was found'])[0]}"
+
+
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The page that a node can make: `nccl-runbook look --html` has the fix, too."""
-    word = verdict(pictures)
     return framed(
         f'<p class="quiet">{escape(looked_at(looks))}</p>'
         + "".join(_section(n, one, looks) for n, one in enumerate(pictures)),
-        word,
-        f"{word.capitalize()}: {pictures[0].sentence if pictures else 'no rank was found'}",
+        verdict(pictures),
+        headline(pictures),
         "",
         f"live look \u00b7 {looks[0].taken if looks else ''}",
     )

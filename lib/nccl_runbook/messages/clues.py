@@ -16,6 +16,12 @@ from nccl_runbook.messages import cache, matcher
 from nccl_runbook.messages.matcher import compiled as compiled
 
 PROGRAMS = ("nccl", "torch", "gpu", "network", "host", "launch", "engines", "frameworks", "job", "reporter")
+# the last words of a rank that may be at work still
+AT_WORK = re.compile(
+    r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|"
+    r"extract|captur|quanti[sz])(?:es?|ing)\b|"
+    r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed"
+)
 # an exception that only echoes what another rank did, and the text that torch (2.0 to 2.13, NCCLUtils.cpp)
 # adds to each result code of NCCL
 ECHO = re.compile(
@@ -60,7 +66,7 @@ PRINTED = {
         r"Error while attaching to shared)|Multiple [Rr]anks \w{3,8} using the same GPU|"
         r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
         r"Got completion \w[^\n]*(?:status=|error )[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
-        r"exited on signal [1-9]|retrying \((\d+)/\1\)|exceeded error retry count|no socket interface found|"
+        r"exited on signal [1-9]|exceeded error retry count|no socket interface found|"
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|"
         r"EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|"

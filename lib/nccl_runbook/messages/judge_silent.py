@@ -1,13 +1,23 @@
 """Ranks of which there is no line."""
 
+from collections import Counter
+
 from nccl_runbook.messages.facts import Logs, RankLog
 
 
 def unheard(logs: Logs) -> list[RankLog]:
     """The one rank without a line in the one file that holds the lines of all others, which all wait in one
-    call of one group. More than one may be a host of which this file knows nothing."""
-    late, files = [r for r in logs.ranks if r.timeouts], {file for row in logs.ranks for file in row.files}
+    call of one group. More than one may be a host of which this file knows nothing. A group that has a name
+    of its own may be without that rank, unless all others are in it."""
+    files = {file for row in logs.ranks for file in row.files}
     size = max((max(row.rank + 1, row.nranks or 0) for row in logs.ranks), default=0)
     absent = sorted(set(range(size)) - {row.rank for row in logs.ranks}) if len(files) == 1 else []
-    calls = {(r.timeouts[0].group, r.timeouts[0].op, r.timeouts[0].seq) for r in late}
-    return [RankLog(rank, [], []) for rank in absent if len(calls) == len(absent) == 1 < len(late)]
+    calls = Counter(
+        (r.timeouts[0].group, r.timeouts[0].op, r.timeouts[0].seq) for r in logs.ranks if r.timeouts
+    )
+    return [
+        RankLog(rank, [], [])
+        for rank in absent
+        for (group, _, _), late in calls.items()
+        if len(calls) == len(absent) == 1 < late and (late == size - 1 or group in ("", "0", "default_pg"))
+    ]

@@ -224,13 +224,14 @@ def not_looked_at_table(document: VerdictDocument) -> Table:
 
     What a step misses for the same kind of reason shares a row; verdict.json lists each, with its field.
     """
+    shown = slice(len(document.steps) == 1, None)  # the only step needs no name
     rows = [
-        ["; ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)]
+        ["; ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)][shown]
         for of in grouped(map(_unseen, document.not_looked_at)).values()
     ]
     return Table(
         "Not looked at",
-        ["step", "what", "why"],
+        ["step", "what", "why"][shown],
         rows,
         "" if rows else "Everything requested was seen.",
     )

@@ -30,7 +30,7 @@ PROOF = {
 }
 
 
-MEASURED = ("hang-told", "look-told", "transport-at-fault", "variable-at-fault")  # say what happened, not why
+MEASURED = ("hang-told", "transport-at-fault", "variable-at-fault")  # say what happened, not why
 
 
 def tests_nothing(step: StepEntry) -> bool:
@@ -108,7 +108,7 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
             *(f"{s.notebook} ({_bare(s.reason)})" for s in steps if s.status in ("broken", "warn")),
         ]
         return f"{word.capitalize()}: {''.join(whys[:1])}"
-    status = next((c.status for c in causes if c.id == lead.cause), "")
+    status = next((c.status for c in causes if c.id == lead.cause), lead.status or "")
     trouble = _bare(lead.title) or lead.id
     if lead.id in MEASURED and lead.cause:  # what happened is seen; how sure is why
         return f"{word.capitalize()}: {trouble} ({status}: {known()[lead.cause].title})"

@@ -1,11 +1,9 @@
 """What the table of ranks says: who waited, who was missing, who differed; and the experiments that
 a reporter describes: a setting or a version, and whether the job worked with it."""
 
-import re
-
 from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import rank_names
-from nccl_runbook.messages.clues import says
+from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.judge import raised_first
 from nccl_runbook.messages.judge_silent import unheard
@@ -25,12 +23,6 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     versions_differ,
 )
 from nccl_runbook.triage.ranks.judge_pointer import Pointer, _traceback, _waiting, matches
-
-_AT_WORK = re.compile(
-    r"(?i)\b(?:sav|writ|load|generat|evaluat|validat|tokeni[sz]|download|export|compil|convert|merg|unpack|"
-    r"extract|captur|quanti[sz])(?:es?|ing)\b|"
-    r"\bwait(?:s|ing) (?:for|on|until) [^\n]{0,20}(?:\bfile|\bpath|\block|['\"]?/)|about to be \w+ed"
-)
 
 
 def judge(logs: Logs) -> list[Pointer]:
@@ -117,7 +109,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
     against = (
         "a killed process and a stopped one both print nothing; only the process state shows which it is",
     )
-    busy = [line for line in last if _AT_WORK.search(line.text)]
+    busy = [line for line in last if AT_WORK.search(line.text)]
     placed = enumerate(
         ("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy or not last)
         + ("peer-crashed", "peer-stopped")

@@ -193,7 +193,7 @@ def judge_hosts_together(record: list[Path], json: bool, html: Path | None, fail
 def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
     """Judge, print, write the page, and leave with the exit code."""
     different = rules.differences(hosts.answered)
-    findings = worst_first(judge(hosts, different))
+    findings = worst_first(sorted(judge(hosts, different), key=lambda f: f.status != "established"))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     printed = (
@@ -207,7 +207,8 @@ def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
         html,
         lambda: answer.page_of(
             STEP,
-            f"{verdict.capitalize()}: {findings[0].title}",
+            f"{verdict.capitalize()}: {findings[0].title}"
+            + f" ({findings[0].status})" * (findings[0].status in ("likely", "possible")),
             findings,
             tables(hosts, different),
             code,

@@ -2,6 +2,7 @@
 Reads only; no torch, no Jupyter."""
 
 import collections
+import math
 import time
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -37,6 +38,10 @@ def watch(
     after: Annotated[
         str, typer.Option(metavar="TIME", help="How long a rank may stand still before the job is looked at.")
     ] = "2m",
+    wait: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long to wait for the first rank; then the exit code is 4."),
+    ] = "10m",
     every: Annotated[
         float, typer.Option(metavar="S", min=0.2, max=3600.0, help="Seconds between two questions.")
     ] = 10.0,
@@ -53,7 +58,7 @@ def watch(
     """Stay beside a job until it hangs or ends; if it hangs, leave the page of a look. Reads only."""
     stop.end()
     try:
-        limit_s, named = duration_s(after), look_live.checked_pids(pid)
+        limit_s, wait_s, named = duration_s(after), duration_s(wait), look_live.checked_pids(pid)
     except (UsageError, ValueError) as error:
         answer.leave(error)
     answer.say(f"watching: a look follows when a rank has not moved for {after}")
@@ -68,7 +73,9 @@ def watch(
         if ranks:
             present = time.monotonic()
         # a launcher may start its ranks again
-        elif not any(map(_runs, named)) if named else most_ranks and time.monotonic() - present > limit_s:
+        elif (named and not any(map(_runs, named))) or time.monotonic() - present > (
+            (math.inf if named else limit_s) if most_ranks else wait_s
+        ):
             _leave_ended(most_ranks, time.monotonic() - began, json, fail_on)
         most_ranks = max(most_ranks, len(ranks))
         if still := next((r for r in ranks if progress.still_s[r.pid] >= patience[r.job]), None):
@@ -98,7 +105,7 @@ def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoRe
         f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; none was seen to hang. Whether they ended "
         "well, their log shows"
         if ranks
-        else "the process ended before a rank of it was seen"
+        else f"no rank was seen within {watched_s:.0f} s: the process ended, or started none before --wait"
     )
     text = f"{sentence}\nverdict: unknown (exit code {code})"
     answer.end(look.document([], [], "unknown", code) if json else text, code)

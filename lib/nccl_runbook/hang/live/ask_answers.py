@@ -77,15 +77,15 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
     except OSError as error:
         return Gap("failed", f"{py_spy}: {error.strerror}")
     if done.returncode:
-        words = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())[
-            -300:
-        ]
-        if not re.search(r"ermission|not permitted|root", words):
-            return Gap("failed", words)
-        return Gap(
-            "no-permission",
-            f"{words}; with kernel.yama.ptrace_scope 1 or higher, "
-            "only root or the job's parent process may look",
+        words = " ".join(done.stderr.decode("utf-8", "replace").partition("Stack backtrace")[0].split())
+        return (
+            Gap(
+                "no-permission",
+                "py-spy may not read it; with kernel.yama.ptrace_scope 1 or higher, "
+                "only root or the job's parent process may look",
+            )
+            if re.search(r"ermission|not permitted|root", words)
+            else Gap("failed", words[-300:])
         )
     return stacks_of(done.stdout, pid)
 

@@ -21,10 +21,20 @@ from nccl_runbook.hang.live.faults.judge_others import (
     strangers,
 )
 from nccl_runbook.hang.live.faults.judge_paths import Members, lost, unreachable, without_store
-from nccl_runbook.hang.live.faults.judge_slow import _moving, _slow, _together, gpu_stuck, slow_by_gpus
+from nccl_runbook.hang.live.faults.judge_slow import _moving, _slow, gpu_stuck, slow_by_gpus
+from nccl_runbook.hang.live.faults.judge_together import together
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, stale, unseen, world_size
 from nccl_runbook.hang.live.judge_ranks import is_still, moved_last, view
-from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, accuse, is_are, names, stack_line
+from nccl_runbook.hang.live.ranks.judge_picture import (
+    WAITING,
+    Picture,
+    accuse,
+    all_wait,
+    is_are,
+    names,
+    stack_line,
+)
+from nccl_runbook.hang.live.ranks.judge_stacks import ANSWER, asks
 
 
 def judge_looks(looks: Sequence[Live]) -> List[Picture]:
@@ -109,7 +119,7 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         behind,
         _elsewhere,
         gpu_stuck,
-        _together,
+        together,
         *((_slow, slow_by_gpus, _moving) if all(v.does in ("moving", "busy") for v in views) else ()),
     )
     picture = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(
@@ -141,23 +151,32 @@ def _attempt(members: Members) -> str:
 def _undecided(base: Picture) -> Dict[str, Any]:
     unclear = [v.process for v in base.ranks if v.does == "unknown"]
     rested = [r for r in unclear if r.samples and not is_still(r) and not moved_last(r)]
-    if ended := [v for v in base.ranks if v.does == "missing"]:
-        return {
-            "sentence": f"{names(ended)} exited while we were looking. Run `look` again for the processes "
-            "that are still running",
-            "decides": "nccl-runbook hang DUMPS LOGS   # what the job left",
-        }
-    if not rested:
-        return {
-            "sentence": "the samples do not show which rank waits for which",
-            "decides": stack_line(base.ranks),
-        }
-    return {
-        "sentence": f"{counted(len(rested), 'rank')} stopped moving only while we were looking. "
-        "Run `look` again to see whether "
-        "they hang",
-        "decides": "python3 nccl-look.pyz --live --gap 10",
-    }
+    ended = [v for v in base.ranks if v.does == "missing"]
+    places = ", ".join(sorted({v.frame for v in base.ranks})[:4])
+    return next(
+        {"sentence": sentence, "decides": decides}
+        for fits, sentence, decides in (
+            (
+                ended,
+                f"{names(ended)} exited while we were looking. Run `look` again for the processes "
+                "that are still running",
+                "nccl-runbook hang DUMPS LOGS   # what the job left",
+            ),
+            (
+                rested,
+                f"{counted(len(rested), 'rank')} stopped moving only while we were looking. "
+                "Run `look` again to see whether they hang",
+                "python3 nccl-look.pyz --live --gap 10",
+            ),
+            (
+                all(v.does == "asleep" and asks(v.process) for v in base.ranks),
+                f"{all_wait(base.ranks)} in {places} for {ANSWER}. Not the interconnect",
+                stack_line(base.ranks),
+            ),
+            (True, "the samples do not show which rank waits for which", stack_line(base.ranks)),
+        )
+        if fits
+    )
 
 
 # --- the rules, in the order in which they are asked; the last three only if every rank moves or works

@@ -10,7 +10,7 @@ from nccl_runbook.hang.live.faults.judge_paths import Members
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, missing_ranks, stale, unseen
 from nccl_runbook.hang.live.ranks.judge_calls import apart, by_ras
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, RankView, accuse, is_are, names
-from nccl_runbook.hang.live.ranks.judge_stacks import INIT
+from nccl_runbook.hang.live.ranks.judge_stacks import ANSWER, INIT, asks
 
 # what a rank's log ends with whose peer went first: Gloo 2.13, NCCL 2.28, torch's store
 _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
@@ -183,6 +183,12 @@ def never_came(base: Picture, late: List[RankView], status: str, evidence: List[
             (first.helper, "host-busy", "rank-busy-on-host", f"waits for {first.helper}"),
             (first.does == "busy", "host-busy", "rank-busy-on-host", "works there"),
             (first.does in WAITING, "skipped", "collective-on-some-ranks-only", "waits there"),
+            (
+                first.process and asks(first.process),
+                "skipped",
+                None,
+                f"waits there for {ANSWER}",
+            ),
             (True, "skipped", None, "sleeps there: it is late, or skipped a call that the others made"),
         )
         if fits

@@ -1,17 +1,16 @@
 """Ranks that are slow, or whose GPU does not finish; and jobs that move."""
 
-import collections
 import dataclasses
 import statistics
 from typing import Optional
 
 from nccl_runbook.core.facts import Evidence, Gap, counted
 from nccl_runbook.hang.live.faults.judge_paths import Members
-from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, unseen
+from nccl_runbook.hang.live.judge_hosts import unseen
 from nccl_runbook.hang.live.judge_ranks import ON_A_LOCK
 from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
 from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView, accuse, all_wait, stack_line
-from nccl_runbook.hang.live.ranks.judge_stacks import INIT, polls, share
+from nccl_runbook.hang.live.ranks.judge_stacks import polls, share
 
 # shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others
 # at least 93 % (Gloo, 4 ranks)
@@ -45,7 +44,7 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         "all at 100 %"
     )
     still = Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")
-    evidence = [Evidence(f"power: {shown}", "NVML"), *[still] * _stands_still(members)]
+    evidence = [Evidence(f"power: {shown}", "NVML"), *[still] * stands_still(members)]
     return accuse(
         base,
         "gpu-stuck",
@@ -57,74 +56,9 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     )
 
 
-def _stands_still(members: Members) -> bool:
+def stands_still(members: Members) -> bool:
     """NCCL's RAS shows that all ranks launched as many collectives, and none between the samples."""
     return len({launches(r, look) for r, look in members}) == 1 and launches(*members[0]) is not None
-
-
-def _together(base: Picture, members: Members) -> Optional[Picture]:
-    """Everybody waits: in different places the odd one out took another way; in one place nobody
-    is missing. Ranks that all wait for their GPUs, or poll, may be stepping all the while, unless RAS tells
-    that they launch nothing."""
-    may_step = all(v.does in ("device", "spins") for v in base.ranks)
-    if (
-        any(v.does not in ("waits", "device", "spins") for v in base.ranks)
-        or may_step
-        and not _stands_still(members)
-    ):
-        return None
-    spots = collections.Counter(
-        (v.where, v.frame.partition(" (in ")[0] if v.where in INIT else v.frame) for v in base.ranks
-    ).most_common()
-    shown = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
-    if len(spots) > 1:
-        odd = (
-            [v for v in base.ranks if (v.where, v.frame) != spots[0][0]]
-            if spots[0][1] * 2 > len(base.ranks) > 2
-            else []
-        )
-        why = (
-            f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})"
-            if odd
-            else f"the ranks wait in different calls ({shown}): without counts of their calls nothing shows "
-            "which side is wrong"
-        )
-        return accuse(
-            base,
-            "skipped" if odd else "unknown",
-            odd,
-            why,
-            "collective-on-some-ranks-only",
-            "likely" if odd else "possible",
-            [Evidence(shown, "stacks")],
-        )
-    if unseen(members):
-        return accuse(
-            base,
-            "unknown",
-            [],
-            f"{counted(len(base.ranks), 'rank')} looked at, each in the same wait ({shown}); "
-            f"nothing is known of {unseen(members)}",
-            None,
-            "",
-        )
-    if base.world_size is None and len(base.ranks) == 1:
-        return dataclasses.replace(
-            base,
-            decides=LOOK_THERE,
-            sentence=f"{base.ranks[0].name} waits ({shown}), and nothing shows which other processes belong "
-            "to its job",
-        )
-    size = f" among the {len(base.ranks)} that were found" * (base.world_size is None)
-    return accuse(
-        base,
-        "symmetric",
-        [],
-        f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing{size}, unless "
-        "several process groups share that line. Check the interconnect and the GPUs",
-        None,
-        "possible",
-    )
 
 
 def _slow(base: Picture, members: Members) -> Optional[Picture]:

@@ -35,9 +35,9 @@ class RankView:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable,
-    left-over, symmetric, healthy, unknown; ``status``: as of a hypothesis, "" for none; ``decides``: what
-    to do or collect next, as a line to paste."""
+    """One job. ``kind``: skipped, mismatch, unmatched, slow, dead, stopped, gpu-stuck, gil-held, host-busy,
+    unreachable, left-over, symmetric, healthy, unknown; ``status``: as of a hypothesis, "" for none;
+    ``decides``: what to do or collect next, as a line to paste."""
 
     job: str
     kind: str

@@ -28,6 +28,8 @@ INIT = frozenset(
     )
 )
 
+ANSWER = "an answer over a socket: a key of the store that nobody sets, or a server"
+_ASKS = re.compile(r"(?:do_|do_sys_|p)?poll")  # not epoll: servers and asyncio wait there
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
 _LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 
@@ -39,6 +41,15 @@ def polls(rank: LiveRank) -> bool:
         share(rank, lambda what: "nanosleep" in what) >= BUSY_SHARE
         and len(set(places(rank))) == 1
         and rank.samples[-1].threads[0].cpu_s - rank.samples[0].threads[0].cpu_s <= STILL_CPU_S
+    )
+
+
+def asks(rank: LiveRank) -> bool:
+    """It waits for an answer over a socket, and what waits is native code right below its own:
+    get() and wait() of torch's store have no frame."""
+    last = main_stacks(rank)[-1:]
+    return any([own_frame(s)] == s.frames[:1] for s in last) and bool(
+        _ASKS.match(rank.samples[-1].threads[0].waits)
     )
 
 

@@ -1,0 +1,126 @@
+"""Every rank waits: in calls that do not match, or in one and the same."""
+
+import collections
+import dataclasses
+from typing import Optional
+
+from nccl_runbook.core.facts import Evidence, counted, known
+from nccl_runbook.hang.live.faults.judge_paths import Members
+from nccl_runbook.hang.live.faults.judge_slow import stands_still
+from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, unseen
+from nccl_runbook.hang.live.ranks.judge_picture import Picture, accuse, all_wait
+from nccl_runbook.hang.live.ranks.judge_stacks import INIT, waits_in
+
+# a call of torch.distributed, and the one that ends it (a send of Gloo waits, too: torch 2.13)
+PARTNER = {"recv": "send", "send": "recv"}
+
+
+def together(base: Picture, members: Members) -> Optional[Picture]:
+    """Everybody waits: in calls that do not match, in different places, where the odd one out took another
+    way, or in one place, where nobody is missing. Ranks that all wait for their GPUs, or poll, may be
+    stepping all the while, unless RAS shows that they launch nothing."""
+    may_step = all(v.does in ("device", "spins") for v in base.ranks)
+    if (
+        any(v.does not in ("waits", "device", "spins") for v in base.ranks)
+        or may_step
+        and not stands_still(members)
+    ):
+        return None
+    places = [(v.where, v.frame.partition(" (in ")[0]) for v in base.ranks]
+    spots = collections.Counter(places).most_common()
+    shown = "; ".join(f"{n} in {where or 'a call'}, {frame}" for (where, frame), n in spots[:4])
+    if base.world_size is None and len(base.ranks) == 1:
+        return dataclasses.replace(
+            base,
+            decides=LOOK_THERE,
+            sentence=f"{base.ranks[0].name} waits ({shown}), and nothing shows which other processes belong "
+            "to its job",
+        )
+    most, others, calls = spots[0], unseen(members), sorted({v.where for v in base.ranks})
+    odd = [v for v, place in zip(base.ranks, places) if most[1] * 2 > len(places) > 2 and place != most[0]]
+    uses_nccl = any(r.nccl for r, _ in members)  # then a call may end on the GPU, later than on the host
+    kind, why, cause, status = next(
+        row
+        for fits, *row in (
+            (
+                others and len(spots) == 1,
+                "unknown",
+                f"{counted(len(places), 'rank')} looked at, each in the same wait ({shown}); "
+                f"nothing is known of {others}",
+                "",
+                "",
+            ),
+            (
+                not others and len(places) > 1 and PARTNER.keys() >= {*calls} and not _helped(members),
+                "unmatched",
+                f"{all_wait(base.ranks)} in {' or '.join(calls)}, and "
+                + (
+                    "their ranks, tags or groups do not match"
+                    if len(calls) > 1
+                    else f"none is in {PARTNER.get(calls[0])}, so no call can end"
+                )
+                + f" ({shown}): the code is at fault",
+                "send-recv-unmatched",
+                "likely" if uses_nccl or len(calls) > 1 or len(places) != base.world_size else "established",
+            ),
+            (
+                odd,
+                "skipped",
+                f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})",
+                "collective-on-some-ranks-only",
+                "likely",
+            ),
+            (
+                len(spots) > 1,
+                "unknown" if uses_nccl or others else "mismatch",
+                f"the ranks wait in different calls ({shown}); the stacks do not show which side is wrong",
+                "collective-on-some-ranks-only",
+                "possible" if uses_nccl or others else "likely",
+            ),
+            (
+                True,
+                "symmetric",
+                f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing"
+                + f" among the {len(places)} that were found" * (base.world_size is None)
+                + f", unless several process groups share that line. {_advice(calls[0], uses_nccl)}",
+                "",
+                "possible",
+            ),
+        )
+        if fits
+    )
+    # the arguments show which groups, ranks and tags differ; what NCCL does, only native frames show
+    arguments = f"py-spy dump --locals --pid {base.ranks[0].pid}   # of each rank: peer, tag, group, shape"
+    return accuse(
+        base,
+        kind,
+        odd if kind == "skipped" else [],
+        why,
+        cause or None,
+        status,
+        [Evidence(shown, "stacks")] * bool(cause),
+        "" if odd or uses_nccl and kind != "unmatched" else arguments,
+    )
+
+
+def _advice(call: str, uses_nccl: bool) -> str:
+    return next(
+        words
+        for fits, words in (
+            ("new_group" in call, "Every rank must create every group, in the same order"),
+            (call in INIT, "Check the rendezvous address and the network interfaces"),
+            (uses_nccl, "Check the interconnect and the GPUs"),
+            (True, "Compare the process group, the shape and the type of the tensor on all ranks"),
+        )
+        if fits
+    )
+
+
+def _helped(members: Members) -> bool:
+    """Another thread of a rank is in such a call, too."""
+    return any(
+        waits_in(stack) in PARTNER
+        for r, _ in members
+        for sample in r.samples[-1:]
+        for stack in known(sample.stacks)[1:]
+    )
