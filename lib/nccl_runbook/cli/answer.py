@@ -156,7 +156,7 @@ def named(paths: list[str], one: bool = False) -> None:
 def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
-        return "" if os.path.lexists(name) else f"{ABSENT} {path}"
+        return "" if os.path.lexists(name) else f"{ABSENT}{' that matches' * ('*' in path)} {path}"
     # to open a pipe would wait for whoever writes to it
     return (
         ""

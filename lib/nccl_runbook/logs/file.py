@@ -52,7 +52,7 @@ class Metered:
 
     def __init__(self, file: Any, limit: Limit, kind: str) -> None:
         self._limit, self._kind = limit, kind
-        # what was unpacked before a damage counts: one short read at a time; a list of files is read as a whole
+        # short reads keep what was unpacked before a damage; a list of files is read as a whole
         self._get = getattr(file, "read1", file.read) if kind == "unpacked" else file.read
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from nccl_runbook.core.share import learn
 from nccl_runbook.logs.facts import FileRead
 from nccl_runbook.logs.file import Limit, Spent, encoding, mib
-from nccl_runbook.logs.kind import DUMP, kind
+from nccl_runbook.logs.kind import DUMP, damaged, kind
 
 CHUNK_BYTES = 1 << 19
 LEARNT_BYTES = 1 << 16  # of a chunk, for --share: the whole would take a second per MiB
@@ -136,6 +136,8 @@ class Source:
             if not is_log:
                 self.problem = f"is {self.kind}"
                 return
+            if self.name.endswith(".json") and self.plain and self.size == len(chunk):
+                self.left_out = damaged(chunk)
             learn(chunk[:LEARNT_BYTES].decode("utf-8", "replace"))
             *rows, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with

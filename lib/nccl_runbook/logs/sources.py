@@ -21,7 +21,8 @@ from nccl_runbook.logs.kind import HEAD_BYTES
 from nccl_runbook.logs.source import BROKEN, PACKED, ZIP, Source, piped, why
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
-MAX_LISTED, LIST_S = 10 * MAX_FILES, 5.0  # of a folder: more are not even looked at
+MAX_LISTED, LIST_S = 10 * MAX_FILES, 2.0  # of a folder: more are not even looked at
+MANY_S = 5.0  # for a folder with more than MAX_FILES, such as /usr: no job's
 MAX_DEPTH = 6
 SHORT_ENDS = 2 << 20, 2 << 20
 END_BYTES = 4096  # looked at of each of too many files
@@ -71,6 +72,7 @@ def sources(
         or [(path, nothing)]
     ]
     if len(listed) > MAX_FILES:
+        limit.until = min(limit.until, list_until + LIST_S + MANY_S)
         yield Source(
             f"{len(listed)} files",
             0,

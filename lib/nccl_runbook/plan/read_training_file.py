@@ -26,6 +26,7 @@ FIRST = (
     "ref",
     "teacher",
 )  # roles in the order of AReaL; any other engine comes after them
+NO_YAML = "not readable as YAML"
 NOTHING = ("", "~", "null", "Null", "NULL")
 _ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -106,10 +107,17 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST_LEVELS:
                 raise ValueError(f"more than {MOST_LEVELS} levels")
-        data = yaml.load(text, Loader=loader)
+        data = next(yaml.load_all(text, Loader=loader), None)  # of several documents the first
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        raise ValueError(f"not readable as YAML{f' at line {mark.line + 1}' if mark else ''}") from error
+        where = (
+            ": it is a template"
+            if "{{" in text or "{%" in text
+            else f" at line {mark.line + 1}"
+            if mark
+            else ""
+        )
+        raise ValueError(f"{NO_YAML}{where}") from error
     return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
 
 

@@ -91,7 +91,10 @@ def hosts(
         answer.leave("name one: hosts, --job, --ray or --record")
     if record:
         answer.named([str(path) for path in record], one=True)
-        end(read.read(record, judged), json, html, fail_on)
+        seen = read.read(record, judged)
+        if not seen.hosts:
+            answer.leave("; ".join(gap.detail for gap in seen.unread.values()))
+        end(seen, json, html, fail_on)
     stop.end()
     try:
         names, carrier = carriers.chosen(names, job, ray, over, python)
