@@ -60,7 +60,15 @@ def _in_a_folder(path: Path | None) -> Path | None:
             f"cannot write {path}: "
             + (f"there is no folder {path.parent}" if not path.parent.is_dir() else "name a file")
         )
+    _AS_FOUND[path] = _written(path)
     return path
+
+
+_AS_FOUND: dict[Path | None, int] = {}  # when each file to write had been written before this call, or by it
+
+
+def _written(path: Path | None) -> int:
+    return path.stat().st_mtime_ns if path and path.is_file() else 0
 
 
 def _own_page(path: Path | None) -> Path | None:
@@ -221,11 +229,15 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
     a sentence where it cannot be written."""
     from nccl_runbook.core.records import write_text
 
+    if _AS_FOUND.get(path, 0) != _written(path) and path in _AS_FOUND:  # such as this command on another node
+        path = path.with_stem(f"{path.stem}-{os.uname().nodename}")
+        say(f"{path} is written: since this command began, another one wrote the file that was named")
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
             path.write_text(text, encoding="utf-8", errors="replace")
         else:
             write_text(path, text, mode)
+            _AS_FOUND[path] = _written(path)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1 if error.errno in FULL else 2)
 

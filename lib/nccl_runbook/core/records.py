@@ -20,7 +20,7 @@ from nccl_runbook.core.redact import Redactor, escaped
 from nccl_runbook.core.share import learn
 
 # A hang of 2,048 ranks takes 5 MiB, 180,000 values and 18,000 objects, and 0.15 s and 37 MiB to read. One
-# that somebody made may be endless, and to refuse an object without its fields takes up to 6 kB (pydantic 2.14).
+# that somebody made may be endless, and refusing an object without fields takes up to 6 kB (pydantic 2.14).
 RECORD_BYTES, MOST_VALUES = 8 << 20, 400_000
 TEXT_BYTES = 1 << 20  # one text in it: a stack or the end of a log
 Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
