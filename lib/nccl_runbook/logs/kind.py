@@ -41,10 +41,8 @@ def damaged(text: bytes) -> str:
     """Where a JSON document breaks; "" for a whole one, and for one on each line."""
     try:
         json.loads(text if text.lstrip()[:1] in (b"{", b"[") else b"0")
-    except json.JSONDecodeError as error:
-        return f"damaged JSON: {error}" * (error.msg != "Extra data")
-    except (UnicodeDecodeError, RecursionError) as error:
-        return f"damaged JSON: {error}"
+    except (ValueError, RecursionError) as error:
+        return f"damaged JSON: {error}" * ("Extra data" not in str(error))
     return ""
 
 
