@@ -148,7 +148,6 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
     from nccl_runbook.plan.allocation.areal_rules import newest
     from nccl_runbook.plan.answer import Plan, plans_of
     from nccl_runbook.plan.groups import Site
-    from nccl_runbook.plan.read_training_file import NO_YAML
     from nccl_runbook.plan.table import groups_tables
 
     plans: list[Plan] = []
@@ -159,7 +158,7 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
         except ValueError as error:
             if target in brought.allocations:
                 raise
-            if re.search(rf"--gpus|{NO_YAML} at line", str(error)):
+            if re.search("--gpus|not readable as YAML at line", str(error)):
                 findings.append(
                     Finding("not-planned", Severity.UNKNOWN, str(error), (Evidence(str(error), target),))
                 )

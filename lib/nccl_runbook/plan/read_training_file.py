@@ -26,7 +26,6 @@ FIRST = (
     "ref",
     "teacher",
 )  # roles in the order of AReaL; any other engine comes after them
-NO_YAML = "not readable as YAML"
 NOTHING = ("", "~", "null", "Null", "NULL")
 _ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -117,7 +116,7 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
             if mark
             else ""
         )
-        raise ValueError(f"{NO_YAML}{where}") from error
+        raise ValueError(f"not readable as YAML{where}") from error
     return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
 
 
