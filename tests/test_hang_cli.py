@@ -133,7 +133,7 @@ def test_counts_of_minibatches_are_found_in_packed_logs_too(tmp_path, packing):
         for name, text in told.items():
             (tmp_path / f"{name}{'.bz2' * (packing == 'bz2')}").write_bytes(bz2.compress(text.encode()) if packing == "bz2" else text.encode())
     first = read_cli("hang", str(tmp_path)).stdout.partition("\n")[0]
-    assert first.startswith("skipped: Rank 1 had 10 minibatches, rank 0 had 11 minibatches: "), first
+    assert first.startswith("Degraded: Rank 1 had 10 minibatches, rank 0 had 11 minibatches: "), first
 
 
 @pytest.mark.parametrize("arguments", [("nowhere",), (), (str(DATA), "--fail-on", "x")])

@@ -142,7 +142,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "keys.json": lambda: json.dumps({f"k{n}": n for n in range(200_000)}).encode(),
     "found.json": lambda: (RECORD % ('"findings": [' + "{}," * 200_000 + "{}]")).encode(),
     "texts.json": lambda: (RECORD % f'"facts": {json.dumps({"x": ["key=value" + chr(10) * n for n in (9, 900_000)]})}').encode(),
-    "live.json": lambda: (RECORD.replace("03-fewer-gpus", "look") % ('"facts": {"live": {"ranks": [' + "{}," * 100_000 + "{}]}}")).encode(),
+    "live.json": lambda: (RECORD.replace("03-fewer-gpus", "look") % ('"facts": {"live": {"ranks": [' + "{}," * 36_000 + "{}]}}")).encode(),
     "escapes.json": lambda: b'"' + b"\\ud800" * 175_000 + b'"',
     "long.env": lambda: b"export NCCL_DEBUG='password=\"" + b"ab" * 900_000 + b"\"'",
     "lines.environ": lambda: b"HOME=/\0PATH=/bin\0NCCL_DEBUG=" + b"key=value\n" * 120_000,

@@ -151,3 +151,16 @@ def test_no_character_that_a_terminal_obeys_is_left() -> None:
 def test_a_cut_leaves_no_half_of_a_secret(most: int) -> None:
     for at in range(most - 30, most, 3):
         assert "canary" not in clipped("x " * (at // 2) + "ghp_canary" + "a1B2" * 8, most)
+
+
+@pytest.mark.parametrize("form", ["tokens:\n  - {}\n  - {}\n", "tokens: [{}, '{}']", "api_keys = [\"{}\", \"{}\"]", "TOKENS=({} {})", "password\n{}", "API key:\n   {}"])
+def test_lists_of_secrets_and_a_value_below_its_name_are_masked(form):
+    values = ["q7hd82kz0p4mv6xw1r5t9", "8f3a1c7d5e9b2046ad1c3f7b"]
+    shown = Redactor({}).text(form.format(*values))
+    assert not any(value in shown for value in values) and shown.split("[")[0][:3] == form[:3]
+
+
+@pytest.mark.parametrize("text", ["special_tokens: ['<|reserved_special_token_1|>', '<|image|>']", "keys:\n  - model.layers.12.self_attn.q_proj\n  - lm_head_weights_1",
+                                  "max_tokens: 4096", "missing keys: ['decoderlayernorm1weight']", "tokens\n12345678901234567890"])
+def test_vocabularies_and_layers_stay(text):
+    assert Redactor({}).text(text) == text

@@ -177,7 +177,7 @@ class Step:
                     re.sub(r"\[\d+\]", "[*]", f"{p}: {g}") for p, g in missing if (p, g) not in needed
                 )
             ),
-            tables=to_json(list(tables)),
+            tables=records.of_tables(tables),
         )
         if not self.replayed:
             self.record.facts = to_json(self.facts)

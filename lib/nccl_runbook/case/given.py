@@ -32,7 +32,7 @@ class Brought:
     words: tuple[str, ...] = ()
 
 
-SORT_S = 3.0  # a folder that takes longer is read as logs alone: the reader waits
+SORT_S = 2.0  # a folder that takes longer is read as logs alone: the reader waits
 _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
 
@@ -40,7 +40,8 @@ _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".ya
 _PATH = re.compile(
     r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|"
     r"sbatch|slurm|ya?ml)|"
-    r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}"
+    r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}|"
+    r"-\S+|[^\s*]*\*\S*"  # an option behind --, and a pattern that the shell found no file for
 )
 
 

@@ -3,6 +3,7 @@ torch."""
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -158,7 +159,7 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
         except ValueError as error:
             if target in brought.allocations:
                 raise
-            if "--gpus" in str(error):
+            if re.search("--gpus|not readable as YAML at line", str(error)):
                 findings.append(
                     Finding("not-planned", Severity.UNKNOWN, str(error), (Evidence(str(error), target),))
                 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
-from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, to_json, written_ns
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
 from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped
 from nccl_runbook.core.secret_values import own_patterns
@@ -23,6 +23,8 @@ from nccl_runbook.logs.file import HELD, waits
 from nccl_runbook.report.pictures import FOLDER
 from nccl_runbook.report.tables import Table
 
+_TITLE = b"NCCL Runbook</title>"  # of a page
+_AS_FOUND: dict[Path | None, int] = {}  # when each file to write had been written before this call, or by it
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
 ABSENT = "there is no file"  # in the words for a name that leads nowhere
 # a line to run next
@@ -56,23 +58,15 @@ def share(wanted: bool) -> bool:
 def in_a_folder(path: Path | None) -> Path | None:
     """Refused before anything is read: a typing error makes no folder, and replaces no log."""
     if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
-        leave(
-            f"cannot write {path}: "
-            + (f"there is no folder {path.parent}" if not path.parent.is_dir() else "name a file")
-        )
+        why = "name a file" if path.parent.is_dir() else f"there is no folder {path.parent}"
+        leave(f"cannot write {path}: {why}")
+    _AS_FOUND[path] = written_ns(path)
     return path
 
 
 def _own_page(path: Path | None) -> Path | None:
-    if (
-        path
-        and in_a_folder(path)
-        and path.is_file()
-        and (size := path.stat().st_size)
-        and (
-            size > 1 << 22 or not os.access(path, os.R_OK) or b"NCCL Runbook</title>" not in path.read_bytes()
-        )
-    ):
+    size = path.stat().st_size if in_a_folder(path) and path.is_file() else 0
+    if size > 1 << 22 or size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes()):
         leave(f"cannot write {path}: it exists and is not a page of this tool")
     return path
 
@@ -156,7 +150,7 @@ def named(paths: list[str], one: bool = False) -> None:
 def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
-        return "" if os.path.lexists(name) else f"{ABSENT} {path}"
+        return "" if os.path.lexists(name) else f"{ABSENT}{' that matches' * ('*' in path)} {path}"
     # to open a pipe would wait for whoever writes to it
     return (
         ""
@@ -221,11 +215,17 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
     a sentence where it cannot be written."""
     from nccl_runbook.core.records import write_text
 
+    if (
+        _AS_FOUND.get(path, 0) != written_ns(path) and path in _AS_FOUND
+    ):  # such as this command on another node
+        path = path.with_stem(f"{path.stem}-{os.uname().nodename}")
+        say(f"{path} is written: since this command began, another one wrote the file that was named")
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
             path.write_text(text, encoding="utf-8", errors="replace")
         else:
             write_text(path, text, mode)
+            _AS_FOUND[path] = written_ns(path)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1 if error.errno in FULL else 2)
 

@@ -48,7 +48,8 @@ def hang(
     answer.end(
         document(facts, judged, verdict, code)
         if json
-        else text(facts, judged, sentence, findings[0], shown) + f"\nverdict: {verdict} (exit code {code})",
+        else text(facts, judged, f"{verdict.capitalize()}: {sentence}", findings[0], shown)
+        + f"\nverdict: {verdict} (exit code {code})",
         code,
         html,
         lambda: answer.page_of("06-timeouts", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
@@ -71,20 +72,17 @@ def document(facts: Hang, judged: rules_silence.Told, verdict: str, code: int) -
 
 def text(facts: Hang, judged: rules_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal: the first sentence first."""
-    unused = grouped((f.problem, f.name) for f in facts.files if f.problem)
-    return "\n".join(
-        [
-            f"{judged.kind}: {sentence}",
-            "",
-            *(f"   seen: {e.text[:240]}" + f"  ({e.source})" * bool(e.source) for e in judged.evidence[:8]),
-            *(f"   {WHO[r.who]}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy),
-            *(f"   {e.text}" for e in first.evidence if e.source == "next"),
-            *(f"\n{table!r}" for table in tables if len(table.rows) <= 80),
-            *(
-                f"not used: {', '.join(names[:SHOWN])}"
-                + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
-                + f": {why}"
-                for why, names in unused.items()
-            ),
-        ]
-    )
+    lines = [sentence, ""]
+    lines += [
+        f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in judged.evidence[:8]
+    ]
+    lines += [f"   {WHO[r.who]}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
+    lines += [f"next: {e.text.removeprefix('decides: ')}" for e in first.evidence if e.source == "next"]
+    lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
+    lines += [
+        f"not used: {', '.join(names[:SHOWN])}"
+        + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
+        + f": {why}"
+        for why, names in grouped((f.problem, f.name) for f in facts.files if f.problem).items()
+    ]
+    return "\n".join(lines)

@@ -101,6 +101,19 @@ _SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
 _VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
 
 
+# a list of secrets (`tokens: [a, b]`, `api_keys:` and items below), and a value on the line below its name;
+# of vocabularies and layers, which are lists of that name, too, no word mixes letters and digits so long
+_LIST, _LONG_VALUE = (
+    re.compile(
+        r"(?mi)^[ \t]{0,40}(?:export[ \t]|-[ \t])?(?:[\"']?[\w.-]{0,64}?"
+        r"(?:token|key|secret|password|credential)s[\"']?[ \t]?[:=]"
+        r"[^\n]*(?:\n[ \t]{0,60}-[ \t][^\n]*){0,200}|"
+        r"[\w .-]{0,64}?(?:token|key|secret|password)s?:?[ \t]{0,8}\n[ \t]{0,60}[\w+/=-]{12,200}$)"
+    ),
+    re.compile("[A-Za-z0-9]{16,199}"),
+)
+
+
 @functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
 def sounds_secret(name: str) -> bool:
     """Whether a variable of that name usually holds a secret."""
@@ -165,7 +178,7 @@ def own_patterns(path: str) -> List[Pattern[str]]:
 
 
 def without_blocks(text: str) -> str:
-    """The text without the values of sections and blocks that are named as secrets."""
+    """The text without the values of sections, blocks and lists that are named as secrets."""
     return _BLOCK.sub(
         lambda block: (
             block["head"]
@@ -180,5 +193,10 @@ def without_blocks(text: str) -> str:
                 block["body"],
             )
         ),
-        text,
+        _LIST.sub(
+            lambda named: _LONG_VALUE.sub(
+                lambda word: mask("named") if _SHUFFLED.search(word[0]) else word[0], named[0]
+            ),
+            text,
+        ),
     )

@@ -32,6 +32,8 @@ _VALUE = r"\"(?P<d>(?:[^\"\\]++|\\.)*+)\"|'(?P<s>[^']*)'|(?P<b>[^\s;&|<>\"'`]*)"
 # NAME=value: exports, prefixes of a command, env, --env, -e, -x, --export=ALL,NAME=value; the name is not
 # the middle of another word
 _ASSIGNED = re.compile(rf"(?<![\w./$-])(?P<name>{_NAME})=(?:{_VALUE})")
+# nothing else on the line, as with most of 40,000 lines
+_PLAIN = re.compile(rf"\s*(?:export\s+)?({_NAME})=([\w./:$-]*)\s*")
 _SETENV = re.compile(rf"(?<!\S)(?:setenv|ENV)\s+(?P<name>{_NAME})\s+(?:{_VALUE})")  # csh, Dockerfile
 # NAME: value in YAML, "NAME": "value" in Ray's runtime_env and JSON, os.environ["NAME"] = "value"
 _MAPPED = re.compile(
@@ -155,7 +157,9 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
     waiting = None  # the name of a pair whose value stands on the next line
     toml = _is_toml(text)
     for number, row in enumerate(rows, 1):
-        if not _TELLS.search(row):
+        plain = _PLAIN.fullmatch(row)
+        if plain or not _TELLS.search(row):
+            values |= {plain[1]: (plain[2], f"line {number}")} if plain else {}
             waiting = None
             continue
         # lines for the scheduler look like comments of the shell

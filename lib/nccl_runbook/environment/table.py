@@ -11,7 +11,7 @@ LONG = 120
 @titled("What is set")
 def variables_table(env: Environment) -> Table:
     """Every variable that is set, one row each, with its reader and meaning."""
-    roles = env.roles
+    roles, others = env.roles, sum(r.others for r in env.roles)
     names = sorted(
         {n for r in roles for n in r.variables}
         | {n for r in roles for lines in r.conf.values() for n in lines}
@@ -22,9 +22,8 @@ def variables_table(env: Environment) -> Table:
         "",
         columns,
         rows or [["none", *["" for _ in columns[1:]]]],
-        f"Not looked at: {counted(sum(r.others for r in roles), 'further variable')}. "
-        "A plugin may still read a name "
-        "that is not known to us.",
+        f"Not looked at: {counted(others, 'further variable')}. " * (others > 0)
+        + "A plugin may still read a name that is not known to us.",
     )
 
 

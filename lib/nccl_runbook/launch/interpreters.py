@@ -256,12 +256,13 @@ def choose(python: str = "", within_s: float = ASK_S) -> Choice:
 
 
 def main() -> int:
+    """What a terminal would obey is left out here, too: a prefix may print it, and a folder be named so."""
     try:
         choice = choose(*sys.argv[1:2])
     except InterpreterError as error:
-        print(error, file=sys.stderr)
+        print("".join(filter(str.isprintable, str(error))), file=sys.stderr)
         return error.exit_code
-    print(f"{shlex.join(choice.prefix)} ({choice.how})")
+    print("".join(filter(str.isprintable, f"{shlex.join(choice.prefix)} ({choice.how})")))
     return 0
 
 

@@ -1,6 +1,7 @@
 """Open or read a file that somebody handed over, if it is one, and how much
 of everything is read for one answer."""
 
+import codecs
 import collections
 import contextlib
 import os
@@ -50,7 +51,9 @@ class Metered:
     "unpacked", or "plain" for neither."""
 
     def __init__(self, file: Any, limit: Limit, kind: str) -> None:
-        self._file, self._limit, self._kind = file, limit, kind
+        self._limit, self._kind = limit, kind
+        # short reads keep what was unpacked before a damage; a list of files is read as a whole
+        self._get = getattr(file, "read1", file.read) if kind == "unpacked" else file.read
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, size: int = -1) -> bytes:
@@ -70,7 +73,7 @@ class Metered:
         ):
             if is_spent:
                 raise Spent(why)
-        data = self._file.read(size)
+        data = self._get(size)
         read[self._kind] += len(data)
         return data
 
@@ -139,9 +142,38 @@ def text_of(path: str, most_bytes: int, purpose: str) -> str | Gap:
             except OSError as error:
                 return Gap("failed", f"{path} cannot be read: {error.strerror}")
             if not block:
-                return data.decode("utf-8", "replace")
+                return as_utf8(bytes(data)).decode("utf-8", "replace")
             data += block
     return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB, too large for {purpose}")
+
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def encoding(head: bytes) -> str:
+    """Of a text that begins with its mark, or is of two-byte characters (PowerShell's >); else ""."""
+    sample, marked = head[:4096], next((name for mark, name in _MARKS if head.startswith(mark)), "")
+    first, second = sample[::2].count(0), sample[1::2].count(0)
+    if (
+        marked
+        or len(sample) < 4
+        or (first + second) * 3 <= len(sample)
+        or min(first, second) * 8 > len(sample)
+    ):  # a hole in a file is all zeros
+        return marked
+    return "utf-16-le" if second > first else "utf-16-be"
+
+
+def as_utf8(data: bytes) -> bytes:
+    """A text as UTF-8 and without its mark, whatever wrote it."""
+    name = encoding(data)
+    return data.decode(name, "replace").encode("utf-8", "replace") if name else data
 
 
 def mib(size: int) -> str:

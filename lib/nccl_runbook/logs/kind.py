@@ -1,5 +1,6 @@
 """What a file is, by its first bytes and its name."""
 
+import json
 import re
 
 HEAD_BYTES = 8192
@@ -34,6 +35,15 @@ _KINDS = (
         True,
     ),
 )
+
+
+def damaged(text: bytes) -> str:
+    """Where a JSON document breaks; "" for a whole one, and for one on each line."""
+    try:
+        json.loads(text if text.lstrip()[:1] in (b"{", b"[") else b"0")
+    except (ValueError, RecursionError) as error:
+        return f"damaged JSON: {error}" * ("Extra data" not in str(error))
+    return ""
 
 
 def kind(head: bytes, name: str = "") -> tuple[str, bool]:

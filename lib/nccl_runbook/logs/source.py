@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 from nccl_runbook.core.share import learn
 from nccl_runbook.logs.facts import FileRead
-from nccl_runbook.logs.file import Limit, Spent, mib
-from nccl_runbook.logs.kind import DUMP, kind
+from nccl_runbook.logs.file import Limit, Spent, encoding, mib
+from nccl_runbook.logs.kind import DUMP, damaged, kind
 
 CHUNK_BYTES = 1 << 19
 LEARNT_BYTES = 1 << 16  # of a chunk, for --share: the whole would take a second per MiB
@@ -136,6 +136,8 @@ class Source:
             if not is_log:
                 self.problem = f"is {self.kind}"
                 return
+            if self.name.endswith(".json") and self.plain and self.size == len(chunk):
+                self.left_out = damaged(chunk)
             learn(chunk[:LEARNT_BYTES].decode("utf-8", "replace"))
             *rows, rest = (rest + chunk).split(b"\n")
             if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
@@ -164,7 +166,7 @@ class Source:
 
     def _text(self) -> Iterator[bytes]:
         head = self._head + self._file.read(CHUNK_BYTES)
-        name = _wide(head)
+        name = encoding(head)
         if head.startswith(_BINARY) or not name and len(head.translate(None, _CONTROLS)) < 0.95 * len(head):
             self.problem = (
                 DUMP
@@ -212,16 +214,3 @@ def why(error: BaseException) -> str:
         or str(error)
         or f"{type(error).__name__}, it ends too early or asks for too much memory"
     )
-
-
-def _wide(head: bytes) -> str:
-    """ "utf-16" or its kind for text of two-byte characters (PowerShell's >), else ""."""
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    sample = head[:4096]
-    first, second = sample[::2].count(0), sample[1::2].count(0)
-    if (
-        len(sample) < 4 or (first + second) * 3 <= len(sample) or min(first, second) * 8 > len(sample)
-    ):  # a hole in a file is all zeros
-        return ""
-    return "utf-16-le" if second > first else "utf-16-be"

@@ -16,12 +16,13 @@ from typing import Any, BinaryIO
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.logs.facts import FileRead
-from nccl_runbook.logs.file import HELD, Limit, Metered, Spent, named, opened, waits
+from nccl_runbook.logs.file import HELD, Limit, Metered, Spent, as_utf8, named, opened, waits
 from nccl_runbook.logs.kind import HEAD_BYTES
 from nccl_runbook.logs.source import BROKEN, PACKED, ZIP, Source, piped, why
 
 MAX_FILES = 4096  # a dump and a log of each of 2,048 ranks
-MAX_LISTED, LIST_S = 10 * MAX_FILES, 5.0  # of a folder: more are not even looked at
+MAX_LISTED, LIST_S = 10 * MAX_FILES, 2.0  # of a folder: more are not even looked at
+MANY_S = 5.0  # for a folder with more than MAX_FILES, such as /usr: no job's
 MAX_DEPTH = 6
 SHORT_ENDS = 2 << 20, 2 << 20
 END_BYTES = 4096  # looked at of each of too many files
@@ -47,7 +48,7 @@ def heads(path: str) -> Iterator[tuple[str, bytes]]:
     for name, problem in _listed(os.path.expanduser(path), 0):
         opening = problem or opened(name)
         with contextlib.nullcontext() if isinstance(opening, (str, Gap)) else opening as file:
-            yield name, Source(name, 0, file).peek(HEAD_BYTES)
+            yield name, as_utf8(Source(name, 0, file).peek(HEAD_BYTES))
 
 
 def sources(
@@ -71,6 +72,7 @@ def sources(
         or [(path, nothing)]
     ]
     if len(listed) > MAX_FILES:
+        limit.until = min(limit.until, list_until + LIST_S + MANY_S)
         yield Source(
             f"{len(listed)} files",
             0,
@@ -171,14 +173,10 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
     try:
         tar = text.read(512)[257:262] == b"ustar"
         text.seek(0)
-    except (Spent, *BROKEN):
-        tar = False
-    if not (
-        tar or head.startswith(ZIP) and path.lower().endswith(".zip")
-    ):  # checkpoints and wheels are zips, too
-        yield Source(path, size, text, limit=limit)
-        return
-    try:
+        # checkpoints and wheels are zips, too
+        if not (tar or head.startswith(ZIP) and path.lower().endswith(".zip")):
+            yield Source(path, size, text, limit=limit)
+            return
         archived = text if unpack else Metered(file, limit, "plain" if tar else "packed")
         # a tar that is not packed is not read where nobody asks for it
         with (

@@ -188,6 +188,9 @@ def _counts(document: VerdictDocument) -> str:
 def _table(data: dict[str, Any]) -> Table:
     """The recorded table; a record written by another version may hold one that cannot
     be shown, and then says so."""
+    rows = data.get("rows")
+    if isinstance(rows, list) and all(isinstance(row, list) for row in rows):
+        data = {**data, "rows": [[{"text": c} if isinstance(c, str) else c for c in row] for row in rows]}
     try:
         return read(Table, data)
     except RecordError as error:

@@ -31,7 +31,10 @@ def documents(text: str, with_aliases: bool = True) -> list[Any]:
         return [*yaml.load_all(text, Loader=loader)]
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        raise ValueError(f"not readable as YAML{f' at line {mark.line + 1}' if mark else ''}") from error
+        where = f" at line {mark.line + 1}" if mark else ""
+        if "{{" in text or "{%" in text:
+            where = ": it is a template"
+        raise ValueError(f"not readable as YAML{where}") from error
 
 
 def as_script(text: str) -> str:

@@ -138,7 +138,7 @@ def _commands(
         for several in _split(worked_out(text, None))
         for own in _groups(several, lambda w: w and not w.strip(";&|\n"))
     ):
-        known |= {name: value for w in line for name, value in _KEPT.findall(w) if name not in known}
+        known |= {n: v for w in line if "=" in w and "{" in w for n, v in _KEPT.findall(w) if n not in known}
         words, env, at = [w for word in line for w in _expanded(word, known, left)], {}, 0
         while at < len(words) and (words[at] in _BEFORE or _PREFIX.fullmatch(words[at])):
             name, equals, value = words[at].partition("=")
@@ -146,6 +146,7 @@ def _commands(
             at += 1
         if at == len(words):
             known |= env
+            continue
         visible = {n: known[n] for n in _SEEN if n in known}
         for command in _groups(words[at:], "--".__eq__):
             yield Command(tuple(command), _flags(command), {**visible, **env}, outside)
@@ -159,7 +160,7 @@ def _commands(
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
     """The word with variables and arithmetic put in. One that is a variable and nothing else
     may stand for several words."""
-    names = [match[0] or match[2] for match in _USED.findall(word)]
+    names = [match[0] or match[2] for match in _USED.findall(word)] if "$" in word else []
     left[0] -= sum(len(known.get(name, "")) for name in names)
     if left[0] < 0 or not (names or "$((" in word):
         return [word]

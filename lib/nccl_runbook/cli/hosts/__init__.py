@@ -126,8 +126,8 @@ def asked(
     with ask.Agents(names, carrier, began + budget_s) as agents:
         mark("agents", f"{len(agents.here)} of {len(names)} hosts answer")
         gathered = paths.paths(agents, port)
-        failed = [f for f in judge_paths.judge_paths(gathered) if f.severity.value == "broken"]
-        mark("paths", failed[0].title if failed else "TCP paths were tried")
+        failed = (f.title for f in judge_paths.judge_paths(gathered) if f.severity.value == "broken")
+        mark("paths", next(failed, "TCP paths were tried"))
         facts = redactor.json(ask.facts(agents, environment.request(whole=True, torch=True), _environment))
         hosts = Hosts(
             facts, paths=gathered, marks=marks, worlds=Gap("not-run", "no ranks were started, as asked")
@@ -192,17 +192,14 @@ def judge_hosts_together(record: list[Path], json: bool, html: Path | None, fail
 
 def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
     """Judge, print, write the page, and leave with the exit code."""
+    if not hosts.hosts:
+        answer.leave("; ".join(gap.detail for gap in hosts.unread.values()))
     different = rules.differences(hosts.answered)
     findings = worst_first(sorted(judge(hosts, different), key=lambda f: f.status != "established"))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
-    printed = (
-        document(hosts, different, findings, verdict, code)
-        if json
-        else text(hosts, different, findings, verdict, code)
-    )
     answer.end(
-        printed,
+        (document if json else text)(hosts, different, findings, verdict, code),
         code,
         html,
         lambda: answer.page_of(

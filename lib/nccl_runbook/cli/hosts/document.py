@@ -44,9 +44,7 @@ def text(hosts: Hosts, different: list[Difference], findings: list[Finding], ver
 
 def ticket(hosts: Hosts, findings: list[Finding], failing: list[str]) -> str:
     """A text for the administrator; "" where no host is to blame."""
-    if not failing:
-        return ""
-    return "\n".join(
+    return bool(failing) * "\n".join(
         [
             f"For the administrator: please check {rules.names(failing)}.",
             *[f"- {f.title}" for f in findings if f.severity.value in ("broken", "warn")][:6],
