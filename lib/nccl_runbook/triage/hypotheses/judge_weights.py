@@ -120,17 +120,24 @@ def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
 
 
 def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
-    seen, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
     place = (
         100 + 0.3 * clue.order - 100 * bool(clue.also)
     )  # what must stand beside it makes a message say more
-    pattern = compiled({**catalogue()["printed"], **catalogue()["spoken"]}[clue.message])
-    fields = (
-        found.groupdict() for line in seen.lines for found in [pattern.search(plain(line.text))] if found
+    asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
+    fields = [
+        next(filter(None, (compiled(asked[i]).search(plain(line.text)) for line in logs.seen[i].lines)), None)
+        for i in (*clue.also, clue.message)
+    ]
+    advice = clue.advice and clue.advice.filled(
+        {name: value for found in fields if found for name, value in found.groupdict().items() if value}
     )
-    advice = clue.advice and clue.advice.filled(next(fields, {}))
     return triage_ranks_judge_pointer.Pointer(
-        clue.cause, clue.status, (*seen.lines[:4], *beside), (), place, advice
+        clue.cause,
+        clue.status,
+        (*logs.seen[clue.message].lines[:4], *(logs.seen[i].lines[0] for i in clue.also)),
+        (),
+        place,
+        advice,
     )
 
 
