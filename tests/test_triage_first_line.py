@@ -144,3 +144,16 @@ def test_no_description_is_named_if_none_was_given(tmp_path):
     text = "w1 says: watchdog ended\n[rank0]: SystemExit: 1\n"
     shown = [f.title for f in answer(tmp_path, text).findings]
     assert not any("description" in title for title in shown)
+
+
+def test_the_page_of_an_undecided_log_says_each_thing_once_and_shows_evidence(tmp_path):
+    (tmp_path / "job.log").write_text("torch.distributed.DistNetworkError: The client socket has timed out after 300000ms while trying to connect to (w3, 29500).\n")
+    page = tmp_path / "page.html"
+    read_cli("triage", str(tmp_path / "job.log"), "--html", str(page))
+    body = page.read_text().partition("<main")[2]
+    cards = body.split('<article class="card')[1:]
+    named = next(card.partition("</article>")[0] for card in cards if "a host name leads nowhere" in card)
+    assert named.partition("<details")[0].count('class="copy"') == 1  # the same line for two readers
+    assert 'id="evidence"' in body and "DistNetworkError" in body.partition('id="evidence"')[2].partition("</section>")[0]
+    assert body.count("a rank could not connect to the store") == 1
+    assert all("If so: " in card.partition("<p><strong>")[0] for card in cards if "If so: " in card.partition("<details")[0])  # what the cause is stands first
