@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core import records
-from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, did_you_mean, read_cell
+from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, check_names, read_cell
 from nccl_runbook.report.verdict import VERDICT_STEP
 
 # what the runner itself decides: an own option says each of them
@@ -65,9 +65,7 @@ def make_plan(
 ) -> list[Planned]:
     """The notebooks to run, 99-verdict last. Raises UsageError or ParameterError; touches nothing."""
     book = notebooks_in(folder)
-    for step in steps:
-        if step not in book:
-            raise UsageError(did_you_mean("step", step, book))
+    check_names(steps, book, "step")
     by_step = _records_by_step(replayed, book)
     wanted = set(steps) | set(by_step) or set(book)
     names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]

@@ -31,7 +31,7 @@ class Advice:
         of what does not stand there."""
 
         def fill(text: str) -> str:
-            return re.sub(r"<([a-z_]+)>", lambda found: fields.get(found[1]) or found[1].upper(), text)
+            return re.sub(r"<([a-z_]+)>", lambda match: fields.get(match[1]) or match[1].upper(), text)
 
         says = (
             ""
@@ -106,10 +106,10 @@ def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     """The line as ``launcher`` takes it; unchanged where the table has no form for it and it sets nothing."""
     for form in (form for form in table("causes/launchers")["form"] if form["launcher"] == launcher):
-        if found := re.fullmatch(form["of"], line):
-            either = "|".join("".join(found.groups()[:1]).split())
+        if match := re.fullmatch(form["of"], line):
+            either = "|".join("".join(match.groups()[:1]).split())
             return tuple(
-                wanted.format(*(group or "" for group in found.groups()), either=either)
+                wanted.format(*(group or "" for group in match.groups()), either=either)
                 for wanted in form["lines"]
             )
     pairs = _PAIR.findall(line) if line.startswith("export ") else []
@@ -136,7 +136,7 @@ def usual(
     """What to do about it: ``rows``, or what the table of causes says, given ``lines`` that name it. The
     lines to copy are as ``launcher`` takes them; of what is only possible nobody knows that it needs it."""
     rows = fitting(cause, *lines).remedy if rows is None else rows
-    if_so = "If so: " * (status == "possible" and cause != "benign")
+    if_so = "If so: " if status == "possible" and cause != "benign" else ""
     return tuple(
         Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
         for who, text, copied in rows

@@ -113,10 +113,10 @@ def utc_now() -> str:
 
 def grouped(pairs: Iterable[Tuple[Key, Value]]) -> Dict[Key, List[Value]]:
     """Each key with its values, both in the order in which they come."""
-    found: Dict[Key, List[Value]] = {}
+    values: Dict[Key, List[Value]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        values.setdefault(key, []).append(value)
+    return values
 
 
 def counted(number: int, noun: str) -> str:
@@ -156,10 +156,12 @@ class Clash:
     what: str
 
 
-def clashes(seen: Sequence[Identity]) -> list[Clash]:
+def clashes(identities: Sequence[Identity]) -> list[Clash]:
     """Every set of ranks that is not on different GPUs, the surest first."""
-    shared = [Clash("shared", tuple(i.rank for i in same), same[0].uuid) for same in _alike(seen, "uuid")]
-    different = {i.uuid: i for i in reversed(seen) if i.uuid}
+    shared = [
+        Clash("shared", tuple(i.rank for i in same), same[0].uuid) for same in _alike(identities, "uuid")
+    ]
+    different = {i.uuid: i for i in reversed(identities) if i.uuid}
     return shared + [
         Clash(
             "slices" if all(i.uuid.upper().startswith("MIG-") for i in same) else "bus-id-collision",
@@ -170,9 +172,9 @@ def clashes(seen: Sequence[Identity]) -> list[Clash]:
     ]
 
 
-def _alike(seen: Sequence[Identity], field: str) -> list[list[Identity]]:
+def _alike(identities: Sequence[Identity], field: str) -> list[list[Identity]]:
     by_value = grouped(
-        (normal_bus(one.bus_id) if field == "bus_id" else getattr(one, field), one) for one in seen
+        (normal_bus(one.bus_id) if field == "bus_id" else getattr(one, field), one) for one in identities
     )
     return [same for value, same in by_value.items() if value and len(same) > 1]
 
@@ -181,19 +183,19 @@ def normal_bus(text: str) -> str:
     """A PCI bus id as the kernel writes it, "0000:0a:00.0"; the text itself where it is none (NVML
     writes an eight-digit domain)."""
     if not (
-        found := re.fullmatch(
+        match := re.fullmatch(
             r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.I
         )
     ):
         return text.strip().lower()
-    domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
+    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 def bus_of_message(line: str) -> str:
     """The bus id behind "both on CUDA device 1000", "" where the line has none: NCCL prints the bus id's
     hexadecimal digits in a row."""
-    if not (found := _DEVICE.search(line)):
+    if not (match := _DEVICE.search(line)):
         return ""
-    number = int(found[1], 16)
+    number = int(match[1], 16)
     return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"

@@ -82,4 +82,4 @@ def worlds_table(worlds: list) -> Table:
 def tables(hosts: Hosts, differing: list[Difference]) -> list[Table]:
     made = [differences_table(hosts, differing), paths_table(hosts.paths), worlds_table(hosts.worlds)]
     missing = missing_table(hosts)
-    return [*made, *[missing] * bool(missing.rows)]
+    return [*made, *([missing] if missing.rows else [])]

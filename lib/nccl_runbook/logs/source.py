@@ -186,7 +186,7 @@ class Source:
         except OSError:
             self._file.seek(0, os.SEEK_END)
 
-    def told(self) -> FileRead:
+    def file_read(self) -> FileRead:
         return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 
 

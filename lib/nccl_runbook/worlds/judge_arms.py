@@ -99,8 +99,8 @@ def _unsteady(outcomes: Outcomes) -> str:
     apart = len(once) > 1 and not frozenset.intersection(*once.values())
     same = [
         *(name for name, word in outcomes.arms.items() if word == "no effect"),
-        *["clean, once of twice"] * (outcomes.clean == "once of twice"),
-        *["the control again"] * (outcomes.after == "pass"),
+        *(["clean, once of twice"] if outcomes.clean == "once of twice" else []),
+        *(["the control again"] if outcomes.after == "pass" else []),
     ]
     return next(
         why

@@ -105,7 +105,7 @@ def interface_missing(s: Setting) -> Iterator[Finding]:
 def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
     """An adapter is named that this host does not have: NCCL goes on with what is left, or with sockets."""
     hit, missed = _matches(s.value, known(host.hcas), False)
-    if s.name == "NCCL_IB_HCA" and known(host.hcas) and missed:
+    if s.name == "NCCL_IB_HCA" and not isinstance(host.hcas, Gap) and host.hcas and missed:
         left = f"only {', '.join(hit)} is used" if hit else "NCCL then uses sockets"
         yield s.finding(
             "hca-missing",
@@ -150,7 +150,7 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
 def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
     """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU. A note:
     it is usual where an IOMMU is on, and does nothing to NVLink; 03 and 04 show whether it does harm."""
-    if known(host.acs):
+    if not isinstance(host.acs, Gap) and host.acs:
         yield Finding(
             "peer-traffic-redirected",
             Severity.NOTE,

@@ -22,7 +22,7 @@ _MEANT = {
 _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
 
 
-def unread_variable(s: Setting, _: None) -> Iterator[Finding]:
+def unread_variable(s: Setting) -> Iterator[Finding]:
     """Nobody reads this name: one that circulates, or a slip of the pen."""
     if s.name in unread():
         says, instead = unread()[s.name]

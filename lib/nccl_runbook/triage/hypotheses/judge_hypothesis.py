@@ -63,7 +63,7 @@ def platform(logs: Logs) -> str:
     return next((words for message, words in PLATFORMS.items() if message in logs.seen), "")
 
 
-def elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
+def elsewhere(decides: tuple[str, ...]) -> tuple[str, ...]:
     return (
         decides
         if not _NVIDIA.search(" ".join(decides))
@@ -73,14 +73,14 @@ def elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
 
 def fires(clue: Clue, logs: Logs) -> bool:
     """Whether its own line was seen, with all that must be there and nothing that must not."""
-    seen = logs.seen.get(clue.message)
+    matches = logs.seen.get(clue.message)
     if (
-        seen is None
-        or seen.resumed
+        matches is None
+        or matches.resumed
         and not clue.stays
         or clue.cause in SLOW
         and clue.status != "established"
-        and not may_be_slow(logs, seen.resumed)
+        and not may_be_slow(logs, matches.resumed)
     ):
         return False
     return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)

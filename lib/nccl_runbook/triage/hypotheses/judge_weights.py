@@ -98,9 +98,11 @@ def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
 def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
     """Messages after which the job went on."""
     went_on = [
-        seen.lines[0]
-        for seen in [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
-        if seen.resumed or works(logs.context)
+        message.lines[0]
+        for message in [
+            logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW
+        ]
+        if message.resumed or works(logs.context)
     ]
     lines = tuple(line for line in went_on if _ALARMS.search(line.text))[:4]
     return (
@@ -124,12 +126,12 @@ def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
         100 + 0.3 * clue.order - 100 * bool(clue.also)
     )  # what must stand beside it makes a message say more
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
-    fields = [
+    matches = [
         next(filter(None, (compiled(asked[i]).search(plain(line.text)) for line in logs.seen[i].lines)), None)
         for i in (*clue.also, clue.message)
     ]
     advice = clue.advice and clue.advice.filled(
-        {name: value for found in fields if found for name, value in found.groupdict().items() if value}
+        {name: value for match in matches if match for name, value in match.groupdict().items() if value}
     )
     return triage_ranks_judge_pointer.Pointer(
         clue.cause,
