@@ -110,7 +110,9 @@ def test_causes_established_need_the_fault_itself():
                            "nccl-version-mismatch", "nccl-library-conflict", "nvml-call-failed", "rendezvous-port-in-use", "collective-mismatch", "node-failed",
                            "scheduler-time-limit", "scheduler-refused", "program-not-started", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted",
                            "nccl-call-refused", "nccl-feature-unavailable", "cuda-initialised-before-fork", "peer-crashed",
-                           "rendezvous-misconfigured"}  # the variable that torch says is not set
+                           "rendezvous-misconfigured",  # the variable that torch says is not set
+                           # a variable names what a line says is not there, or a library that the plugin needs is missing
+                           "socket-interface-wrong", "net-plugin-failed", "topology-file-bad", "net-socket-fallback"}
 
 
 def test_the_cheap_recogniser_is_silent_on_benign_lines():
@@ -160,7 +162,7 @@ def test_the_rank_that_raised_leads_and_the_waiting_one_follows(tmp_path):
 def test_advice_for_a_rank_that_died_fits_the_line_that_says_so(line, raised):
     advice = fitting("peer-crashed", line)
     lines = " ".join([advice.decides[2], *(x for _, _, lines in advice.remedy for x in lines)])
-    assert ("Traceback" in lines, "oom" in lines) == (raised, not raised)
+    assert ("(Error|Exception)" in lines, "oom" in lines) == (raised, not raised)
 
 
 def test_the_silent_rank_is_possible_only(tmp_path):

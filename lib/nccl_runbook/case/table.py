@@ -45,7 +45,15 @@ def text(case: Case, diff: str = "") -> str:
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
         evidence = [e for e in first.evidence if not e.text.startswith("decides: ")]
-        fresh = [e for i, e in enumerate(evidence) if not _is_shown(e.text, document.sentence, evidence[:i])]
+        # the line that proves it stands before those that only followed, also if the first sentence quotes it
+        fresh = [
+            e
+            for i, e in enumerate(evidence)
+            if not _is_shown(e.text, document.sentence, evidence[:i])
+            or not i
+            and evidence[1:]
+            and quoted(e.text) in document.sentence
+        ]
         known = causes().get(first.cause if lead else first.id)
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
         verify = known.verify if known and fix else ""

@@ -57,6 +57,9 @@ ENDED = frozenset(
 # what the rules read beside clues: of lines that a job printed
 PRINTED = {
     "nccl-network": r"NCCL INFO Using network (\w+)",
+    "traceback": r"Traceback \(most recent call last\)",
+    # NCCL 2.4 to 2.30 prints it of channels inside a host; nNodes 1: from 2.19 on
+    "nccl-within-one-host": r"\bvia (?:P2P|SHM)|\bnNodes 1\b",
     # the line of a guard that failed (nccl_guards.py): what is below was measured by the job itself
     "guard-failed": r'NCCL_GUARD \{"schema":\d+,"guard":"(\w+)","ok":false,[^\n]*?"says":"([^"\n]{0,600})",'
     r'"cause":"([a-z0-9-]+)"',
@@ -67,6 +70,7 @@ PRINTED = {
         r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
         r"Got completion \w[^\n]*(?:status=|error )[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
         r"exited on signal [1-9]|exceeded error retry count|no socket interface found|"
+        r"NCCL WARN [^\n]{0,60}onnect to \S{1,90} failed : (?![^\n]{0,80}retrying)|"
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|"
         r"EngineCore encountered a fatal|"
         r"double free or corruption|\d Killed {6}|std::bad_alloc|\*\*\* Aborted at |(?:exit status|"
@@ -141,6 +145,7 @@ class Clue:
         return (
             self.status == "established"
             and self.cause not in ENDED
+            or (self.cause == "gpu-or-link-fault" and self.status == "likely")  # a fault of hardware
             or self.cause == "benign"
             or self.cause in SLOW
         )

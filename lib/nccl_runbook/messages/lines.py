@@ -47,7 +47,9 @@ _ADVICE = re.compile(
     r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|"
     r"If reserved but unallocated memory .*|"
-    r"This (?:may|could) indicate .*"
+    r"This (?:may|could) indicate .*|"
+    r"(?:There are some potential root causes|[Pp](?:ossible|otential) (?:reasons|causes)\b[^\n:]{0,40}:).*|"
+    r"This (?:may|might|could) (?:be|have been) (?:caused by|due to|because) .*"
 )
 
 # "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
@@ -66,15 +68,20 @@ def shows(message: re.Pattern[str], text: str) -> bool:
 
 def plain(text: str) -> str:
     """The text without advice that libraries print along."""
-    may = (
-        "his " in text
-        or "For debugging" in text
-        or "You can" in text
-        or "Due to" in text
-        or "If reserved" in text
-        or "GUARD {" in text
+    may_advise = any(
+        words in text
+        for words in (
+            "his ",
+            "For debugging",
+            "You can",
+            "Due to",
+            "If reserved",
+            "auses",
+            "easons",
+            "GUARD {",
+        )
     )
-    return _ADVICE.sub("", text) if may else text
+    return _ADVICE.sub("", text) if may_advise else text
 
 
 def joined(above: bytes, text: str) -> str:

@@ -131,7 +131,15 @@ def render_index(
             key=_first_shown,
             default=None,
         ),
-        "proof": next((c for c in document.causes if lead and c.id == lead.cause), lead),
+        # if none leads, what was seen of the first cause
+        "proof": next(
+            (
+                c
+                for c in document.causes
+                if (c.id == lead.cause if lead else c.status != "ruled-out" and c.id != "benign")
+            ),
+            lead,
+        ),
         "weaker": [c for c in weaker if not {c.title, f"{POSSIBLE}{c.title}"} & dict(answer).keys()],
         "ruled_out": [c for c in document.causes if c.status == "ruled-out"],
         "fixes": answer,

@@ -94,7 +94,16 @@ def _hypothesis(
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     texts = [line.text for line in evidence]
-    cause, advice = fitting(cause_id, *texts), next((p.advice for p in surest if p.advice), Advice())
+    cause = fitting(cause_id, *texts)
+    advice = next(
+        # a weaker row of the line that a rank raised says more about it
+        (
+            p.advice
+            for p in (best if cause_id == "peer-crashed" else surest)
+            if p.advice and (p.advice.says or p.advice.remedy) and p.evidence[0] == best[0].evidence[0]
+        ),
+        next((p.advice for p in surest if p.advice), Advice()),
+    )
     remedy = usual(
         cause_id, status, launcher=logs.launcher, rows=_not_done(advice.remedy or cause.remedy, logs)
     )

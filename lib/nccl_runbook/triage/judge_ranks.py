@@ -57,10 +57,21 @@ def judge(logs: Logs) -> list[Pointer]:
 def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised an exception of its own while others waited for it."""
     first, echoes = raised_first(logs)
-    who = ", ".join(str(line.rank) for line in first)
-    against = (f"ranks {who} raised too close together to show which was first",) if len(first) > 1 else ()
+    close = (
+        f"ranks {', '.join(str(line.rank) for line in first)} raised too close together "
+        "to show which was first"
+    )
     return (
-        [Pointer("peer-crashed", "likely", (*first[:3], *echoes), against, 30, _traceback(first[0]))]
+        [
+            Pointer(
+                "peer-crashed",
+                "likely",
+                (*first[:3], *echoes),
+                (close,) if first[1:] else (),
+                30,
+                _traceback(first[0], logs),
+            )
+        ]
         if first
         else []
     )
@@ -161,9 +172,17 @@ def runs_apart(logs: Logs) -> list[Pointer]:
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program's own, and no other rank is heard; it says more where nobody waited."""
-    place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
     return (
-        [Pointer("peer-crashed", "possible", (logs.raised,), (), place, _traceback(logs.raised))]
+        [
+            Pointer(
+                "peer-crashed",
+                "possible",
+                (logs.raised,),
+                (),
+                450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300,
+                _traceback(logs.raised, logs),
+            )
+        ]
         if logs.raised
         else []
     )

@@ -79,6 +79,7 @@ def fires(clue: Clue, logs: Logs) -> bool:
         or matches.resumed
         and not clue.stays
         or clue.cause in SLOW
+        and clue.status != "established"
         and not may_be_slow(logs, matches.resumed)
     ):
         return False

@@ -4,7 +4,7 @@ from nccl_runbook.causes.causes import causes, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quoted
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import LOST, catalogue, version, works
+from nccl_runbook.messages.clues import LOST, SLOW, catalogue, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, failed_line, platform, where
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
@@ -31,7 +31,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         why = [f"{f.name} {f.problem or 'is empty'}" for f in logs.files if f.problem or not f.size_bytes]
         return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
     lines = counted(sum(f.lines for f in read), "line")
-    if "nccl-channels-via-net-socket" in logs.seen and not fits(logs, hypotheses):
+    if _over_sockets(logs) and not fits(logs, hypotheses):
         return (
             "no known fault, but NCCL sends over TCP sockets (NET/Socket), "
             "at a tenth or less of what InfiniBand or RoCE carry"
@@ -53,10 +53,17 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         if logs.foreign
         else f"no known fault in {lines}"
         + (
-            ". The description fits several causes"
+            f". {'The description' if logs.context else 'What it shows'} fits several causes"
             if fits(logs, hypotheses)
             else _unknown(logs) or ". A log cannot show that a job is healthy" * (failed_line(logs) is None)
         )
+    )
+
+
+def _over_sockets(logs: Logs) -> bool:
+    """Whether NCCL uses sockets, and no line shows a job of one host."""
+    return "nccl-channels-via-net-socket" in logs.seen or (
+        "nccl-using-network-socket" in logs.seen and "nccl-within-one-host" not in logs.seen
     )
 
 
@@ -150,8 +157,7 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             ),
             (
                 "tcp-sockets",
-                "nccl-channels-via-net-socket" in logs.seen
-                and (not hypotheses or hypotheses[0].cause == "benign"),
+                _over_sockets(logs) and (not hypotheses or hypotheses[0].cause == "benign"),
                 "if these hosts have InfiniBand or RoCE cards, NCCL did not use them",
                 usual("net-socket-fallback"),
             ),
@@ -179,7 +185,11 @@ def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
     """A message is a hypothesis until a test decides. ``likely``: how bad a likely cause is,
     broken in a job that failed."""
     severity = (
-        Severity.NOTE if hypothesis.cause == "benign" else {**_SEVERITY, "likely": likely}[hypothesis.status]
+        Severity.NOTE
+        if hypothesis.cause == "benign"
+        else likely
+        if hypothesis.cause in SLOW and hypothesis.status == "established"
+        else {**_SEVERITY, "likely": likely}[hypothesis.status]
     )
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
     evidence += [Evidence(text, "decoded") for text in [_decoded(hypothesis)] if text]

@@ -122,17 +122,24 @@ def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
 
 
 def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
-    message, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
     place = (
         100 + 0.3 * clue.order - 100 * bool(clue.also)
     )  # what must stand beside it makes a message say more
-    pattern = compiled({**catalogue()["printed"], **catalogue()["spoken"]}[clue.message])
-    fields = (
-        match.groupdict() for line in message.lines for match in [pattern.search(plain(line.text))] if match
+    asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
+    matches = [
+        next(filter(None, (compiled(asked[i]).search(plain(line.text)) for line in logs.seen[i].lines)), None)
+        for i in (*clue.also, clue.message)
+    ]
+    advice = clue.advice and clue.advice.filled(
+        {name: value for match in matches if match for name, value in match.groupdict().items() if value}
     )
-    advice = clue.advice and clue.advice.filled(next(fields, {}))
     return triage_ranks_judge_pointer.Pointer(
-        clue.cause, clue.status, (*message.lines[:4], *beside), (), place, advice
+        clue.cause,
+        clue.status,
+        (*logs.seen[clue.message].lines[:4], *(logs.seen[i].lines[0] for i in clue.also)),
+        (),
+        place,
+        advice,
     )
 
 

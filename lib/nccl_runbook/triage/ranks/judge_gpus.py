@@ -23,23 +23,14 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
         return [
             Pointer("bus-id-collision", "likely", tuple(refusal.lines[:2]), ("UUIDs were not printed",), 1)
         ]
-    if len(devices) == 1 and nvml == devices:
-        return [
-            Pointer(
-                "device-not-set-per-rank",
-                "likely",
-                tuple(refusal.lines[:2]),
-                ("no rank's CUDA_VISIBLE_DEVICES was printed",),
-                1,
-            )
-        ]
+    one_device = len(devices) == 1 and nvml == devices
     return [
         Pointer(
             "scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank",
-            "possible",
+            "likely" if one_device else "possible",
             tuple(refusal.lines[:2]),
-            (),
-            2,
+            ("no rank's CUDA_VISIBLE_DEVICES was printed",) if one_device else (),
+            1 if one_device else 2,
         )
     ]
 

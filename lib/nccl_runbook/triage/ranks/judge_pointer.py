@@ -27,12 +27,12 @@ def _waiting(logs: Logs) -> list[RankLog]:
     return [r for r in logs.ranks if r.timeouts]
 
 
-def _traceback(line: LogLine) -> Advice:
-    """An exception says more in the lines above it."""
+def _traceback(line: LogLine, logs: Logs) -> Advice:
+    """An exception says more in the lines above it, if the log has its traceback."""
     shown = f"sed -n '{max(1, line.line - 40)},{line.line}p' {shlex.quote(line.file)}"
     return (
         Advice()
-        if line.file == CONTEXT
+        if line.file == CONTEXT or "traceback" not in logs.seen
         else Advice(decides=("by hand", "the traceback above that line", shown))
     )
 

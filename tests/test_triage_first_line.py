@@ -1,0 +1,159 @@
+"""What the first line of a log's answer and its advice say: they come from the very line, not from the cause in general."""
+from __future__ import annotations
+
+import pytest
+from nccl_runbook.messages import read as reader
+from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
+from triage_samples import hung
+from warm_cli import read_cli
+
+RAY = "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker PID: 4411 Worker exit type: SYSTEM_ERROR Worker exit detail: "
+REASONS = (" There are some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory usage. (2) ray stop --force is called. "
+           "(3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors.")
+STUCK = "[rank1]:[F1103 ProcessGroupNCCL.cpp:1563] [PG ID 0 PG GUID 0(default_pg) Rank 1] ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress in monitoring enqueued collectives.\n"
+MONITOR = "[rank1]:[E1103 ProcessGroupNCCL.cpp:1420] [PG ID 0 PG GUID 0(default_pg) Rank 1] Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=2\n"
+OTHERS = "another process (pid 70211) holds 22.50 GiB"
+
+
+def answer(tmp_path, text: str) -> Answer:
+    (tmp_path / "job.log").write_text(text)
+    return triage.answer(reader.collect([str(tmp_path / "job.log")]))
+
+
+def advice(given: Answer) -> str:
+    """All that the first hypothesis says and advises."""
+    lead = given.hypotheses[0]
+    return "\n".join([lead.says, lead.decides.line, *(line for r in lead.remedy for line in (r.text, *r.lines))])
+
+
+# cause and status of the first hypothesis; what its advice holds; what it must not hold; the log
+FIRST = [
+    # Ray does not know why: a list of possible reasons is no evidence of one
+    ("peer-crashed likely", ["error code 2", "OOM killer", "ray stop", "4411"], ["memory of its host", "SBATCH"],
+     RAY + "Worker unexpectedly exits with a connection error code 2. End of file." + REASONS + "\n"),
+    ("peer-crashed likely", ["error code 4", "ray stop"], ["memory of its host"],
+     "ray.exceptions.ActorDiedError: The actor is dead because its worker unexpectedly exits with a connection error code 4. Connection reset." + REASONS + "\n"),
+    ("peer-crashed likely", ["memory of its host"], ["SBATCH"], "(raylet) 2 Workers (tasks / actors) killed due to memory pressure (OOM), 0 crashed\n"),
+    # a variable that names what this host does not have: variable, value and host
+    ("socket-interface-wrong established", ["NCCL_SOCKET_IFNAME=ens9", "w7"], ["If the variable is set"],
+     "w7:5:6 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9\nw7:5:6 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"),
+    ("net-socket-fallback established", ["NCCL_IB_HCA=mlx5_9", "w7"], [],
+     "w7:5:6 [0] NCCL INFO NCCL_IB_HCA set by environment to mlx5_9\nw7:5:6 [0] NCCL INFO NET/IB : No device found.\nw7:5:6 [0] NCCL INFO Using network Socket\n"),
+    ("net-plugin-failed established", ["NCCL_NET is RDMAX", "w7"], [],
+     "w7:5:6 [0] NCCL INFO NCCL_NET set by environment to RDMAX\nw7:5:6 [0] net.cc:216 NCCL WARN Error: network RDMAX not found.\n"),
+    ("socket-interface-wrong established", ["ib7", "GLOO_SOCKET_IFNAME"], ["If the variable is set"],
+     "[rank1]: RuntimeError: [enforce fail at /gloo/transport/tcp/device.cc:91] ifa != nullptr. Unable to find address for: ib7\n"),
+    # Gloo gives advice: it is repeated, and nothing of NCCL beside it
+    ("rendezvous-name-resolution likely", ["export GLOO_SOCKET_IFNAME"], ["unset", "04-transports"],
+     "[W1110 ProcessGroupGloo.cpp:787] Warning: Unable to resolve hostname to a (local) address. Using the loopback address as fallback. Manually set the network interface to "
+     "bind to with GLOO_SOCKET_IFNAME.\n[rank5]: RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:150] no error\n"),
+    # an error of a kernel, for which others wait: no look for the OOM killer
+    *(("peer-crashed likely", ["CUDA_LAUNCH_BLOCKING=1", wanted], ["oom"], f"[rank2]: Traceback (most recent call last):\n[rank2]: RuntimeError: CUDA error: {what}\n" + hung(0))
+      for what, wanted in (("an illegal memory access was encountered", "compute-sanitizer"), ("misaligned address", "compute-sanitizer"),
+                           ("unspecified launch failure", "xid"), ("CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", "shapes"))),
+    # a program names its own fix
+    ("rank-dependent-branch possible", ["ddp_find_unused_parameters_true"], ["look", "hangs"],
+     "[rank0]: RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss returned by training_step.\n"),
+    ("peer-crashed possible", ["set attn_implementation to eager"], [], "[rank0]: ValueError: Padding on the left breaks this kernel. Please set attn_implementation to eager.\n"),
+    ("peer-crashed possible", ["You need to install sentencepiece"], [], "[rank0]: ImportError: The tokenizer is missing a package. You need to install sentencepiece first.\n"),
+    ("peer-crashed possible", ["Try to pass padding=True"], [], "[rank0]: ValueError: Lengths differ. Try to pass padding=True to the collator.\n"),
+    # the watchdog itself stands still
+    ("rank-busy-on-host possible", ["600 s", "GIL", "py-spy dump --native"], ["nccl-runbook hang"], STUCK),
+    ("rank-busy-on-host possible", ["GIL", "py-spy dump --native"], ["nccl-runbook hang"], MONITOR),
+    # disks
+    *(("peer-crashed likely", wanted, ["Traceback", "oom"], f"[rank0]: {what}\n" + hung(4)) for what, wanted in (
+        ("OSError: [Errno 28] No space left on device: '/scratch/r7/state-4.pt'", ["The disk is full", "df -h /scratch/r7/"]),
+        ("OSError: [Errno 28] No space left on device", ["full", "df -i"]), ("OSError: [Errno 122] Disk quota exceeded: '/home/li/a.pt'", ["quota -s"]),
+        ("OSError: [Errno 30] Read-only file system: '/data/c/x.lock'", ["Read-only file system", "findmnt"]), ("OSError: [Errno 5] Input/output error", ["Input/output error"]))),
+    # who holds the memory
+    ("gpu-memory-exhausted likely", [OTHERS, "ps -o"], [], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which "
+     "1.20 GiB is free. Process 70211 has 22.50 GiB memory in use. Including non-PyTorch memory, this process has 55.40 GiB memory in use.\n"),
+    # before any rank started
+    ("rendezvous-misconfigured possible", ["init_process_group"], [], "AssertionError: Default process group is not initialized\n"),
+    ("rendezvous-misconfigured likely", ["at least 2 processes"], ["One rank ended"], 'Traceback (most recent call last):\n  File "/v/accelerate/commands/launch.py", line 1196, in launch_command\n'
+     "ValueError: You need to use at least 2 processes to use `--multi_gpu`.\n"),
+    *(("driver-too-old established", [f"up to {version},"], ["version code"], f"RuntimeError: The NVIDIA driver on your system is too old (found version {code}).\n")
+      for code, version in ((11040, "11.4"), (12020, "12.2"), (9020, "9.2"), (12100, "12.10"), (10000, "10.0"))),
+]
+
+
+@pytest.mark.parametrize("first, holds, lacks, log", FIRST, ids=lambda part: part.split("\n")[0][:40] if isinstance(part, str) else "")
+def test_the_first_answer_and_its_advice_fit_the_line(tmp_path, first, holds, lacks, log):
+    given = answer(tmp_path, log)
+    words = advice(given)
+    assert f"{given.hypotheses[0].cause} {given.hypotheses[0].status}" == first
+    assert [part for part in holds if part not in words] == [] and [part for part in lacks if part in words] == []
+
+
+@pytest.mark.parametrize("listed", ["Possible reasons: CUDA out of memory, a bad driver.", "Potential causes are: CUDA out of memory; a hang.",
+                                    "This may be caused by CUDA out of memory on another rank.", "This could be due to CUDA out of memory."])
+def test_a_list_of_possible_reasons_is_no_evidence_of_one(tmp_path, listed):
+    assert "gpu-memory-exhausted" not in [h.cause for h in answer(tmp_path, f"[rank0]: RuntimeError: the worker ended. {listed}\n").hypotheses]
+    assert "gpu-memory-exhausted" in [h.cause for h in answer(tmp_path, "[rank0]: RuntimeError: CUDA out of memory.\n").hypotheses]
+
+
+def test_the_line_that_proves_it_stands_before_those_that_follow(tmp_path):
+    (tmp_path / "job.log").write_text("[rank3]: KeyError: 'labels'\n" + hung(0))
+    shown = [line for line in read_cli("triage", str(tmp_path / "job.log")).stdout.splitlines() if line.startswith("   seen: ")]
+    assert len(shown) == 2 and "KeyError" in shown[0] and "Watchdog" in shown[1]
+
+
+def test_a_traceback_is_shown_only_if_there_is_one(tmp_path):
+    bare = answer(tmp_path, "[rank3]: KeyError: 'labels'\n" + hung(0)).hypotheses[0].decides.line
+    whole = answer(tmp_path, "[rank3]: Traceback (most recent call last):\n[rank3]: KeyError: 'labels'\n" + hung(0)).hypotheses[0].decides.line
+    assert "Traceback" not in bare and "sed" not in bare and whole.startswith("sed -n '1,2p'")
+
+
+SOCKETS = "w1:7:9 [0] NCCL INFO NET/IB : No device found.\nw1:7:9 [0] NCCL INFO Using network Socket\n"
+STEPS = "step 1 loss 2.0\nstep 2 loss 1.9\n"
+
+
+def test_sockets_of_a_job_that_works_are_named_unless_it_has_one_host(tmp_path):
+    def noted(text: str) -> bool:
+        return "tcp-sockets" in [f.id for f in answer(tmp_path, text).findings]
+
+    assert noted(SOCKETS + STEPS)
+    assert noted(SOCKETS + "w1:7:9 [0] NCCL INFO comm 0x7 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0\n" + STEPS)
+    assert not noted(SOCKETS + "w1:7:9 [0] NCCL INFO comm 0x7 rank 0 nRanks 8 nNodes 1 localRanks 8 localRank 0 MNNVL 0\n" + STEPS)
+    assert not noted(SOCKETS + "w1:7:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n" + STEPS)
+    assert not noted(SOCKETS.replace("Using network Socket", "Using network IB") + STEPS)
+
+
+def test_a_plugin_without_its_library_is_found_although_the_job_goes_on_and_slows_it(tmp_path):
+    given = answer(tmp_path, "w1:7:9 [0] NCCL INFO NET/Plugin : dlerror=libfabric.so.1: cannot open shared object file: No such file or directory "
+                   "No plugin found (libnccl-net.so), using internal implementation\n" + SOCKETS + STEPS)
+    lead = given.findings[0]
+    assert (given.hypotheses[0].cause, lead.status, lead.severity) == ("net-socket-fallback", "established", "warn")
+    assert "libfabric.so.1" in given.hypotheses[0].says
+
+
+def test_a_port_that_lost_its_link_stays_a_fault_although_the_job_goes_on(tmp_path):
+    lost = "w1:7:9 [0] transport/net_ib.cc:140 NCCL WARN NET/IB : mlx5_3:1 Got async event : port error\n"
+    given = answer(tmp_path, STEPS + lost + "step 3 loss 1.8\nstep 4 loss 1.7\n")
+    assert (given.hypotheses[0].cause, given.findings[0].severity) == ("gpu-or-link-fault", "warn") and "mlx5_3" in given.hypotheses[0].says
+
+
+@pytest.mark.parametrize("why", ["No route to host", "Network is unreachable", "Software caused connection abort"])
+def test_a_connection_that_nccl_gave_up_is_as_bad_as_a_timeout(tmp_path, why):
+    line = f"w1:7:9 [0] misc/socket.cc:567 NCCL WARN socketStartConnect: Connect to 10.4.0.9<43211> failed : {why}\n"
+    assert "broken" in [f.severity for f in answer(tmp_path, line).findings]
+
+
+def test_no_description_is_named_if_none_was_given(tmp_path):
+    text = "w1 says: watchdog ended\n[rank0]: SystemExit: 1\n"
+    shown = [f.title for f in answer(tmp_path, text).findings]
+    assert not any("description" in title for title in shown)
+
+
+def test_the_page_of_an_undecided_log_says_each_thing_once_and_shows_evidence(tmp_path):
+    (tmp_path / "job.log").write_text("torch.distributed.DistNetworkError: The client socket has timed out after 300000ms while trying to connect to (w3, 29500).\n")
+    page = tmp_path / "page.html"
+    read_cli("triage", str(tmp_path / "job.log"), "--html", str(page))
+    body = page.read_text().partition("<main")[2]
+    cards = body.split('<article class="card')[1:]
+    named = next(card.partition("</article>")[0] for card in cards if "a host name leads nowhere" in card)
+    assert named.partition("<details")[0].count('class="copy"') == 1  # the same line for two readers
+    assert 'id="evidence"' in body and "DistNetworkError" in body.partition('id="evidence"')[2].partition("</section>")[0]
+    assert body.count("a rank could not connect to the store") == 1
+    assert all("If so: " in card.partition("<p><strong>")[0] for card in cards if "If so: " in card.partition("<details")[0])  # what the cause is stands first
