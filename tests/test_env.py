@@ -339,16 +339,20 @@ def library(tmp_path: Path, wheels: dict[str, bool], text: bytes = b"NCCL versio
     return file
 
 
-def looked(tmp_path: Path, file: Path) -> dict:
-    asked = json.loads(probe.request())
-    asked["copies"] = [str(file)]
+def looked(**more: object) -> dict:
+    asked = json.loads(probe.request()) | more
     done = subprocess.run([sys.executable, str(ROOT / "lib/nccl_runbook/ranks/environment.py"), json.dumps(asked)], capture_output=True, text=True)
     return json.loads(done.stdout)
 
 
+@pytest.mark.skipif(not Path("/proc/sys/vm/swappiness").exists(), reason="no /proc/sys here")
+def test_a_file_that_answers_no_large_read_is_read():
+    assert looked(files={"/proc/sys/vm/swappiness": ""})["files"]["/proc/sys/vm/swappiness"].isdigit()
+
+
 def test_a_library_says_its_version_and_which_wheel_wrote_it(tmp_path):
     file = library(tmp_path, {"nvidia_nccl_cu13-2.28.9": True, "nvidia_nccl_cu12-2.27.5": False})
-    seen, = probe.host_of(looked(tmp_path, file)).libraries
+    seen, = probe.host_of(looked(copies=[str(file)])).libraries
     assert (seen.version, seen.cuda, len(seen.sha256)) == ("2.28.9", "13.0", 64)
     assert seen.wheels == {"nvidia-nccl-cu13 2.28.9": "same", "nvidia-nccl-cu12 2.27.5": "other"}
 
@@ -366,7 +370,7 @@ def test_a_preload_by_a_link_is_seen_as_the_file_that_is_mapped(tmp_path):
 
 
 def test_a_library_without_a_version_is_a_gap(tmp_path):
-    seen, = probe.host_of(looked(tmp_path, library(tmp_path, {}, b"nothing"))).libraries
+    seen, = probe.host_of(looked(copies=[str(library(tmp_path, {}, b"nothing"))])).libraries
     assert isinstance(seen.version, Gap) and seen.wheels == {}
 
 

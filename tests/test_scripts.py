@@ -63,7 +63,7 @@ FOUR = "#SBATCH -N 2\n#SBATCH --gres=gpu:h100:4\n"
     (SEVEN + "torchrun --nproc_per_node 8 t.py", (8, 7)), (SEVEN + "N=8\npython -m torch.distributed.run --nproc-per-node=$N t.py", (8, 7)),
     (FOUR + "srun --nodes 2 --ntasks 2 --ntasks-per-node 1 torchrun --nnodes 2 --nproc_per_node=${NGPU:-8} t.py", (8, 4)),
     ("#SBATCH -N 2\n#SBATCH --gpus=8\naccelerate launch --num_machines 2 --num_processes 16 t.py", (8, 4)),
-    ("CUDA_VISIBLE_DEVICES=GPU-1a2b,GPU-3c4d deepspeed --num_gpus 4 t.py", (4, 2)), (FOUR + "bash -c 'torchrun --nproc_per_node 5 t.py'", (5, 4)),
+    ("CUDA_VISIBLE_DEVICES=GPU-1a2b,GPU-3c4d torchrun --nproc_per_node 4 t.py", (4, 2)), (FOUR + "bash -c 'torchrun --nproc_per_node 5 t.py'", (5, 4)),
     (SEVEN + "torchrun --nproc_per_node 7 t.py", ()), (SEVEN + "torchrun --nproc_per_node gpu t.py", ()), (FOUR + "torchrun --nproc_per_node $N t.py", ()),
     ("CUDA_VISIBLE_DEVICES=$LIST torchrun --nproc_per_node 8 t.py", ()), ("CUDA_VISIBLE_DEVICES= torchrun --nproc_per_node 8 t.py", ()),
     ("CUDA_VISIBLE_DEVICES=-1 torchrun --nproc_per_node 8 t.py", ()), (FOUR + "accelerate launch --num_machines $N --num_processes 80 t.py", ()),

@@ -31,7 +31,7 @@ MOST_STATEMENTS = 14_488
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap or None
-VAGUE, MOST_VAGUE = {"told", "found", "seen", "said"}, 6  # bound so often; most of what is left are fields that records hold
+VAGUE, MOST_VAGUE = {"told", "found", "seen", "said"}, 12  # bound so often; most of what is left are fields that records hold
 # subjects that came after that goal was set, each with a bound of its own
 LATER = {"against": 260, "case/good_run.py": 34, "edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150, "sync/pays": 220, "plan/later": 145,
          "cli/watch": 42, "step_hosts.py": 20, "look/progress.py": 30, "ranks/reshard": 195, "sync/reshard": 14, "sync/arrived": 146,

@@ -67,8 +67,9 @@ class Variable:
         low, _, high = rest.partition("..")
         if kind == "int" and rest:
             return f"a whole number from {low} to {high}" if high else f"a whole number of at least {low}"
-        if kind in ("words", "list"):
-            return ("one of " if kind == "words" else "some of ") + ", ".join(rest.split(","))
+        if kind in ("words", "list") or kind == "re" and re.fullmatch(r"\w+(\|\w+)+(\|\\d\+)?", rest):
+            listed = ", ".join(re.split("[,|]", rest)).replace(r"\d+", "a number")
+            return f"{'some' if kind == 'list' else 'one'} of {listed}"
         return table("causes/variables")["form"].get(kind, {}).get("words", "another form")
 
 

@@ -34,7 +34,8 @@ class Role:
     show: network interfaces, and those with a default route; ``nodes``: that a script spreads its job over,
     0 if it does not say; ``sourced``: files that a script reads as it runs, and that were not read here;
     ``meeting``: where its launcher is told to meet; ``crowded``: ranks that it starts on a node, and the GPUs
-    that are there, if those are fewer; ``crowded_by``: the lines that say so."""
+    that are there, if those are fewer; ``crowded_by``: the lines that say so; ``faults``: what else is wrong
+    with how ranks are started, by its id in scripts/launchers.toml, and the command."""
 
     name: str
     variables: dict[str, str]
@@ -60,6 +61,7 @@ class Role:
     meeting: str = ""
     crowded: list[int] = dataclasses.field(default_factory=list)
     crowded_by: str = ""
+    faults: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -118,16 +118,13 @@ def judge(env: Environment | Gap) -> list[Finding]:
     if isinstance(env, Gap):
         return []
     findings = [
-        *(
-            f
-            for s in settings(env)
-            for of_rule in ([rule(s, s.known) for rule in RULES] if s.known else [unread_variable(s)])
-            for f in of_rule
-        ),
+        # a wrong value before a name that nobody reads
+        *(f for rule in RULES for s in settings(env) if s.known for f in rule(s, s.known)),
+        *(f for s in settings(env) if not s.known for f in unread_variable(s)),
         *unknown_names(env),
+        *judge_settings.judge(env),
         *nothing_read(env),
         *not_followed(env),
-        *judge_settings.judge(env),
         *of_libraries(env),
     ]
     if env.roles and all(f.severity in (Severity.NOTE, Severity.OK) for f in findings):

@@ -9,7 +9,12 @@ from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Environment, Host
 from nccl_runbook.environment.settings.judge_effective import Setting, conf_lines, effective, settings
-from nccl_runbook.environment.settings.judge_limits import limits_too_low, more_ranks_than_gpus, shm_too_small
+from nccl_runbook.environment.settings.judge_limits import (
+    launch_faults,
+    limits_too_low,
+    more_ranks_than_gpus,
+    shm_too_small,
+)
 from nccl_runbook.environment.settings.judge_network import (
     NEEDS_HCA,
     OFF,
@@ -36,7 +41,12 @@ def judge(env: Environment) -> Iterator[Finding]:
         for own in by_role
         for f in (*contradictions(own), *without_effect(own), *sockets_forced(own, hcas), *loopback(own))
     )
-    yield from (*conf_overridden(env), *roles_differ(env), *more_ranks_than_gpus(env.roles))
+    yield from (
+        *conf_overridden(env),
+        *roles_differ(env),
+        *more_ranks_than_gpus(env.roles),
+        *launch_faults(env.roles),
+    )
     if not isinstance(env.host, Gap):
         for s in settings(env):
             yield from (*interface_missing(s), *hca_missing(env.host, s), *cannot_act(env.host, s))

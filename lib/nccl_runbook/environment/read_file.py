@@ -14,10 +14,11 @@ from pathlib import Path
 
 from nccl_runbook.causes.variables import is_kept, variables
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.redact import Redactor, clipped
 from nccl_runbook.core.share import learn
 from nccl_runbook.environment.facts import Role
 from nccl_runbook.logs.file import text_of
+from nccl_runbook.scripts import counts
 from nccl_runbook.scripts.read import read as read_script, worked_out
 
 # what Linux gives a process at most, with its arguments: a quarter of 8 MiB of stack (execve(2))
@@ -113,6 +114,8 @@ def parse(text: str, name: str = "text") -> Role:
         if size <= MOST_KEPT
     }
     kept = {n: redactor.text(values[n][0]) for n in values if n in names}
+    limit = "CUDA_VISIBLE_DEVICES=" if "CUDA_VISIBLE_DEVICES" in kept else ""
+    lines = counts.lines_of(text, limit) if script.crowded else []
     return Role(
         name,
         kept,
@@ -123,22 +126,12 @@ def parse(text: str, name: str = "text") -> Role:
         nodes=script.spread,
         sourced=list(script.sourced),
         crowded=list(script.crowded),
-        crowded_by=_counting(text, script.crowded, "CUDA_VISIBLE_DEVICES" in kept),
+        crowded_by=f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:6]))}" if lines else "",
+        faults={name: clipped(redactor.text(command), 200) for name, command in script.faults.items()},
         meeting=next(
             (value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""
         ),
     )
-
-
-def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
-    """The lines that say how many ranks a node runs, and how many GPUs it has."""
-    there = r"CUDA_VISIBLE_DEVICES=" if is_limited else r"#\w+\s.*(?:gpu|gres)\S*[=:]\d|\bgpu.ids[=: ]"
-    rows = [
-        n
-        for n, row in enumerate(text.splitlines() if crowded else (), 1)
-        if re.search(there + r"|\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[=: ]+\d", row)
-    ]
-    return "line" + ("s" if len(rows) > 1 else "") + " " + ", ".join(map(str, rows[:6])) if rows else ""
 
 
 def is_dump(text: str) -> bool:

@@ -1,5 +1,4 @@
-"""A training YAML: what of it decides the placement. Read with PyYAML's base loader, bounded;
-nothing is resolved or executed.
+"""A training YAML: what of it decides the placement. Nothing is resolved or executed.
 
 OmegaConf's ${a.b} is followed inside the same file, as AReaL's configurations use it for names and sizes.
 """
@@ -13,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core.redact import clipped
+from nccl_runbook.scripts.manifests import documents
 
 MOST_BYTES = 1 << 20
 MOST_FILES = 500
-MOST_LEVELS = 64
 MOST_ENTRIES = 20_000
 LONGEST_KEY = 100
 FIRST = (
@@ -93,30 +92,9 @@ def text_of(path: Path) -> str:
 
 def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
     """What the YAML says, with ``overrides`` of a command line on top. Raises ValueError where it is none."""
-    import yaml
-
-    loader, depth = (
-        getattr(yaml, "CBaseLoader", yaml.BaseLoader),
-        0,
-    )  # text, lists and maps: no tag is heeded, no merge multiplied out
-    try:
-        for event in yaml.parse(
-            text, Loader=loader
-        ):  # the C one builds by recursion: 50,000 brackets end the process
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_LEVELS:
-                raise ValueError(f"more than {MOST_LEVELS} levels")
-        data = next(yaml.load_all(text, Loader=loader), None)  # of several documents the first
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = (
-            ": it is a template"
-            if "{{" in text or "{%" in text
-            else f" at line {mark.line + 1}"
-            if mark
-            else ""
-        )
-        raise ValueError(f"not readable as YAML{where}") from error
+    data, *others = documents(text) or [None]
+    if others:
+        raise ValueError("not readable as YAML: more than one document")
     return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
 
 

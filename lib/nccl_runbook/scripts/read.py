@@ -10,12 +10,10 @@ import dataclasses
 import functools
 import itertools
 import operator
-import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from nccl_runbook.causes.tables import table
-from nccl_runbook.scripts import accelerate
+from nccl_runbook.scripts import accelerate, counts, manifests
 
 MOST_BYTES = 1 << 20
 MOST_COMMANDS = 50_000  # of one text; with more it is a log or a table
@@ -38,13 +36,19 @@ _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
 _USED = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^{}$]*))?\}|(\w+))")
 _KEPT = re.compile(r"\$\{(\w+):?=([^{}$]*)\}")  # sets the variable, too, unless it is set
 _PREFIX = re.compile(r"([A-Za-z_]\w{0,80})=(.*)", re.S)
-_GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
+_SEEN = (
+    "CUDA_VISIBLE_DEVICES",
+    *(f"PET_{n}" for n in ("NNODES", "NPROC_PER_NODE", "RDZV_ENDPOINT", "MASTER_ADDR")),
+)
+_SUBMIT = ("sbatch", "salloc", "mason.py")
+_SHELL = re.compile(r"-[a-z]{0,3}c|--wrap")
+MOST_OUTSIDE = 60  # words
 # overrides as Hydra and OmegaConf take them
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)
 _BEFORE = frozenset("env export declare -x exec nohup time then do else if ! { (".split())
 # where one line does not say for another which GPUs there are, or where ranks need none of their own
 _UNSURE = re.compile(
-    r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|docker|podman|apptainer|singularity|"
+    r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|podman|apptainer|singularity|"
     r"enroot|ssh|hostfile)\b|"
     r"--cpu\b|device[= ]cpu|\(\)\s{0,4}\{|-u CUDA|CUDA_VISIBLE_DEVICES(?:\+=|=[^\n]{0,40}:-)|"
     r"> ?[^\n ]{1,100} ?<<|<<[^\n]{1,40}>"
@@ -61,11 +65,13 @@ _OPERATORS = {
 @dataclasses.dataclass(frozen=True)
 class Command:
     """``words``: as the shell would split them; ``flags``: name without dashes, "-" as "_", to its values;
-    ``env``: set for it alone or before it in the same text."""
+    ``env``: set for it alone or before it in the same text; ``outside``: the words before the string that
+    it stands in."""
 
     words: tuple[str, ...]
     flags: dict[str, tuple[str, ...]]
     env: dict[str, str]
+    outside: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -76,7 +82,8 @@ class Command:
 class Script:
     """``nodes``: that a scheduler is asked for, ``gpus``: of a node, ``spread``: nodes that a launcher
     is told to use, each 0 if the text does not say; ``sourced``: files that it reads as it runs; ``crowded``:
-    how many ranks a launcher starts on a node, and how many GPUs they have there, if those are fewer."""
+    how many ranks a launcher starts on a node, and how many GPUs they have there, if those are fewer;
+    ``faults``: what a launcher refuses, by its id in the table of launchers, with the command."""
 
     commands: tuple[Command, ...]
     nodes: int
@@ -84,79 +91,44 @@ class Script:
     spread: int
     sourced: tuple[str, ...]
     crowded: tuple[int, ...]
+    faults: dict[str, str]
 
 
 @functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
     """Every command of the text, in order, and how large the job is."""
-    text = accelerate.as_launch(text)
-    directives = " ".join(_DIRECTIVE.findall(text[:MOST_BYTES]))
-    asked = _size("sbatch", directives)
-    names = ("SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_GPUS_PER_NODE")
-    known = {name: str(value) for name, value in zip(names, asked * 2) if value}
+    text = manifests.as_script(accelerate.as_launch(text))
+    asked = counts.numbers("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
+    nodes, ranks, gpus = asked.get("nodes", 0), *counts.per_node(asked)
+    values = {"NNODES": nodes, "JOB_NUM_NODES": nodes, "GPUS_ON_NODE": gpus, "GPUS_PER_NODE": gpus}
+    values |= {"NTASKS_PER_NODE": ranks, "NTASKS": ranks * nodes}
+    known = {f"SLURM_{name}": str(value) for name, value in values.items() if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
-    launchers = {
-        program: name for name, row in table("scripts/launchers").items() for program in row["programs"]
-    }
-    # what follows the script that a launcher starts is for that script
-    launches = [
-        (
-            launchers[program],
-            _size(launchers[program], re.split(r"(?<!mason)\.py(?= |$)", c.text, maxsplit=1)[0], asked[0]),
-            next(iter(c.flags.get("gpu_ids", ())), c.env.get("CUDA_VISIBLE_DEVICES", "")),
-            _tasks(c, directives),
-        )
-        for c in commands
-        for program in dict.fromkeys(
-            map(posixpath.basename, c.words if c.words[0] == "srun" else c.words[:3])
-        )
-        if program in launchers
-        and c.words[0] not in ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")
-    ]
-    submitted = [asked, *(size for name, size, *_ in launches if name in ("sbatch", "mason"))]
-    nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
+    sized = (counts.size_of(c.words, c.outside, c.env, asked) for c in commands)
+    sizes = list(filter(None, sized))
+    jobs = [counts.Size("", nodes, 0, gpus, ""), *(s for s in sizes if s.by in _SUBMIT)]
     sourced = [
         *(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
         *(file for c in commands for file in c.flags.get("env_file", ())[:1]),
     ]
-    crowded = (
-        (size[1] * tasks, there)
-        for name, size, shown, tasks in launches
-        if name not in ("sbatch", "mason")
-        for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else asked[1]]
-        if 0 < there < size[1] * tasks
-    )
+    unsure = _UNSURE.search(text[:MOST_BYTES])
     return Script(
         commands,
-        nodes,
-        gpus,
-        max([nodes, *(size[0] for _, size, *_ in launches)]),
+        next((job.nodes for job in jobs if job.nodes), 0),
+        next((job.gpus for job in jobs if job.gpus), 0),
+        max(nodes, *(size.nodes for size in (*jobs, *sizes))),
         tuple(dict.fromkeys(sourced)),
-        () if _UNSURE.search(text[:MOST_BYTES]) else next(crowded, ()),
+        () if unsure else next(((s.ranks, s.gpus) for s in sizes if 0 < s.gpus < s.ranks), ()),
+        {} if unsure else counts.faults(sizes),
     )
-
-
-def _tasks(command: Command, directives: str) -> int:
-    """How often srun starts the launcher behind it on a node: once for each of its tasks."""
-    if command.words[0] != "srun" or re.search(r" (?:-n[= ]?|--ntasks[= ])\d", command.text):
-        return 1
-    asked = re.findall(r"--ntasks-per-node[= ](\d{1,4})", f"{command.text} {directives}")
-    return int(asked[0]) if asked else 1
-
-
-def _size(launcher: str, text: str, allocated: int = 0) -> tuple[int, int]:
-    """Nodes, and GPUs of a node, as this launcher gets them. ``allocated``: nodes of the job, for one that
-    does not say on how many it starts its ranks."""
-    row = table("scripts/launchers")[launcher]
-    nodes, gpus, total = (
-        int(next(reversed(re.findall(row[what], text)), 0)) if what in row else 0
-        for what in ("nodes", "gpus", "total")
-    )
-    return nodes, gpus or total // (nodes or allocated or 1)
 
 
 def _commands(
-    text: str, known: dict[str, str], left: list[int], levels: int = MOST_LEVELS
+    text: str,
+    known: dict[str, str],
+    left: list[int],
+    outside: tuple[str, ...] = (),
+    levels: int = MOST_LEVELS,
 ) -> Iterator[Command]:
     """Every command, with variables put in. ``left``: how many characters may still be put in, of all texts
     together: none grows without end."""
@@ -175,16 +147,14 @@ def _commands(
         if at == len(words):
             known |= env
             continue
-        visible = {n: known[n] for n in ("CUDA_VISIBLE_DEVICES",) if n in known}
+        visible = {n: known[n] for n in _SEEN if n in known}
         for command in _groups(words[at:], "--".__eq__):
-            yield Command(tuple(command), _flags(command), {**visible, **env})
-            inner = command[command.index("-c") + 1 :][:1] if "-c" in command and levels else []
-            yield from (
-                c
-                for line in inner
-                if re.search(r"\s", line)
-                for c in _commands(line, {**known, **env}, left, levels - 1)
-            )
+            yield Command(tuple(command), _flags(command), {**visible, **env}, outside)
+            inner = next((i for i, w in enumerate(command, 1) if _SHELL.fullmatch(w)), len(command))
+            for line in command[inner : inner + 1] if levels else ():
+                if re.search(r"\s", line):
+                    below = (*outside, *command[:inner])[-MOST_OUTSIDE:]
+                    yield from _commands(line, {**known, **env}, left, below, levels - 1)
 
 
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:

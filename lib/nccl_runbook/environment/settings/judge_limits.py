@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Host, Role
@@ -36,13 +37,28 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
             (
                 Remedy(
                     "your launcher",
-                    f"Start {gpus} on a node (--nproc-per-node of torchrun, "
-                    "--num_processes of accelerate, --num_gpus of "
-                    f"deepspeed; below srun, one task on a node), or make {ranks} GPUs available.",
+                    f"Start {gpus} on a node (--nproc-per-node of torchrun, --num_processes of accelerate, "
+                    "--num_gpus of deepspeed, --ntasks-per-node of srun; for torchrun below srun, "
+                    f"1 task on a node), or make {ranks} GPUs available.",
                 ),
             ),
             "more-ranks-than-gpus",
             "likely",
+        )
+
+
+def launch_faults(roles: Sequence[Role]) -> Iterator[Finding]:
+    """What scripts/launchers.toml says against how ranks are started."""
+    for index, role, name in ((i, r, name) for i, r in enumerate(roles) for name in r.faults):
+        row = table("scripts/launchers")["fault"][name]
+        yield Finding(
+            name,
+            Severity(row["severity"]),
+            f"{role.name}: {row['says']}",
+            (Evidence(role.faults[name], f"environment.roles[{index}].faults.{name}"),),
+            (Remedy("your launcher", row["advice"], row["lines"]),),
+            row.get("cause"),
+            row.get("status"),
         )
 
 

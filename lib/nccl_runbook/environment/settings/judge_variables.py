@@ -68,8 +68,10 @@ def _what_happens(v: Variable, value: str) -> str:
 
 
 def _right(v: Variable, value: str) -> str:
-    if v.values.startswith("re:") and v.accepts(value.upper()):
-        return f"{v.name}={value.upper()}"
+    # "nvlink" as NVL: what begins like it
+    beginnings = (value.upper()[:end] for end in range(len(value), 1, -1))
+    if v.values.startswith("re:") and (near := next(filter(v.accepts, beginnings), "")):
+        return f"{v.name}={near}"
     if v.values in ("bool", "flag") and value.casefold() in _MEANT:
         return f"{v.name}={_MEANT[value.casefold()]}"
     return table("environment/environment")["needed"].get(v.name) or (
