@@ -92,7 +92,9 @@ def text_of(path: Path) -> str:
 
 def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
     """What the YAML says, with ``overrides`` of a command line on top. Raises ValueError where it is none."""
-    data = next(iter(documents(text)), None)  # of several documents the first
+    data, *others = documents(text) or [None]
+    if others:
+        raise ValueError("not readable as YAML: more than one document")
     return _training({**(_flat(data) if isinstance(data, dict) else {}), **(overrides or {})})
 
 
