@@ -20,6 +20,7 @@ def _gpus(machine: Machine) -> list[NvmlGpu]:
 
 
 def with_mig(nvml: NvmlView) -> list[NvmlGpu]:
+    """The GPUs that NVML could read and that run in MIG mode."""
     return [g for g in nvml.reached if isinstance(g.mig, Mig) and g.mig.is_enabled]
 
 

@@ -13,10 +13,12 @@ KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | head -50", "nvidia-smi 
 
 
 def nvml_gpus(machine: Machine) -> list[NvmlGpu | Gap]:
+    """One entry a GPU in NVML order, a Gap for a GPU that refused; empty if NVML itself did not answer."""
     return [] if isinstance(machine.nvml, Gap) else list(machine.nvml.gpus)
 
 
 def gpu_files(machine: Machine) -> list[DeviceFile]:
+    """Device files of GPUs (/dev/nvidia0, ..., or /dev/dxg on WSL); empty if they were not looked at."""
     return (
         []
         if isinstance(machine.surroundings, Gap)
@@ -25,6 +27,7 @@ def gpu_files(machine: Machine) -> list[DeviceFile]:
 
 
 def cuda_count(machine: Machine) -> int:
+    """Number of GPUs that CUDA shows to a rank; 0 if CUDA was not asked."""
     return 0 if isinstance(machine.cuda, Gap) else len(machine.cuda.gpus)
 
 
@@ -197,4 +200,5 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
 
 
 def others(machine: Machine) -> str:
+    """NVML indices of the GPUs that answered, comma-separated, as in CUDA_VISIBLE_DEVICES."""
     return ",".join(str(i) for i, g in enumerate(nvml_gpus(machine)) if not isinstance(g, Gap))
