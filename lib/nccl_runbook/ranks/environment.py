@@ -49,6 +49,8 @@ def raw(path):
 
 
 def content(path, keep):
+    """Text of a file, only the lines that match ``keep`` (all if empty). A binary file comes as compressed
+    hex."""
     data = raw(path)
     if b"\0" in data and not keep:
         return {"binary": zlib.compress(data).hex()}
@@ -82,6 +84,8 @@ def reported(path):
 
 
 def environ_of(pid):
+    """Variables of a process, name -> value, as the process started with them; "self": those of this one
+    now."""
     if pid == "self":
         return dict(os.environ)
     pairs = raw("/proc/%s/environ" % pid).decode("utf-8", "replace").split("\0")
@@ -89,6 +93,7 @@ def environ_of(pid):
 
 
 def kept(env, names, secret):
+    """The variables whose names match ``names``; values of secret variables inside them are masked."""
     hidden = [v for n, v in env.items() if re.search(secret, n) and len(v) >= 6]
     allowed = {n: v for n, v in env.items() if re.fullmatch(names, n)}
     for value in sorted(hidden, key=len, reverse=True):
@@ -113,6 +118,8 @@ def preloads(path, root, words):
 
 
 def look(request):
+    """What one process sees: its variables, files, mapped libraries, and copies of NCCL. Gaps for what
+    fails."""
     pid = request["pid"]
     root = "" if pid == "self" else "/proc/%s/root" % pid
     env = environ_of(pid)
@@ -168,6 +175,7 @@ def look(request):
 
 
 def main():
+    """Write one JSON event with the answer to the request in the first argument."""
     request = json.loads(sys.argv[1])
     if request["import_torch"]:
         with contextlib.suppress(ImportError):

@@ -16,6 +16,7 @@ CHUNK = 4 << 20  # 16-bit words of the pattern, and the most that are made or co
 
 
 def padded(size):
+    """Bytes that a tensor of ``size`` bytes takes up: the next multiple of ALIGN."""
     return -(-size // ALIGN) * ALIGN
 
 
@@ -70,6 +71,7 @@ class Pattern:
             yield a, words[a - place : b - place], self.base[a - first : b - first], first // CHUNK
 
     def fill(self, repeat):
+        """Write the bytes of this repeat into every tensor that ``lay`` placed."""
         for _, words, base, number in self.pieces:
             torch.add(base, self.added(number, repeat), out=words)
 
@@ -92,6 +94,7 @@ class Pattern:
 
     @staticmethod
     def added(number, repeat):
+        """The number added to the base sequence in this round and repeat, as a signed 16-bit value."""
         return (number * 40503 + repeat) % 65536 - 32768
 
 

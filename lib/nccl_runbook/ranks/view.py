@@ -44,17 +44,21 @@ BUS_ID_SIZE = 32
 
 
 def emit(event):
+    """Write one event as a JSON line, to the engine's descriptor or standard output."""
     with open(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), "w", closefd=False) as file:
         file.write(json.dumps(event) + "\n")
 
 
 def read(path):
+    """Text of a file without surrounding white space; empty if it cannot be read."""
     with contextlib.suppress(OSError), open(path, errors="replace") as file:
         return file.read().strip()
     return ""
 
 
 def device_file(path):
+    """Path, mode as ``ls`` shows it, and why opening for reading and writing failed (errno name; empty: it
+    opened)."""
     mode, failed = "", "not tried"
     try:
         mode = stat.filemode(os.stat(path).st_mode)
@@ -93,6 +97,8 @@ def pci_gpus():
 
 
 def surroundings():
+    """What a rank sees before CUDA: device files, variables, signs of a container, WSL, GPUs on the PCI
+    bus."""
     return {
         "files": [device_file(path) for pattern in DEVICE_FILES for path in sorted(glob.glob(pattern))],
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -116,6 +122,7 @@ class Driver:
             self.text = "" if self.code == 0 else self.words(self.code)
 
     def words(self, code):
+        """The driver's name and meaning of an error code of cuInit."""
         name, meaning = ctypes.c_char_p(), ctypes.c_char_p()
         self.library.cuGetErrorName(code, ctypes.byref(name))
         self.library.cuGetErrorString(code, ctypes.byref(meaning))
@@ -183,6 +190,7 @@ def add_gpus(torch, driver, gpus):
 
 
 def cuda(torch):
+    """What torch and the CUDA driver report: versions, GPUs, peer access; errors as text, none are raised."""
     driver = Driver()
     nccl, nccl_path = mapped_nccl(torch)
     fields = {
@@ -212,6 +220,7 @@ def cuda(torch):
 
 
 def main():
+    """Emit ``surroundings``, then ``cuda``; without torch emits ``no_torch`` instead and exits with 3."""
     emit(dict(surroundings(), event="surroundings"))
     try:
         with warnings.catch_warnings():

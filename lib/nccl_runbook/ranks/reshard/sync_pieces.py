@@ -25,6 +25,7 @@ def sides(shape, width):
 
 
 def size(part):
+    """Bytes of this part."""
     return (part.bottom - part.top) * (part.right - part.left)
 
 

@@ -25,10 +25,11 @@ class Held:
         self.rows = {i: v.view(p.bottom - p.top, p.right - p.left) for (i, p), v in zip(parts.items(), views)}
 
     def cut(self, tensor, part):
+        """A view of ``part`` of a tensor, which must lie within the part that is held."""
         return sync_pieces.cut(self.rows[tensor], self.parts[tensor], part)
 
     def expected(self, number):
-        """(index, what sync ``number`` brings, what is there) of each tensor, one at a time."""
+        """Yields (index, bytes that sync ``number`` should bring, bytes in memory) of each tensor."""
         places = [0, *itertools.accumulate(sync_bytes.padded(size) // 2 for size in self.sync.sizes)]
         for tensor, part in self.parts.items():
             width = sync_pieces.sides(self.sync.shapes[tensor], self.sync.dtype.itemsize)[1]
@@ -40,6 +41,7 @@ class Held:
                 yield tensor, made.view(-1, width)[:, part.left : part.right], self.rows[tensor]
 
     def fill(self, number):
+        """Write into every tensor the bytes that sync ``number`` sends."""
         for _, made, rows in self.expected(number):
             rows.copy_(made)
 
@@ -52,14 +54,14 @@ class Held:
 
 
 class Step:
-    """What one rank does of a bucket: copies to where they are sent from, sends and receives (index of the
-    tensor, operation), and copies to where weights lie; these and receives for either set of weights."""
+    """One bucket on one rank: copies before sending (packs), sends, receives, and copies into place.
+    Receives and copies exist for each of the two sets of weights."""
 
     def __init__(self, stage):
         self.stage, self.packs, self.sends, self.receives, self.copies = stage, [], [], ([], []), ([], [])
 
     def exchange(self, sync):
-        """All at once. The tensor that cannot be sent or received is named (NCCL has one work for all)."""
+        """Send and receive all pieces. ``sync.at`` names the tensor under way (NCCL has one work for all)."""
         ops = [*self.sends, *self.receives[1 - sync.live]]
         works = dist.batch_isend_irecv([op for _, op in ops]) if ops else []
         for (tensor, _), work in zip(ops, works):
@@ -102,7 +104,8 @@ class Reshard:
         return self.bucket_bytes(max(self.mib)), 3
 
     def check_memory(self):
-        """First the same names, dtypes and parts on all ranks, so that nothing moves where they differ."""
+        """Raise ValueError if names, dtypes or parts differ between ranks, before anything moves; then check
+        that memory suffices."""
         dtype = "float32" if self.kind == "dtype" else str(self.dtype).partition(".")[2]
         # "map": a rank that takes each engine rank for its neighbour
         wanted = [[*p[1:], p[0]] if self.kind == "map" else p for p in self.wanted]
@@ -115,6 +118,7 @@ class Reshard:
         super().check_memory()
 
     def show(self):
+        """Lay the shards and two sets of weights into this rank's memory, and fill the live set."""
         views = iter(sync_bytes.laid(self.memory, self.own_sizes))
         self.given, *self.sets = [
             Held(self, parts, itertools.islice(views, len(parts))) for parts in self.parts
@@ -129,6 +133,7 @@ class Reshard:
 
     @property
     def views(self):
+        """The weights that the next sync fills, each as flat bytes."""
         return [rows.view(-1) for rows in self.taken.rows.values()]
 
     def plan(self):
@@ -183,6 +188,7 @@ class Reshard:
         return good
 
     def kept(self):
+        """Report whether the live weights are whole after a failed sync, and from which sync they come."""
         check.emit("kept", whole=not self.sets[self.live].differing(self.applied), sync=self.applied)
 
 
@@ -223,6 +229,7 @@ def move(sync, clock):
 
 
 def copy(pairs):
+    """Queue copies of (target, source) pairs on the current stream."""
     for target, source in pairs:
         target.copy_(source, non_blocking=True)
 
