@@ -127,22 +127,21 @@ _UNPRINTABLE = re.compile(
 
 
 def plain(text: str) -> str:
-    """For a terminal or a page, whatever it quotes: no control character but line ends and tabs, none that
-    turns the direction of writing, nothing that UTF-8 cannot hold."""
+    """The text for a terminal or a page, with every unsafe character replaced: control characters other than
+    line ends and tabs, direction marks, and what UTF-8 cannot hold."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
 class Terminal(io.TextIOWrapper):
-    """The one way to a terminal: whatever is printed there is ``plain``, and
-    ``shared`` if --share asks for it."""
+    """Standard output and error: everything printed is ``plain``, and ``shared`` with --share."""
 
     def write(self, text: str) -> int:
+        """Print the text; returns the number of characters printed."""
         return super().write(plain(shared(text)))
 
     @classmethod
     def take(cls) -> None:
-        """Stand in for standard output and error, whoever writes to them; a locale that
-        is not UTF-8 lacks our signs."""
+        """Replace sys.stdout and sys.stderr; characters that the locale lacks are escaped."""
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
             if stream:
                 setattr(
@@ -158,12 +157,12 @@ class Terminal(io.TextIOWrapper):
 
 
 def escaped(text: str) -> str:
-    """The text of a JSON document with the same characters as JSON escapes them."""
+    """JSON text with the same characters, in JSON's own escapes."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def masked(text: str) -> str:
-    """What was masked in a text, by kind and count; "" for nothing."""
+    """Number and kind of the masks in a text ("2 x token"); empty if there are none."""
     return ", ".join(
         f"{number} x {KINDS[kind]}"
         for kind, number in collections.Counter(_MASKED.findall(text)).most_common()
@@ -242,12 +241,13 @@ def _values(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """The beginning of a text: a longer one without secrets, as no form shows half of one."""
+    """The first ``most`` characters; a longer text is redacted first, since no pattern matches half a
+    secret."""
     return text if len(text) <= most else Redactor(os.environ).text(text[: most + 4096])[:most]
 
 
 class Redactor:
-    """Knows the secret values of one environment; immutable, and may be shared between threads."""
+    """Knows the secret values of one environment; immutable, safe to share between threads."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}
@@ -263,7 +263,7 @@ class Redactor:
         )  # ranks and files say the same again and again
 
     def text(self, text: str) -> str:
-        """The text without secrets, and ``shared``."""
+        """The text with secrets masked, and ``shared``."""
         return shared(self._hidden(text))
 
     def _without_secrets(self, text: str) -> str:
@@ -280,8 +280,8 @@ class Redactor:
         )
 
     def json(self, value: Any, name: str = "") -> Any:
-        """The JSON value or the fact without secrets: each string is looked through, and one under
-        a secret name is masked whole."""
+        """The JSON value or fact with secrets masked in every string; a string under a secret name is masked
+        whole."""
         learn(value)
         return self._json(value, name)
 
