@@ -51,8 +51,8 @@ def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
 
 
 def gpus_hidden(machine: Machine) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES hides some GPUs by valid means: only noted where the scheduler's own
-    variable grants just these."""
+    """CUDA_VISIBLE_DEVICES hides some GPUs; only a note if the scheduler's variable grants exactly the
+    rest."""
     selection = _selection(machine)
     if selection and not selection.problem and (hidden := _hidden(machine, selection)):
         variables = machine.surroundings.variables
@@ -88,7 +88,7 @@ def _hidden(machine: Machine, selection: Selection) -> list[int]:
 
 
 def indices_differ(machine: Machine) -> Iterator[Finding]:
-    """CUDA numbers the GPUs in another order than nvidia-smi: the fastest first, unless
+    """CUDA numbers the GPUs in another order than nvidia-smi: fastest first, unless
     CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     indices = gpu_health.indices_by_cuda(machine)
     if _selection(machine) is None and None not in indices and indices != sorted(indices):
@@ -112,7 +112,7 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
 
 
 def views_agree(machine: Machine) -> Iterator[Finding]:
-    """What was seen to be right; only said when all three views were had and CUDA counts what it should."""
+    """What is right; yielded only if all three views exist and CUDA counts the expected GPUs."""
     nvml, cuda = machine.nvml, machine.cuda
     has_all = not any(isinstance(view, Gap) for view in (nvml, cuda, machine.surroundings))
     if has_all and cuda.gpus and not cuda.error:
@@ -139,8 +139,8 @@ RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
 
 
 def judge_gpus(machine: Machine | Gap) -> list[Finding]:
-    """All that the three views and the health fields say. Nothing at all is left to the
-    step, which then is unknown."""
+    """All findings of the three views and the health fields. Empty if there is nothing to judge: the step is
+    then unknown."""
     if isinstance(machine, Gap):
         return []
     if not isinstance(machine.cuda, Gap) and machine.cuda.hip:

@@ -36,7 +36,7 @@ def _in_container(machine: Machine) -> bool:
 
 
 def no_gpu_anywhere(machine: Machine) -> Finding | None:
-    """No view names a GPU. Never health; a container on a host with GPUs was not given them."""
+    """No view names a GPU: never healthy; a container on a host with GPUs was given none."""
     nvml = machine.nvml
     absent = (
         nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in nvml.detail
@@ -105,8 +105,8 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
 
 
 def nvml_refuses(machine: Machine) -> Iterator[Finding]:
-    """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with
-    it (src/misc/nvmlwrap.cc, ncclNvmlEnsureInitialized)."""
+    """NVML as a whole fails on a host with GPUs. NCCL opens NVML at init and fails with it
+    (src/misc/nvmlwrap.cc, ncclNvmlEnsureInitialized)."""
     gap = machine.nvml
     if not isinstance(gap, Gap) or gap.reason == "not-run":
         return
@@ -156,8 +156,8 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
 
 
 def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
-    """NVML lists a GPU and then refuses its handle. NCCL asks for every handle of the host at init,
-    so hiding the GPU does not help."""
+    """NVML lists a GPU, then refuses its handle. NCCL asks for every handle of the host at init, so hiding
+    the GPU does not help."""
     gpus = nvml_gpus(machine)
     refused = {i: g for i, g in enumerate(gpus) if isinstance(g, Gap)}
     names = ", ".join(map(str, refused))

@@ -89,7 +89,7 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
 
 @titled("Three views of the same GPUs")
 def views_table(machine: Machine) -> Table:
-    """What NVML, the device files, CUDA and the variables each say."""
+    """One row a source (NVML, device files, CUDA, variables): what it shows."""
     return Table(
         "",
         ["view", "GPUs", "what it says"],
@@ -143,7 +143,7 @@ def _cuda_rows(name: str, cuda: CudaView) -> list[list[Any]]:
 
 @titled("Topology and peer access", "nvml", "pairs")
 def topology_table(machine: Machine) -> Table:
-    """Heat map: how near two GPUs are, and whether they may reach each other's memory."""
+    """Heat map of all pairs of GPUs: distance, and whether they have access to each other's memory."""
     names = [g.nvml_index for g in machine.nvml.reached]
     pairs = {frozenset((p.a, p.b)): p for p in machine.nvml.pairs}
     return Table(
@@ -166,7 +166,7 @@ def _pair_cell(pair: Pair | None) -> Cell:
 
 @titled("Who uses the GPUs", "nvml")
 def users_table(users: GpuUsers | Machine) -> Table:
-    """Who is on each GPU."""
+    """One row a process that uses a GPU."""
     rows = [
         row
         for index, gpu in enumerate(users.nvml.gpus if isinstance(users, Machine) else users.gpus)
