@@ -20,10 +20,9 @@ MOST_GPUS = 9  # a process may have eight peers of a GPU (CUDA error 711)
 def collect(
     engine: Engine, devices: List[Optional[int]], budget_s: float, fault: str = ""
 ) -> Union[Edges, Gap]:
-    """Every edge once, and what did not pass once more.
-
-    ``devices``: cuda indices, None for a rehearsal on the CPU; ``budget_s``: seconds; ``fault``: planted by
-    a test. A Gap where there is no edge, no time, or where no copy was begun."""
+    """Every edge once, and failed edges once more. ``devices``: cuda indices, or None for a rehearsal on the
+    CPU; ``budget_s``: seconds; ``fault``: planted by a test. A Gap if there is no edge or no time, or no
+    copy began."""
     until = time.monotonic() + budget_s
     gpus = sorted({d for d in devices if d is not None})
     count = len(gpus or devices)
