@@ -66,6 +66,8 @@ CPU_ARMS = {"interface pinned": ({"GLOO_SOCKET_IFNAME": "lo"}, [], None)}
 def request(
     name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float
 ) -> WorldRequest:
+    """The world of one arm: ``env`` changes the environment; ``timed`` worlds run with nothing else beside
+    them."""
     gpu = on_gpus(devices)
     logged = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
     return worlds.request(
@@ -81,7 +83,7 @@ def request(
 
 
 def steering(environ: Mapping[str, str]) -> Dict[str, str]:
-    """The variables of the surroundings that the arm *clean* takes out."""
+    """Variables of this environment that the arm *clean* removes."""
     return {
         k: v
         for k, v in sorted(environ.items())
@@ -155,11 +157,9 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
 def collect(
     engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Callable[..., Any]
 ) -> Union[Arms, Gap]:
-    """The control, every arm that can act, the control again, and *clean* where the environment may be to
-    blame. Needs two ranks.
-
-    ``budget_s``: seconds; ``halve``: search.halving.halve, which names the guilty variables.
-    """
+    """The control, every arm that can act, the control again, and *clean* if the environment may be at
+    fault. A Gap with fewer than two ranks. ``budget_s``: seconds; ``halve``: search.halving.halve, which
+    finds the guilty variables."""
     if len(devices) < 2:
         return Gap("unsupported", "one GPU: a transport needs two ranks")
     session = _Session(engine, devices, budget_s)

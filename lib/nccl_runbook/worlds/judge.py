@@ -103,7 +103,7 @@ def _every_pair(what: str, world: World, again: World) -> Finding:
 
 
 def diagnosis(search: Search) -> Diagnosis:
-    """What the recorded rounds show: the search is walked again with their answers."""
+    """The diagnosis that the recorded rounds support: the search is replayed with their answers."""
     return replay(
         search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False)) for r in search.rounds]
     )
