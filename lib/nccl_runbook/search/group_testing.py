@@ -29,9 +29,9 @@ Z95 = 1.959964
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """``kind``: gpus, pairs, several (both), split, count, intermittent or unclear. ``gpus``: faulty ones;
-    ``pairs``: faulty links; ``sides``: the sets of a split; ``works_up_to``: GPUs, of a count-dependent
-    fault, 1 where no two work together; ``within``: the smallest group that was seen to fail; ``failed`` of
-    ``repeated`` runs of it, for an intermittent fault."""
+    ``pairs``: faulty links; ``sides``: the sets of a split; ``works_up_to``: number of GPUs that still work
+    (1: no two do); ``within``: the smallest group that failed; ``failed`` of ``repeated`` runs of that group
+    failed."""
 
     kind: str
     gpus: Tuple[int, ...] = ()
@@ -44,9 +44,9 @@ class Diagnosis:
 
 
 def identify(gpus: Sequence[int], answer: Asked, repeats: int = REPEATS) -> Diagnosis:
-    """Ask for rounds until the fault is known, after these GPUs were seen to fail together. ``repeats``: runs
-    that give the rate of a fault that comes and goes; the runs that showed it to do so were selected for that
-    and do not count."""
+    """Ask for rounds until the fault is known, given that these GPUs failed together. Never raises for what
+    it sees: *intermittent* or *unclear* if the answers do not agree. ``repeats``: runs that estimate the
+    rate of an intermittent fault; the runs that revealed it are biased and do not count."""
     outcomes = Outcomes(gpus, answer)
     try:
         if outcomes.passes(outcomes.gpus):
@@ -211,7 +211,7 @@ def _count(outcomes: Outcomes, rest: List[int]) -> Diagnosis:
 
 
 def wilson(failed: int, runs: int) -> Tuple[float, float]:
-    """The interval in which the true rate lies with 95 % (E. B. Wilson, 1927); 0 to 1 without a run."""
+    """Interval of the true rate with 95 % confidence (E. B. Wilson, 1927); 0 to 1 without a run."""
     if not runs:
         return 0.0, 1.0
     rate, spread = failed / runs, Z95 * Z95 / runs
@@ -221,9 +221,8 @@ def wilson(failed: int, runs: int) -> Tuple[float, float]:
 
 
 def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
-    """The diagnosis of rounds that were recorded; *unclear* where they end before the search does, or answer
-    something else, but a rate where that of a fault which comes and goes was being taken: of the runs that
-    were made, where those are a quarter of all or more."""
+    """The diagnosis of recorded rounds; *unclear* if they end before the search does or contradict it. For
+    an intermittent fault the rate counts the runs that were made, if those are at least a quarter."""
     recorded, failed = iter(rounds := list(rounds)), [tuple(gpus)]
 
     def answer(question: Round) -> Answers:
@@ -244,8 +243,8 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
 
 
 def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
-    """The diagnosis where every pair was tried and just these failed: what a search would find if larger
-    groups fail by their pairs."""
+    """The diagnosis if all pairs were tried and exactly these failed: what a search finds if larger groups
+    fail by their pairs."""
     return identify(
         sorted(gpus), lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question}
     )
