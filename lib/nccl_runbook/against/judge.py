@@ -24,8 +24,8 @@ _KINDS: dict[str, str] = _TABLE["kind"]  # the surest first, and why it could ex
 
 
 def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Comparison:
-    """What differs between two runs. Where only one of them shows a thing, it is no difference: silence
-    says nothing. ``line``: that runs both set-ups in turn."""
+    """What differs between two runs. A setting that only one run shows is no difference. ``line``: command
+    that runs both set-ups in turn."""
     read = [
         p for p in (good, bad) if isinstance(p, RunProfile) and (p.steps or any(f.lines for f in p.files))
     ]
@@ -47,8 +47,9 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
 
 
 def explained(compared: Comparison, lead: Finding | None) -> Comparison:
-    """The same, judged for what leads in the bad run: a difference could explain it if the lead names it or
-    its cause depends on it. If the cause is established, another difference cannot; else it is not tested."""
+    """The comparison judged for the leading finding of the bad run: a difference could explain it if the
+    finding names it, or if its cause depends on it. An established cause excludes the others; otherwise they
+    are untested."""
     if not (lead and compared.differences) or compared.slower and lead.severity is not Severity.BROKEN:
         return compared  # the change of speed is what to explain
     fix = (line for r in lead.remedy for line in (r.text, *r.lines))
@@ -176,7 +177,7 @@ def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
 
 
 def findings(compared: Comparison | None) -> list[Finding]:
-    """The comparison as a finding of the step; none without one."""
+    """The comparison as a finding of the step; empty without a comparison."""
     if compared is None:
         return []
     could = [d for d in compared.differences if d.could_explain]

@@ -44,8 +44,8 @@ def collect(
     limit: Limit | None = None,
     records: Sequence[Record] = (),
 ) -> RunProfile:
-    """The profile of these logs and records. Never raises for what is in them: what could not
-    be read says so in ``files``."""
+    """The profile of these logs and records. Never raises for their content: ``files`` says what could not
+    be read."""
     reader = _Reader()
     for record in records:
         reader.take(record)
