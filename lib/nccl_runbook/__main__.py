@@ -106,6 +106,8 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
+    """Run the command line and exit with its code: 2 for wrong usage, 1 if the answer cannot be written, 130
+    if interrupted."""
     Terminal.take()
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     command, *words = sys.argv[1:] or [""]

@@ -46,10 +46,12 @@ def gather(
 
 
 def findings(hosts: Hosts | Gap) -> list[Finding]:
+    """Findings of the comparison of hosts; SKIPPED if no host was named."""
     if isinstance(hosts, Gap):
         return [Finding("hosts-not-named", Severity.SKIPPED, hosts.detail)]
     return command.judge(hosts, judge.differences(hosts.answered))
 
 
 def tables(hosts: Hosts | Gap) -> Sequence[table.Table]:
+    """Tables of the comparison of hosts; empty if no host was named."""
     return [] if isinstance(hosts, Gap) else table.tables(hosts, judge.differences(hosts.answered))

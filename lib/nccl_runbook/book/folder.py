@@ -36,10 +36,12 @@ class Options:
 
     @property
     def reserve_s(self) -> float:
+        """Seconds kept for starting and saving a notebook: the allowance, at most a tenth of the budget."""
         return min(self.allowance_s, self.budget_s / 10)
 
     @property
     def left_s(self) -> float:
+        """Seconds left of the budget; negative once it is spent."""
         return self.budget_s - (time.monotonic() - self.began)
 
 

@@ -149,4 +149,5 @@ def in_logs(line: str, logs: Sequence[str]) -> str:
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
+    """Usual remedies of a cause; NOTHING_KNOWN if there is no cause, or it has none."""
     return usual(cause.id, status) if cause and cause.remedy else (NOTHING_KNOWN,)

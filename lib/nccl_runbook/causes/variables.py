@@ -63,6 +63,7 @@ class Variable:
 
     @property
     def values_in_words(self) -> str:
+        """The allowed values, as in "a whole number from 0 to 5"."""
         kind, _, rest = self.values.partition(":")
         low, _, high = rest.partition("..")
         if kind == "int" and rest:
@@ -82,6 +83,7 @@ def _in_range(value: str, bounds: str) -> bool:
 
 @functools.cache
 def readers() -> dict[str, Reader]:
+    """Key -> the program that reads variables."""
     return {key: Reader(key, **row) for key, row in table("causes/variables")["reader"].items()}
 
 

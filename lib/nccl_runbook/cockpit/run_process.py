@@ -76,10 +76,12 @@ class RunProcess:
 
     @property
     def at_work(self) -> bool:
+        """Whether the process has not ended."""
         return self.ended_at is None
 
     @property
     def wall_s(self) -> float:
+        """Seconds since the start, or until the end."""
         return (self.ended_at or time.monotonic()) - self.started_at
 
     @property
@@ -107,6 +109,7 @@ class RunProcess:
 
     @property
     def interrupted(self) -> bool:
+        """Whether the run was cancelled, or ended by SIGINT or SIGTERM."""
         return self.cancelled_at is not None or (
             self.exit_code is not None and self.exit_code in (-signal.SIGTERM, 130, 143)
         )

@@ -42,6 +42,7 @@ class Ratio:
 
     @property
     def holds_one(self) -> bool:
+        """Whether the interval contains 1: no difference is proven."""
         return self.low <= 1.0 <= self.high
 
     def __str__(self) -> str:
@@ -55,10 +56,12 @@ def figure(sample: Sample, name: str) -> float | None:
 
 
 def names(c: Comparison) -> list[str]:
+    """Names of all figures, in the order of their first appearance."""
     return list(dict.fromkeys(n for s in c.samples for n in s.figures))
 
 
 def of_arm(c: Comparison, arm: str) -> list[Sample]:
+    """Samples of one arm, in order."""
     return [s for s in c.samples if s.arm == arm]
 
 

@@ -82,6 +82,8 @@ class Arms:
 
     @property
     def roles(self) -> list[str]:
+        """Names of the roles (trainer, engine) whose variables differ from the common ones; empty without
+        roles."""
         return sorted({role for role, _ in self.a if role})
 
     def env(self, of_b: Collection[str]) -> dict[str, Env]:
@@ -97,6 +99,8 @@ class Arms:
 
     @property
     def differences(self) -> list[Difference]:
+        """Variables whose values differ, secrets hidden. "not set" stands for a missing variable."""
+
         def shown(key: Key, value: str | None) -> str:
             return (
                 NOT_SET
@@ -210,6 +214,7 @@ def _part(word: str, known: Mapping[str, str], left_out: dict[str, str], until: 
 
 
 def only_set(env: Env) -> dict[str, str]:
+    """The variables that have a value."""
     return {n: v for n, v in env.items() if v is not None}
 
 

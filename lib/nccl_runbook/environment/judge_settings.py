@@ -50,6 +50,7 @@ def judge(env: Environment) -> Iterator[Finding]:
 
 
 def number(value: str) -> int:
+    """The whole number, 0 if the text is none."""
     return int(value) if value.isdecimal() and len(value) < 20 else 0
 
 
@@ -224,6 +225,7 @@ def cannot_act(host: Host, s: Setting) -> Iterator[Finding]:
 
 
 def xids_seen(host: Host) -> Iterator[Finding]:
+    """GPU errors (Xid) in the kernel log: a note if programs usually cause them, else a warning."""
     if known(host.xids):
         yield Finding(
             "xids-seen",

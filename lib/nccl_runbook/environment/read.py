@@ -248,6 +248,7 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
 
 
 def library_of(path: str, raw: Mapping[str, Any] | Gap) -> Library:
+    """The library at this path; its fields are Gaps if it could not be read."""
     if isinstance(raw, Gap):
         return Library(path, raw, raw, raw, {})
     version, cuda = raw["says"] or [Gap("absent", "the file contains no version")] * 2

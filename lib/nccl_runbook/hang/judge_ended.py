@@ -51,6 +51,7 @@ def _ended(hang: Hang, graph: Graph) -> list[Accused]:
 
 
 def quoted(line: LogLine) -> Evidence:
+    """A log line as evidence, with its file and line."""
     return Evidence(line.text, f"{line.file} line {line.line}")
 
 

@@ -68,6 +68,7 @@ class Graph:
         return grouped((rank, wait) for wait in self.all() for rank in wait.on)
 
     def all(self) -> Iterable[Wait]:
+        """Every wait of every rank."""
         return (wait for waits in self.waits.values() for wait in waits)
 
 
@@ -132,6 +133,7 @@ def _unended(hang: Hang, dumps: _Dumps) -> dict[int, Wait]:
 
 
 def first_difference(group: Group) -> float:
+    """The lowest number at which members called different things; infinity if there is none."""
     return min((d.seq for d in group.differences), default=math.inf)
 
 
@@ -143,6 +145,7 @@ def credible(group: Group) -> dict[int, Track]:
 
 
 def is_young(op: Op) -> bool:
+    """Whether the operation is younger than YOUNG_S seconds; False if its age is unknown."""
     return op.age_s is not None and op.age_s < YOUNG_S
 
 

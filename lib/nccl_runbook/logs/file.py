@@ -145,4 +145,5 @@ def text_of(path: str, most_bytes: int, purpose: str) -> str | Gap:
 
 
 def mib(size: int) -> str:
+    """ "12.3 MiB" (1 MiB = 1048576 bytes)."""
     return f"{size / (1 << 20):.1f} MiB"

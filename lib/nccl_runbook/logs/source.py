@@ -187,6 +187,7 @@ class Source:
             self._file.seek(0, os.SEEK_END)
 
     def told(self) -> FileRead:
+        """The file as a fact: size, lines, what was left out, and problem."""
         return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 
 
@@ -207,6 +208,7 @@ def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[
 
 
 def why(error: BaseException) -> str:
+    """Reason of an error in words; never empty."""
     return (
         getattr(error, "strerror", None)
         or str(error)

@@ -52,6 +52,7 @@ def look(
 
 
 def record(live: Live, wall_s: float) -> Dict[str, Any]:
+    """The record of a look that nobody has judged yet. ``wall_s``: seconds."""
     return unjudged(
         STEP,
         REASON,

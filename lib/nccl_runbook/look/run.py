@@ -77,6 +77,7 @@ WHILE_IT_HANGS: Dict[str, Dict[str, Any]] = {
 
 
 def arguments() -> argparse.Namespace:
+    """The parsed command line. Exits with 2 for options that do not fit."""
     parser = argparse.ArgumentParser(
         "nccl-look.pyz",
         description="Looks at GPUs and collectives on this node, and writes a record; to judge it elsewhere: "
@@ -105,6 +106,8 @@ class Output:
         self.path, self.redactor = path, Redactor(os.environ)
 
     def write(self, records: List[Dict[str, Any]], last: bool = False) -> None:
+        """Write the records, redacted, to the file; to standard output only with ``last``. OSError if that
+        fails."""
         text = json.dumps(self.redactor.json(records), indent=1) + "\n"
         if self.path != "-":
             self.put(self.path, text)
@@ -112,6 +115,7 @@ class Output:
             sys.stdout.write(text)
 
     def put(self, path: str, text: str) -> None:
+        """Replace a file atomically (mode 0600); OSError if that fails."""
         with open(
             os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
         ) as file:
@@ -119,6 +123,7 @@ class Output:
         os.replace(path + ".part", path)
 
     def say(self, text: str) -> None:
+        """Print a redacted line; on standard error if the records go to standard output."""
         print(self.redactor.text(text), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
 
 
@@ -209,6 +214,7 @@ def _find_scratch() -> None:
 
 
 def main() -> int:
+    """Run the look, or the rank named by --rank. Exit code 0, or 2 for wrong usage."""
     if sys.argv[1:2] == ["--rank"]:  # in the lines that repeat a world: what follows belongs to the rank
         del sys.argv[:2]
         runpy.run_module("nccl_runbook.ranks." + Path(sys.argv[0]).stem, None, "__main__", True)

@@ -51,10 +51,12 @@ class Step:
 
     @property
     def left_s(self) -> float:
+        """Seconds left of the step's budget, at least 1."""
         return max(1.0, self.parameters["budget_s"] - (time.monotonic() - self._clock))
 
     @property
     def devices(self) -> List[Optional[int]]:
+        """One device a rank: the cuda_index, or None for the CPU. ValueError as in rank_devices."""
         return rank_devices(
             self.parameters["gpus"],
             self.parameters["max_ranks"],
@@ -68,10 +70,12 @@ class Step:
         self.forbid(Gap("not-run", busy.reason) if busy else None)
 
     def ask(self, fact: str, probe: Callable[[], Any]) -> Any:
+        """Store and return what the probe gives, or the reason not to ask (a Gap)."""
         self.facts[fact] = probe() if self.why_not is None else self.why_not
         return self.facts[fact]
 
     def record(self, reason: str) -> Dict[str, Any]:
+        """The record of this step, not judged. ``reason``: why not."""
         judged = {
             "python": self.parameters["python"],
             **(self.engine.judged() if self.engine else {"host": os.uname().nodename}),
@@ -93,10 +97,12 @@ class Step:
 
 
 def visibility(step: Step) -> None:
+    """Step 01: the three views of the GPUs."""
     step.facts["gpus"] = gpus.collect(step.engine, step.left_s)
 
 
 def fewer_gpus(step: Step) -> None:
+    """Step 03: edges, ladder, singles, pairs, search."""
     step.ask_who_works()
     step.ask("edges", lambda: edges.collect(step.engine, step.devices, step.left_s))
     ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
@@ -109,6 +115,7 @@ def fewer_gpus(step: Step) -> None:
 
 
 def transports(step: Step) -> None:
+    """Step 04: links, the arms, and pairs if the control fails."""
     step.ask_who_works()
     step.ask("links", lambda: nvml.links(step.left_s))
     made = step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
@@ -116,6 +123,7 @@ def transports(step: Step) -> None:
 
 
 def weight_sync(step: Step) -> None:
+    """Step 05: placement and every method."""
     step.ask_who_works()
     p, spec = step.parameters, settings()["spec"]
     plan = step.ask("plan", lambda: placement.place(step.devices))

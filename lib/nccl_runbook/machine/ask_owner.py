@@ -29,12 +29,14 @@ def holds_gpu(pid):
 
 
 def is_descendant(pid):
+    """Whether the process is the runbook itself, or one of its descendants."""
     while pid not in (0, 1, OUR_ROOT):
         pid = int(status_of(pid).get("PPid", "0"))
     return pid == OUR_ROOT
 
 
 def user_name(uid):
+    """Login name of a user id, or "uid 1000" if the system has none."""
     try:
         import pwd
 

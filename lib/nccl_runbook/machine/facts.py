@@ -58,6 +58,7 @@ class NvLinks:
 
     @property
     def up(self) -> int:
+        """Number of links that are up."""
         return sum(self.active)
 
 
@@ -82,12 +83,16 @@ class Fabric:
 
 @dataclasses.dataclass(frozen=True)
 class MigInstance:
+    """One MIG instance of a GPU, with the UUID and name that NVML gives it."""
+
     uuid: str
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Mig:
+    """MIG mode of a GPU. ``pending``: the mode after the next reset."""
+
     is_enabled: bool
     pending: bool
     instances: List[MigInstance]
@@ -158,6 +163,7 @@ class NvmlView:
 
     @property
     def reached(self) -> List[NvmlGpu]:
+        """GPUs that NVML could read, without those that refused."""
         return [g for g in self.gpus if not isinstance(g, Gap)]
 
 

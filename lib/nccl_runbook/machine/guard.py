@@ -31,6 +31,7 @@ class Busy:
 
     @property
     def reason(self) -> str:
+        """Why a step was not run: the first two owners, and the number of the others."""
         more = f" and {len(self.words) - 2} more" if len(self.words) > 2 else ""
         return f"not run: busy ({'; '.join(self.words[:2])}{more})"
 

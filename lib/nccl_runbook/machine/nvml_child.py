@@ -62,6 +62,8 @@ PCIE = {
 
 
 def say(part, **fields):
+    """Print one part of the answer as a JSON line at once, so that a crash of the driver loses only the
+    rest."""
     print(json.dumps(dict(fields, part=part)), flush=True)
 
 
@@ -69,6 +71,7 @@ def say(part, **fields):
 
 
 def owners(handle):
+    """Processes on a GPU, each once, with the kind of work (compute, graphics or both); a Gap if refused."""
     compute = ask("nvmlDeviceGetComputeRunningProcesses", handle)
     graphics = ask("nvmlDeviceGetGraphicsRunningProcesses", handle)
     if is_gap(compute):
@@ -82,6 +85,7 @@ def owners(handle):
 
 
 def gpu(index, handle):
+    """Print everything about one GPU; what NVML refuses is a Gap in its place."""
     rows = then(
         ask("nvmlDeviceGetRemappedRows", handle),
         lambda r: {
@@ -134,6 +138,7 @@ def links_between(a, b):
 
 
 def pair(a, b, handles):
+    """Print NVLink or PCIe level between two GPUs, and whether P2P reads and writes are allowed."""
     both, shown = (handles[a], handles[b]), f"{a},{b}"
     links = links_between(*both)
     level = (
@@ -186,12 +191,14 @@ def live(handles):
 
 
 def leave_with_parent():
+    """Exit with 1 when standard input closes (runs in a thread)."""
     while os.read(0, 4096):
         pass
     os._exit(1)
 
 
 def main(what):
+    """Print the system, then its GPUs and pairs. ``what``: "all", or "use" or "live" for less."""
     threading.Thread(target=leave_with_parent, daemon=True).start()
     count = (
         {"reason": "not-run", "detail": f"{sys.executable}: {missing}"}

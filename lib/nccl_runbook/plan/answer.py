@@ -44,10 +44,12 @@ class Plan:
 
     @property
     def clean(self) -> bool:
+        """Whether neither the placement nor this machine's GPUs speak against the plan."""
         return self.verdict == "clean" and not self.devices
 
     @property
     def verdict(self) -> str | None:
+        """Verdict on the placement (see Placed), None if the plan does not parse."""
         return self.placed.verdict if self.placed else None
 
 

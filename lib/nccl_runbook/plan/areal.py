@@ -54,6 +54,7 @@ class Part:
     anchor: int | None = None
 
     def size(self, letter: str) -> int:
+        """Size of a dimension (d, t, p, c, e); 1 if not written."""
         return self.dims.get(letter, 1)
 
     @property
@@ -75,6 +76,7 @@ class Part:
 def part(
     kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None
 ) -> Part:
+    """A component of another framework: data parallel ``replicas``, tensor parallel size, anchor."""
     return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
 
 
@@ -92,10 +94,12 @@ class Mode:
     scheduled: bool = False
 
     def of(self, kind: str) -> list[Part]:
+        """Components of this kind, in order."""
         return [p for p in self.parts if p.kind == kind]
 
     @property
     def total_gpus(self) -> int:
+        """GPUs of all components together."""
         return sum(p.alloc_size for p in self.parts)
 
     @property

@@ -91,6 +91,7 @@ def job(role: str, start: int, size: int, ring: int = 0, count: int = 0) -> Job:
 
 
 def that_apply(*sentences: tuple[bool, str]) -> list[str]:
+    """The sentences whose condition is true, in order."""
     return [text for applies, text in sentences if applies]
 
 

@@ -44,9 +44,11 @@ class Cut:
         return _middle_out(json.dumps(value, indent=1, ensure_ascii=False), self.json_chars)
 
     def items(self, values: Sequence[Any]) -> Sequence[Any]:
+        """As many of the values as this page shows."""
         return values[: self.item_count]
 
     def left(self, values: Sequence[Any]) -> int:
+        """Number of values that this page leaves out."""
         return max(0, len(values) - self.item_count)
 
 

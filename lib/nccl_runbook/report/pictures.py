@@ -114,11 +114,13 @@ class Plot:
         self.xs = sorted(set(xs))
 
     def x(self, value: float) -> float:
+        """Horizontal position in pixels, on a scale of powers of two."""
         return round(
             self.left + (math.log2(value) - self.x0) / (self.x1 - self.x0) * (self.right - self.left), 1
         )
 
     def y(self, value: float) -> float:
+        """Vertical position in pixels, on a scale of powers of ten."""
         return round(
             self.bottom - (math.log10(value) - self.y0) / (self.y1 - self.y0) * (self.bottom - self.top), 1
         )

@@ -40,6 +40,7 @@ class Cell:
 
     @property
     def background(self) -> str:
+        """CSS colour, by tone or by heat (0 red, 1 green)."""
         return (
             TONES[self.tone]
             if self.heat is None
@@ -153,6 +154,7 @@ class StepView:
 
     @property
     def findings(self) -> list[Finding]:
+        """Findings of the step's record."""
         return self.record.findings
 
     def _repr_html_(self) -> str:

@@ -34,6 +34,7 @@ MEASURED = ("hang-told", "look-told", "transport-at-fault", "variable-at-fault")
 
 
 def tests_nothing(step: StepEntry) -> bool:
+    """Whether the step is done and tests nothing by itself (start, comparison)."""
     return step.notebook in (START_STEP, AGAINST_STEP) and step.status in DONE
 
 

@@ -69,6 +69,7 @@ class Command:
 
     @property
     def text(self) -> str:
+        """The words joined by blanks."""
         return " ".join(self.words)
 
 

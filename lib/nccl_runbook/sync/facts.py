@@ -154,6 +154,7 @@ class SyncArm:
 
     @property
     def steady_s(self) -> Optional[float]:
+        """Seconds of the steady sync, or None if none was finished."""
         return self.steady.seconds if self.steady else None
 
 
@@ -183,6 +184,7 @@ class SyncRuns:
 
     @property
     def on_cpu(self) -> bool:
+        """Whether all ranks ran on the CPU: a rehearsal."""
         return all(d is None for d in self.devices)
 
     @property
@@ -214,6 +216,7 @@ class OwnSyncTime:
 
     @property
     def who(self) -> str:
+        """ "rank 3", else the process or the file that it comes from."""
         return f"rank {self.rank}" if self.rank >= 0 else self.source.partition(",")[0]
 
 

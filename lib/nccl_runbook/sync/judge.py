@@ -119,6 +119,7 @@ def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
 
 
 def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
+    """Without a GPU the figures say nothing about NCCL; None if there was one."""
     return (
         Finding(
             "rehearsed-without-gpu",
@@ -132,6 +133,7 @@ def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
 
 
 def bytes_verified(runs: SyncRuns) -> Finding | None:
+    """Methods whose every byte arrived right; None if there is none."""
     good = [a for a in runs.run if a.complete and a.passed]
     if not good:
         return None

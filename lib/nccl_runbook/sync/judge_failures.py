@@ -147,6 +147,7 @@ def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
 
 
 def shared_gpu_not_refused(arm: SyncArm, _: SyncRuns, plan: Placement) -> Finding:
+    """NCCL connected two ranks on one GPU, which it usually refuses."""
     return Finding(
         "shared-gpu-not-refused",
         Severity.NOTE,
@@ -230,4 +231,5 @@ def failed(arm: SyncArm, *_: Any) -> Finding:
 
 
 def gb(size_bytes: int) -> str:
+    """ "15.23 GB" (1e9 bytes), or "3.10 MB" (1e6 bytes) below 10 MB."""
     return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.2f} MB"

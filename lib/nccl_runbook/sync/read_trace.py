@@ -47,6 +47,8 @@ def _beginnings(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
+    """The syncs that the pause_trace lines report, the first MOST_LINES. ``name``: the file, for the
+    source."""
     times = (
         _time(text, f"{name}:{number}")
         for number, line in enumerate(lines, 1)

@@ -32,6 +32,7 @@ class There:
         return os.read(getattr(self.child, name).fileno(), PIECE)
 
     def write(self, data):
+        """Write to the child's standard input and flush."""
         self.child.stdin.write(data)
         self.child.stdin.flush()
 
@@ -45,6 +46,8 @@ def nodes():
 
 
 def passed_through(address, arguments):
+    """Run the command on the node at ``address`` and pass its standard streams through. KeyError if there is
+    no such node."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -66,6 +69,7 @@ def passed_through(address, arguments):
 
 
 def main():
+    """Print the addresses of the nodes as JSON, or run a command on one of them."""
     import ray
 
     ray.init(address="auto", logging_level="ERROR", log_to_driver=False)

@@ -25,6 +25,7 @@ def nccl_paths(role: Role) -> list[str]:
 
 
 def by_path(env: Environment) -> dict[str, Library]:
+    """Path -> library on the judged host; empty if the host was not looked at."""
     return {} if isinstance(env.host, Gap) else {lib.path: lib for lib in known(env.host.libraries)}
 
 
@@ -62,6 +63,7 @@ def wheel_disagrees(lib: Library) -> Finding | None:
 
 
 def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
+    """One process maps several copies of libnccl; None if it maps at most one."""
     if len(paths := nccl_paths(role)) < 2:
         return None
     differ = (
@@ -97,6 +99,7 @@ def _mapped(*texts: str) -> tuple[Evidence, ...]:
 
 
 def cuda_differs(role: Role, lib: Library) -> Finding | None:
+    """NCCL and torch are built for different CUDA major versions; None if not, or if one is unknown."""
     if (
         isinstance(lib.cuda, Gap)
         or isinstance(role.torch_cuda, Gap)
@@ -221,6 +224,7 @@ def library_named(role: Role, libraries: dict[str, Library]) -> Finding | None:
 
 
 def of_libraries(env: Environment) -> Iterator[Finding]:
+    """All findings about NCCL libraries, of each role and between roles."""
     libraries = by_path(env)
     mapped = {p for role in env.roles for p in nccl_paths(role)}
     yield from filter(None, (wheel_disagrees(lib) for path, lib in libraries.items() if path in mapped))

@@ -23,10 +23,12 @@ class Setting:
 
     @property
     def known(self) -> Variable | None:
+        """The variable's row in the table, or None."""
         return variables().get(self.name)
 
     @property
     def seen(self) -> Evidence:
+        """The setting as evidence, with where it was set."""
         return Evidence(
             f"{self.name}={self.value} ({', '.join(filter(None, (self.where, *self.who)))})", self.source
         )
@@ -77,4 +79,5 @@ def effective(role: Role) -> dict[str, tuple[str, str, str]]:
 
 
 def conf_lines(role: Role) -> list[tuple[str, str, str]]:
+    """(path, name, value) of every line of the role's NCCL configuration files."""
     return [(path, name, value) for path, lines in role.conf.items() for name, value in lines.items()]

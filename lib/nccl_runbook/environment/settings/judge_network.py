@@ -117,6 +117,7 @@ def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
 
 
 def of_several_hosts(role: Role) -> bool:
+    """Whether the role's job spans several hosts, by its node count or torchrun's world sizes."""
     world, local = (role.variables.get(n, "") for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     return role.nodes > 1 or world.isdecimal() and local.isdecimal() and world != local
 

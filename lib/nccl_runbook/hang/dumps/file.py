@@ -136,6 +136,7 @@ def read(data: bytes) -> Reading:
 
 
 def of_file(name: str) -> Outcome:
+    """(dump, live look, problem) of one file, one of the three set; OSError becomes the problem."""
     try:
         with open(name, "rb") as file:
             # no buffer for more than is there

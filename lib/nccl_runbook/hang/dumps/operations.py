@@ -68,6 +68,8 @@ def ranks_of(value: Any) -> tuple[int, ...]:
 
 
 def numel(sizes: list) -> int:
+    """Number of elements of a tensor of these sizes. ValueError for too many dimensions or sizes that are no
+    numbers."""
     if len(sizes) > MOST_DIMENSIONS:
         raise ValueError(f"a tensor of {len(sizes)} dimensions")
     return math.prod(map(int, sizes))

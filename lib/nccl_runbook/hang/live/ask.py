@@ -235,6 +235,7 @@ def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
 
 
 def communicators(answers: List[Any]) -> Union[List[RasCommunicator], Gap]:
+    """The communicators of the first answer, each with its ranks in the last one; the first answer's Gap."""
     last = {c.id: c.ranks for later in answers[1:][-1:] for c in known(later)}
     return (
         answers[0]

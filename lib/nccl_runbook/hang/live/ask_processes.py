@@ -119,6 +119,7 @@ class Process:
 
     @property
     def rank(self) -> Optional[int]:
+        """The global rank in its environment, or None."""
         return self.number(RANK_NAMES)
 
 

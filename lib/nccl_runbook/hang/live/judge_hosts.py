@@ -21,6 +21,7 @@ _ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
 
 
 def world_size(members: Members) -> Optional[int]:
+    """The world size that most ranks have in their environment; None if no rank has one."""
     return next(
         (n for n, _ in collections.Counter(r.world_size for r, _ in members if r.world_size).most_common(1)),
         None,

@@ -50,6 +50,7 @@ def rows() -> tuple[Rules, ...]:
 
 
 def newest() -> Rules:
+    """The row of the newest tags."""
     return rows()[-1]
 
 

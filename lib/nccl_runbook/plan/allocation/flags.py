@@ -27,6 +27,8 @@ class Launch:
         return table("plan/flags")[self.framework]
 
     def value(self, field: str) -> str:
+        """The flag behind a field, as text: as given ("true" for a bare flag), else its default, else
+        empty."""
         named = {n: f["default"] for n, f in self.row["flags"].items() if f["field"] == field}
         return [
             *[next(iter(self.flags[name]), "true") for name in named if name in self.flags],
@@ -39,6 +41,8 @@ class Launch:
         return sum(self.numbers(field))
 
     def numbers(self, field: str) -> list[int]:
+        """All whole numbers of a field, for flags with several values. ValueError for anything but
+        numbers."""
         values = self._checked(field, r"\d{1,5}(?![^\s,])")
         return [*map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0]))]
 
@@ -58,6 +62,7 @@ class Launch:
         return values
 
     def on(self, field: str) -> bool:
+        """Whether a switch is on (true, 1 or yes)."""
         return self.value(field).lower() in ("true", "1", "yes")
 
 

@@ -18,6 +18,8 @@ REF = "trainer.placement.ref_num_gpus_per_node"
 
 
 def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
+    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a SkyRL launch. ValueError
+    if it cannot be planned."""
     together, delta = launch.on("colocate"), launch.value("sync") == "delta"
     instance = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     local = launch.on("local")

@@ -23,4 +23,5 @@ class Arrival:
 
     @property
     def differing(self) -> list[Pair]:
+        """Pairs that do not hold the same bytes."""
         return [pair for pair in self.pairs if not pair.said.startswith("same")]

@@ -37,4 +37,5 @@ class Comparison:
     tensors: list[Tensor] = dataclasses.field(default_factory=list)
 
     def on_link_s(self, size: int) -> float:
+        """Seconds that ``size`` bytes take on the link."""
         return size / 1e9 / self.link_gb_per_s

@@ -29,6 +29,8 @@ CONVERT = "save it as safetensors first (safetensors.torch.save_file)"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
+    """A tensor in a safetensors file. ``start`` and ``size``: bytes from the beginning of the file."""
+
     file: str
     dtype: str
     shape: tuple[int, ...]
@@ -54,6 +56,7 @@ def checkpoint(path: str) -> dict[str, Place]:
 
 
 def refuse(*wrong: tuple[Any, str]) -> None:  # ValueError with the first sentence that applies
+    """ValueError with the first sentence that applies; nothing if none does."""
     for why in [why for applies, why in wrong if applies]:
         raise ValueError(clipped(why, 400))
 
@@ -75,6 +78,8 @@ def _start(path: str, size: int) -> tuple[bytes, int]:  # so many bytes, and how
 
 
 def header(path: str) -> dict[str, Place]:  # in the order of the bytes
+    """Tensor name -> place, in the order of the bytes. ValueError if the file is a pickle, cut, or no
+    safetensors."""
     start, whole = _start(path, 8)
     length = int.from_bytes(start, "little")
     refuse(

@@ -64,6 +64,8 @@ def platform(logs: Logs) -> str:
 
 
 def elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
+    """A deciding test for a library other than NCCL: a step that needs NVIDIA tools is replaced by that
+    library's own test."""
     return (
         decides
         if not _NVIDIA.search(" ".join(decides))

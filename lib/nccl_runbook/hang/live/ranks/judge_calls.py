@@ -60,6 +60,7 @@ class Apart:
         )
 
     def is_behind(self, rank: RasRank) -> bool:
+        """Whether the rank launched fewer than most; False if there is no majority."""
         return self.usual is not None and rank.launched[self.call] < self.usual
 
 

@@ -30,6 +30,7 @@ class RankView:
 
     @property
     def name(self) -> str:
+        """ "rank 3", or "process 4711" if its rank is unknown."""
         return f"rank {self.rank}" if self.rank is not None else f"process {self.pid}"
 
 
@@ -98,6 +99,7 @@ def accuse(
 
 
 def names(views: List[RankView]) -> str:
+    """The ranks in a sentence, processes by pid."""
     return rank_names([v.rank if v.rank is not None else f"(pid {v.pid})" for v in views])
 
 
@@ -107,8 +109,10 @@ def all_wait(views: List[RankView]) -> str:
 
 
 def is_are(culprits: List[RankView]) -> str:
+    """The verb for this number of ranks."""
     return "is" if len(culprits) == 1 else "are"
 
 
 def stack_line(views: Iterable[RankView]) -> str:
+    """A py-spy command for the first of these ranks that has a process; empty if none has."""
     return next((f"py-spy dump --native --pid {v.pid}" for v in views if v.pid), "")

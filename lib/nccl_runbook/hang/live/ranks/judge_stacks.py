@@ -50,6 +50,7 @@ def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
 
 
 def main_stacks(rank: LiveRank) -> List[Stack]:
+    """The stack of the main thread at each sample that has one."""
     return [s.stacks[0] for s in rank.samples if not isinstance(s.stacks, Gap) and s.stacks]
 
 

@@ -67,6 +67,7 @@ def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List
 
 
 def job_name(picture: Picture) -> str:
+    """ "job at 10.0.0.1:29500", without the network namespace; else the job's name as it is."""
     return f"job at {picture.job.partition(' in net:')[0]}" if ":" in picture.job else picture.job
 
 
