@@ -12,8 +12,8 @@ from nccl_runbook.machine.visible_devices import read_selection
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What was read of one launch: flags by name, the GPUs that trainer and server see (None: all), and
-    whether a server was started."""
+    """What one launch says: flags by name, the GPUs visible to trainer and server (None: all), and whether a
+    server starts."""
 
     framework: str
     flags: Mapping[str, Sequence[str]]
@@ -23,7 +23,7 @@ class Launch:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """The framework's row of flags.toml, whose head explains it."""
+        """The framework's row of flags.toml (its head explains the fields)."""
         return table("plan/flags")[self.framework]
 
     def value(self, field: str) -> str:
@@ -37,7 +37,8 @@ class Launch:
         ][0]
 
     def number(self, field: str) -> int:
-        """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
+        """The value of a field; several values are added, as open-instruct does. ValueError if it is no
+        number."""
         return sum(self.numbers(field))
 
     def numbers(self, field: str) -> list[int]:
@@ -47,11 +48,11 @@ class Launch:
         return [*map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0]))]
 
     def pool(self, role: str) -> tuple[int, int]:
-        """Nodes, and GPUs of each."""
+        """(nodes, GPUs per node) of a role. ValueError if one is no number."""
         return self.number(f"{role}_nodes"), self.number(f"{role}_per_node")
 
     def above_zero(self, field: str) -> bool:
-        """Whether a coefficient is. Raises ValueError for what is no number."""
+        """Whether a coefficient is above zero. ValueError if it is no number."""
         return float(self._checked(field, r"[+-]?(\d{1,9}\.?\d{0,99}|\.\d{1,99})([eE][+-]?\d{1,3})?$")) > 0
 
     def _checked(self, field: str, form: str) -> str:
@@ -69,8 +70,8 @@ class Launch:
 def merged(
     framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int
 ) -> Launch:
-    """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each
-    see their own GPUs. Raises ValueError where none of its flags was read: defaults alone are no plan."""
+    """One launch from (text, flags, environment) of each command of a script. TRL's server and trainer each
+    see their own GPUs. ValueError if none of the flags is known: defaults alone are no plan."""
     flags: dict[str, Sequence[str]] = {}
     sees: dict[bool, tuple[int, ...] | None] = {}
     for text, own, env in commands:
