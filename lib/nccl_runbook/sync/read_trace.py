@@ -20,7 +20,7 @@ FILE_BYTES = 2 << 30
 
 
 def collect(path: str) -> OwnSync | Gap:
-    """Every pause_trace line of a log file; a Gap that says why there is none."""
+    """Every pause_trace line of a log file; a Gap with the reason if there is none."""
     opening = opened(path)
     if isinstance(opening, Gap):
         return Gap("failed", opening.detail)

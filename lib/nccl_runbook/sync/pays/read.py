@@ -39,7 +39,7 @@ class Place:
 
 
 def checkpoint(path: str) -> dict[str, Place]:
-    """Every tensor of a safetensors file, an index, or a folder. Raises ValueError with one sentence."""
+    """Tensor name -> place, of a safetensors file, an index, or a folder. ValueError with one sentence."""
     at = Path(path).expanduser()
     at = at.parent if at.name.endswith(".safetensors.index.json") else at
     files = sorted(map(str, at.glob("*.safetensors"))) if at.is_dir() else [str(at)]
@@ -139,7 +139,7 @@ def _place(path: str, name: str, tensor: Any, data: int, whole: int) -> Place:
 
 
 def first_difference(a: dict[str, Place], b: dict[str, Place]) -> str:
-    """The first tensor that is not the same in name, dtype or shape; "" if all are."""
+    """The first tensor whose name, dtype or shape differs; empty if all agree."""
     for name in itertools.chain(a, b):
         here, there = (f"{c[name].dtype} {[*c[name].shape]}" if name in c else "missing" for c in (a, b))
         if here != there:
