@@ -20,7 +20,7 @@ RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both outpu
 
 
 def accuse(hang: Hang, graph: Graph) -> list[Accused]:
-    """Every rank with something proven against it, each once, by rank."""
+    """Every rank with proof against it, once, by rank."""
     first = [
         *_ended(hang, graph),
         *_different(hang),
@@ -193,9 +193,9 @@ def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
 
 
 def silent(hang: Hang, graph: Graph) -> list[Accused]:
-    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when
-    the others spoke up. One that is killed, stopped or busy does so alike; where all others broke off as they
-    lost a connection, the first lost it to one that ended."""
+    """Ranks without any evidence whose logs all fell silent when the others reported trouble: killed,
+    stopped and busy ranks look alike. If all others lost a connection, the first one lost it to a rank that
+    ended."""
     mute, dumped = unheard(hang.logs), {f.rank for f in hang.files if f.what == "dump"}
     candidates = {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
     candidates |= {r.rank for r in mute} - dumped
@@ -242,7 +242,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
 
 
 def slow(hang: Hang) -> list[Accused]:
-    """Ranks that wait least, by far: all others mostly wait, for them."""
+    """Ranks that wait far less than the others, which mostly wait for them."""
     return [
         Accused(
             rank,

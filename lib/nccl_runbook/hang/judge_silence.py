@@ -38,7 +38,7 @@ STATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """The answer. ``collective``: where the others wait, "" for nowhere; ``decides``: what to collect
+    """The answer. ``collective``: where the others wait, empty if nowhere; ``decides``: what to collect
     next, as a line to paste."""
 
     kind: str
@@ -54,8 +54,7 @@ class Told:
 
 
 def by_look(hang: Hang, verdict: Told) -> Told:
-    """The answer, or in place of one that is unknown what a look or saved stacks show, under the
-    nearest name that a kind has."""
+    """The answer, or instead of an unknown one what a look or saved stacks show."""
     saved = [] if hang.dumps or hang.groups else graphs_judge_stacks.pictures(hang.stacks)
     picture = next(iter([*live.judge_looks(together(hang.looks)), *saved]), None)
     if picture is None or verdict.kind != "unknown":
@@ -86,8 +85,7 @@ def by_look(hang: Hang, verdict: Told) -> Told:
 
 
 def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
-    """Without dumps: the log of a rank that is busy is as silent as that of a dead
-    one, so no rank is named."""
+    """The answer without dumps: logs of busy and dead ranks are equally silent, so no rank is named."""
     return Told(
         "unknown",
         (),
@@ -104,7 +102,7 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
 
 
 def nobody(hang: Hang, graph: graphs.Graph) -> Told:
-    """Something is open, and no rank can be named."""
+    """The answer if operations are open, and no rank can be named."""
     first = [w for w in graph.all() if w.first] or list(graph.all())
     perhaps = sorted({r for w in first for r in w.perhaps})
     calls = Counter(graphs.called(hang, w) for w in first)
@@ -175,7 +173,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
 
 
 def nothing_open(hang: Hang) -> Told:
-    """No operation is open anywhere."""
+    """The answer if no operation is open."""
     world = {r for g in hang.groups for r in g.ranks}
     if not (recorded := {d.rank for d in hang.dumps if d.entries}):
         damaged = [f"{f.name} {f.problem}" for f in hang.files if f.problem and f.what == "dump"]

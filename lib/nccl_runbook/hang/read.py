@@ -30,8 +30,8 @@ from nccl_runbook.messages.facts import Logs, RankLog
 
 
 def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
-    """The facts in these files and folders. Never raises for what is in them: a file that cannot
-    be used says why in ``files``."""
+    """The facts in these files and folders. Never raises for their content: ``files`` says why a file was
+    not used."""
     limit = limit or Limit()
     inputs = Inputs(paths, limit)
     readings = one_a_rank(inputs)
@@ -90,7 +90,7 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
 
 
 def among(paths: list[str] | str) -> list[str] | str:
-    """The same paths if dumps, stacks or answers of RAS are among these files, else ""."""
+    """The paths if there are dumps, stacks or answers of RAS among these files, else an empty text."""
     heads = (source.peek(HEAD_BYTES) for source in sources(paths))
     return (
         paths
@@ -102,7 +102,7 @@ def among(paths: list[str] | str) -> list[str] | str:
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
-    """The facts as recorded; for the record of a live look, what that saw."""
+    """The facts as recorded; from the record of a live look, that look."""
     return collect([record_path]) if isinstance(hang, Gap) else hang
 
 

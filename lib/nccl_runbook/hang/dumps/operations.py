@@ -17,15 +17,14 @@ STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", 
 
 
 class Refused(Exception):
-    """A file that is no usable dump; one sentence."""
+    """The file is no usable dump; the message says why."""
 
 
 @dataclasses.dataclass
 class Column:
-    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on;
-    ``opened`` and ``last`` by this rank's clock. ``done``: the last complete one that the dump's own
-    table of groups tells, 0 where it tells none: a dump of active operations alone (`onlyActive`, torch
-    2.5) holds no complete entry."""
+    """One group on one rank. ``calls`` (hashes) and ``states`` (letters) of the numbers from ``first`` on;
+    ``opened``, ``last``: by this rank's clock; ``done``: last complete number in the dump's own table of
+    groups, 0 if missing: a dump of active operations (`onlyActive`, torch 2.5) holds no complete entry."""
 
     desc: str
     first: int
@@ -36,13 +35,13 @@ class Column:
     done: int = 0
 
     def reached(self) -> tuple[int, int]:
-        """The last number issued, and the last before anything that is open."""
+        """(last number issued, last number before any open one)."""
         return self.last.seq, self.opened.seq - 1 if self.opened else self.last.seq
 
 
 def short(value: Any) -> str:
-    """A name, for a page or a terminal; "" for what is none: a value that holds itself many
-    times over is endless as text."""
+    """A name, cut for a page or a terminal; empty for anything but text (a value that contains itself is
+    endless as text)."""
     return (
         "".join(c if c.isprintable() else "?" for c in clipped(str(value), 200))
         if isinstance(value, (str, int, float))
@@ -56,7 +55,7 @@ def _number(value: Any) -> int:
 
 
 def ranks_of(value: Any) -> tuple[int, ...]:
-    """The members of a group, "[0, 1]" or a list; numbers and nothing else, never evaluated."""
+    """Members of a group, from "[0, 1]" or a list; never evaluated. Refused for anything but numbers."""
     ranks = json.loads(value) if isinstance(value, str) and len(value) < 16 * MAX_RANKS else value
     if (
         not isinstance(ranks, list)
@@ -88,7 +87,8 @@ def _op(entry: dict, seq: int, call: str, letter: str) -> Op:
 
 
 def own_frame(frames: Any) -> str:
-    """ "step, train.py:40": the innermost frame that is neither torch's nor installed; "" for none."""
+    """ "step, train.py:40": the innermost frame outside torch and installed packages; empty if there is
+    none."""
     rows = [f for f in frames if isinstance(f, dict)][:64] if isinstance(frames, list) else []
     own = [
         f

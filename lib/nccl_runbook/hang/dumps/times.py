@@ -16,8 +16,8 @@ SKEW_S = 1.0
 
 
 class Times:
-    """When each dump was written, by its file's time, and when each operation was issued, on one clock:
-    that in the middle of all."""
+    """When each dump was written (file time) and each operation issued, on one clock: the median of the
+    ranks' clocks."""
 
     def __init__(self, readings: dict[int, Reading], stamps: dict[int, float]) -> None:
         """``stamps``: the time of each rank's file."""
@@ -39,7 +39,7 @@ class Times:
             self.written = {}
 
     def op(self, rank: int, op: Op | None) -> Op | None:
-        """What a dump has of an operation, by that clock. Its age is the least that it can be."""
+        """What a dump records of an operation, on that clock, or None. Its age is a lower bound."""
         if op is None:
             return None
         created = op.created_ns - int(self._ahead.get(rank, 0.0) * 1e9) if op.created_ns else 0
@@ -61,10 +61,10 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
 
 
 def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int, float]:
-    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what
-    needs that one, or is of a world of other ranks: an earlier attempt of the job left it. A clock that
-    is off by more than the whole run looks the same, so such a dump proves nothing; one with entries later
-    than its file is surely off. ``stamps``: as for Times."""
+    """Rank -> seconds by which its dump ends before another begins, although it completed something that
+    needs that one, or its world differs: it comes from an earlier attempt of the job. A clock that is off by
+    more than the run looks the same, so such a dump proves nothing; entries later than the file prove a
+    wrong clock. ``stamps``: as for Times."""
     began = grouped(
         (_common(group, reading), (reading.oldest_ns, column.first, reading.members.get(group, ())))
         for rank, reading in readings.items()
@@ -91,10 +91,9 @@ def _common(group: str, reading: Reading) -> object:
 
 
 def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, float]]:
-    """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had
-    one under way, ms in the middle of that, how many of these its clock may explain), where its coming then
-    soon ended them. Each clock is set by the ends that all share, so that it need not agree with others; Gloo
-    records none: see _least."""
+    """Rank -> (share of recent time in which all others had issued an operation and this rank neither had
+    nor was in one; median ms of that; how many of these its clock may explain), if its arrival soon ended
+    the operation. Clocks are aligned by ends that all ranks share; Gloo records none, see _least."""
     blocking = all(r.gloo for r in readings.values())
     shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
     events = [event for event in shared if blocking or not event.startswith(ISSUED)]

@@ -178,7 +178,7 @@ def _next(column: Column, call: int) -> int | None:
 
 
 def counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count]:
-    """What each rank said last about its number of minibatches."""
+    """The last number of minibatches that each rank reported."""
     last: dict[int, Count] = {}
     for source in (s for s in sources(paths, limit=limit) if s.name in names):
         matches = (
@@ -200,7 +200,7 @@ def counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count]
 
 
 def channels(readings: dict[int, Reading], members: Iterable[Key], times: Times) -> list[Channel]:
-    """Open sends and receives, ends as global ranks, both sides together."""
+    """Open sends and receives between global ranks, both ends joined."""
     by_rank = {(name, rank): ranks for name, _, ranks in members for rank in ranks}
     sides = grouped(
         ((name, ranks[src], ranks[dst]), (sends, number, times.op(rank, op)))

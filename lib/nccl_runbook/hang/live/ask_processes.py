@@ -96,9 +96,9 @@ LOOPBACK = re.compile(r"127\.|localhost$|::1$")
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process of this user that may be a rank. ``began``: in clock ticks since boot; ``rank``: None
-    where its environment has none; ``launcher``: its parent, or that of the wrappers around it;
-    ``job``: where its ranks meet."""
+    """A process of this user that may be a rank. ``began``: clock ticks since boot; ``rank``: None if its
+    environment has none; ``launcher``: its parent, or that of wrappers around it; ``job``: where its ranks
+    meet."""
 
     pid: int
     parent: int
@@ -112,7 +112,7 @@ class Process:
     job: str = ""
 
     def number(self, names: Iterable[str]) -> Optional[int]:
-        """The first of these variables that is a plain number."""
+        """Value of the first of these variables that is a whole number, or None."""
         return next(
             (int(v) for v in map(self.variables.get, names) if v and v.isdecimal() and len(v) < 10), None
         )
@@ -124,8 +124,8 @@ class Process:
 
 
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
-    """Processes of this user that map libtorch or have a rank in their environment, and those
-    of ``all_users``: pids asked for by name."""
+    """pid -> process: those of this user that map libtorch or have a rank in their environment, and those of
+    ``all_users``."""
     own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in _pids() if pid != os.getpid()}
     # under srun the shell from which one looks has a rank in its environment, too
     shells = set(ancestors(os.getpid())) - set(all_users)
@@ -197,13 +197,9 @@ def _job(process: Process, launcher: int) -> str:
 
 
 def ranks_among(by_pid: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
-    """The processes that are ranks, and the helpers of each: torch processes that
-    a rank started (data loaders).
-
-    A process with torch and no rank in its environment is a launcher if ranks descend from it, and a rank
-    only if it has TCP sockets of its own (torch.multiprocessing.spawn sets the environment in the child,
-    where /proc does not show it).
-    """
+    """(ranks, rank's pid -> its helpers: torch processes that it started, such as data loaders). A torch
+    process without a rank is a launcher if ranks descend from it, and a rank only if it has TCP sockets
+    (torch.multiprocessing.spawn sets the environment in the child, where /proc does not show it)."""
     above = {pid: [a for a in ancestors(pid) if a in by_pid] for pid in by_pid}
     named = {pid: p for pid, p in by_pid.items() if p.rank is not None}
     with_torch = {(p.job, p.rank) for p in named.values() if p.has_torch}
@@ -247,8 +243,8 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
 
 
 def ended(ranks: List[int]) -> List[Ended]:
-    """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same
-    time: below pid 1 of a container everything ends."""
+    """Zombies with the same parent and name as a rank, begun at about the same time: below pid 1 of a
+    container all processes end."""
     there = {
         pid: (fields, unless_gone("", read, f"/proc/{pid}/comm"))
         for pid in _pids()

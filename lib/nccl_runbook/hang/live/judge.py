@@ -28,8 +28,8 @@ from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, accuse,
 
 
 def judge_looks(looks: Sequence[Live]) -> List[Picture]:
-    """One picture a job, worst first, over the hosts that were looked at; none where no rank was found.
-    Of several looks at a host the newest counts: an older one shows where its ranks were then."""
+    """One picture a job, worst first, over all hosts; empty if no rank was found. Of several looks at one
+    host the newest counts."""
     looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.taken, one.host))
     newest = {(look.host, look.boot_id, _launch(rank)): look for look in looks for rank in look.ranks}
     emptied = {(look.host, look.boot_id): look.taken for look in looks if not look.ranks}
@@ -60,8 +60,8 @@ def _launch(rank: LiveRank) -> str:
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
-    """broken where somebody did not come, degraded where a rank is slow, unknown where nothing
-    can be said, else healthy."""
+    """broken if a rank did not come, degraded if one is slow, unknown if nothing can be said, else
+    healthy."""
     kinds = {p.kind for p in pictures}
     if kinds - {"healthy", "unknown", "slow", "symmetric"}:
         return "broken"

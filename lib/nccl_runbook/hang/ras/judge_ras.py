@@ -8,8 +8,8 @@ from nccl_runbook.hang.live.ranks.judge_calls import apart
 
 
 def by_ras(answers: list[RasAnswer]) -> list[Accused]:
-    """Ranks that RAS lost; if it lost none, those that are apart from most in every
-    communicator where ranks differ."""
+    """Ranks that RAS lost; if it lost none, those that differ from most in every communicator with
+    differences."""
     numbers = {
         _who(c, r): r.rank
         for a in answers

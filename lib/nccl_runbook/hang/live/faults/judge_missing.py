@@ -102,7 +102,8 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
 
 
 def behind(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that launched another number of collectives than most, by NCCL's RAS, while no count moved."""
+    """Ranks that launched a different number of collectives than most, by NCCL's RAS, while no count moved;
+    None if there are none."""
     for c in (c for _, look in members for c in known(look.ras)):
         before, after = (
             {(r.rank, r.pid): r.launched for r in ranks if not r.missing} for ranks in (c.ranks, c.later)
@@ -167,8 +168,8 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def never_came(base: Picture, late: List[RankView], status: str, evidence: List[Evidence]) -> Picture:
-    """``status``: of who it is. One that waits in another call has left this one out; of one in the job's
-    own code nobody knows yet."""
+    """The picture of ranks that never came. ``status``: how certain. A rank in another call skipped this
+    one; a rank in the job's own code may still come."""
     first = late[0]
     kind, cause, doing = next(
         row

@@ -20,8 +20,8 @@ Members = List[Tuple[LiveRank, Live]]
 
 
 def unreachable(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks whose connection is not answered while they wait.
-    What is asked by HTTP (a tracker, a hub) is not the job's."""
+    """Ranks whose connection is not answered while they wait; None if there are none. HTTP peers (a tracker,
+    a hub) do not count."""
     asking = {
         v: s
         for v in base.ranks
@@ -51,8 +51,8 @@ def unreachable(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def without_store(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that have been trying to join, as two stacks show, without a connection
-    to where the others have met."""
+    """Ranks that try to join, as two stacks show, without a connection to where the others have met; None if
+    there are none."""
     late = [
         v
         for v in base.ranks
@@ -99,8 +99,8 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def lost(base: Picture, members: Members) -> Optional[Picture]:
-    """What waiting ranks sent is never acknowledged: between two hosts nobody knows whose fault it is,
-    of several the one in common."""
+    """Data that waiting ranks sent is never acknowledged: between two hosts either may be at fault, of
+    several the common one; None if all data is acknowledged."""
     still, known = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}, {v.host for v in base.ranks}
     if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
         return None

@@ -12,11 +12,11 @@ WAITING = ("waits", "device", "spins", "lock")
 
 @dataclasses.dataclass(frozen=True)
 class RankView:
-    """One rank. ``does``: waits (in a collective), device (for its GPU), spins (in one call on a CPU: NCCL
-    polls, or it steps), lock (stands still, no stack), stopped, busy, asleep (elsewhere), missing, starting
-    (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: the call that
-    it waits in, "" for none; ``helper``: the process of its own that it waits for; ``process``: what was seen
-    of it, None where it is missing."""
+    """One rank. ``does``: waits (in a collective), device (for its GPU), spins (one call on a CPU: NCCL
+    polls, or it computes), lock (does not move, no stack), stopped, busy, asleep (elsewhere), missing,
+    starting (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: call in
+    which it waits, or empty; ``helper``: own process that it waits for; ``process``: facts about it, None if
+    missing."""
 
     rank: Optional[int]
     host: str
@@ -36,9 +36,9 @@ class RankView:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy, unreachable,
-    left-over, symmetric, healthy, unknown; ``status``: as of a hypothesis, "" for none; ``decides``: what
-    to do or collect next, as a line to paste."""
+    """One job. ``kind``: skipped, mismatch, slow, dead, stopped, gpu-stuck, gil-held, host-busy,
+    unreachable, left-over, symmetric, healthy, unknown; ``status``: as of a hypothesis, or empty;
+    ``decides``: what to do or collect next, as a line to paste."""
 
     job: str
     kind: str
@@ -65,7 +65,8 @@ def accuse(
     observed: Iterable[Evidence] = (),
     decides: str = "",
 ) -> Picture:
-    """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
+    """The picture with its sentence: who did not come, what that rank does, how many wait for it and
+    where."""
     late = set(culprits)
     victims = [v for v in base.ranks if v not in late and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
