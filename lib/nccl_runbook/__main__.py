@@ -37,8 +37,7 @@ _PLAINER = (
 
 
 def app(listed: bool = False) -> Any:
-    """The parser of the command that is named, of all if none is; ``listed``: only their
-    names and what they are for."""
+    """The parser of the named command, or of all; ``listed``: names and summaries only."""
     whole = answer.typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
@@ -87,8 +86,8 @@ def nccl_runbook(
 
 
 def spread(arguments: Sequence[str]) -> list[str]:
-    """`--step A B` as `--step A --step B`, and `-p NAME VALUE` as `-p NAME=VALUE`: forms that
-    typer does not take (0.29)."""
+    """`--step A B` as `--step A --step B`, and `-p NAME VALUE` as `-p NAME=VALUE`: forms that typer 0.29
+    does not accept."""
     rest, spreading, result = list(arguments), "", []
     while rest:
         argument = rest.pop(0)

@@ -19,9 +19,9 @@ from nccl_runbook.report.run import RECORDS
 
 @dataclasses.dataclass(frozen=True)
 class Brought:
-    """Sorted by what reads it. ``logs``: also dumps, stacks, archives, answers of RAS;
-    ``scripts``: launch scripts and lists of variables; ``allocations``: also launch lines;
-    ``words``: error texts and symptoms."""
+    """What was given, by its reader. ``logs``: also dumps, stacks, archives, answers of RAS; ``scripts``:
+    launch scripts and lists of variables; ``allocations``: also launch lines; ``words``: error texts and
+    symptoms."""
 
     logs: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ _PATH = re.compile(
 
 
 def sort(given: Iterable[str]) -> Brought:
-    """Everything under what it is; a path that leads nowhere is left to the reader of logs, which says so."""
+    """Everything by its kind; a path that does not exist goes to the log reader, which reports it."""
     return Brought(
         **{
             what: tuple(dict.fromkeys(names))

@@ -24,7 +24,8 @@ NOTED = frozenset(
 
 
 def text(case: Case, diff: str = "") -> str:
-    """The answer, strongest first; anything weaker is one line. ``diff``: the fix in a script."""
+    """The answer for a terminal, strongest first; weaker findings take one line each. ``diff``: the fix in a
+    script."""
     document, lead, test = case.document, case.lead, case.test
     lines = [
         document.sentence,
@@ -147,7 +148,7 @@ def _seen(evidence: Evidence) -> str:
 
 
 def remedy(r: Remedy) -> list[str]:
-    """Who can do it, what, and the lines to copy."""
+    """Lines of text: who can do it, what, and the lines to copy."""
     return [f"   {WHO[r.who]}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
 
 
@@ -176,8 +177,7 @@ def _is_shown(text: str, sentence: str, before: Iterable[Evidence]) -> bool:
 
 @dataclasses.dataclass(repr=False)
 class Answer:
-    """The answer as a notebook shows it, and as a terminal does.
-    ``below``: what else a notebook shows, tables and lines."""
+    """The answer as a notebook or a terminal shows it. ``below``: further tables and lines of a notebook."""
 
     case: Case
     below: tuple[Any, ...] = ()
@@ -190,12 +190,12 @@ class Answer:
 
 
 def card(case: Case | None, run: object = None, page: str = "") -> str:
-    """The answer as HTML; ``run`` and ``page``: what was tested since, and where its report lies."""
+    """The answer as HTML. ``run``, ``page``: what was tested since, and its report."""
     return str(macros("cells.html.j2").answer(case, text(case).splitlines()[1:-1] if case else [], run, page))
 
 
 def plan_table(case: Case) -> Table:
-    """The steps that could follow, in the order that decides."""
+    """The steps that could follow, in deciding order."""
     rows = [
         [step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")]
         for step, why in plan(case.test, case.found.steps)

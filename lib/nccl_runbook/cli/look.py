@@ -71,8 +71,8 @@ def end(
     save: Path | None,
     began: float,
 ) -> NoReturn:
-    """Tells the answer, writes what was asked for, and leaves with the exit code. ``pids``: that were
-    named, None where records were read; ``began``: by time.monotonic()."""
+    """Print the answer, write the requested files, and exit with the exit code. ``pids``: named ones, None
+    for records; ``began``: by time.monotonic()."""
     pictures = [
         p
         if pids is None
@@ -109,8 +109,7 @@ def end(
 
 
 def finding(picture: rules.Picture) -> Finding:
-    """What a page says of a job, with what the table of causes says to do about a cause
-    that is more than possible."""
+    """The finding about a job for a page, with the remedies of a cause that is more than possible."""
     severity = {
         "broken": Severity.BROKEN,
         "degraded": Severity.WARN,

@@ -33,8 +33,8 @@ LOGS = Path("reduce-logs")
 
 @dataclasses.dataclass
 class Tried:
-    """One combination. ``outcome``: passed, failed, hung (at the deadline), interrupted, otherwise (it ended
-    badly, but not as --fail-on says)."""
+    """One combination. ``outcome``: passed, failed, hung (at the deadline), interrupted, otherwise (failed,
+    but not as --fail-on says)."""
 
     values: dict[str, str]
     outcome: str = "passed"

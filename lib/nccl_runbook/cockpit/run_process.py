@@ -33,13 +33,10 @@ RUN = ("run", "--json", "--stop-with-stdin")
 
 
 class RunProcess:
-    """A run at work or over. ``on_change(run)`` is called from a thread of its own, at most twice
-    a second, and once at the end.
-
-    ``lines``: what it said; ``done``, ``total``: steps; ``document``: the verdict once there
-    is one; ``exit_code``: None while at work; ``compared``: what `ab` answered; ``about``: what
-    its starter had been given.
-    """
+    """A run at work or over. A thread calls ``on_change(run)`` at most twice a second, and once at the end.
+    ``lines``: what it printed; ``done``, ``total``: steps; ``document``: the verdict, once known;
+    ``exit_code``: None while at work; ``compared``: the answer of `ab`; ``about``: what was given at its
+    start."""
 
     def __init__(
         self,
@@ -86,13 +83,13 @@ class RunProcess:
 
     @property
     def page(self) -> Path | None:
-        """index.html of the run, once its verdict is known."""
+        """index.html of the run; None before its verdict."""
         path = self.outputs / self.document.run.id / "index.html" if self.document else None
         return path if path and path.exists() else None
 
     @property
     def records(self) -> list[Record]:
-        """What its steps recorded, once its verdict is known."""
+        """Records of its steps; empty before its verdict."""
         steps = self.document.steps if self.document else []
         return [
             load(self.outputs / self.document.run.id / s.record)
@@ -102,7 +99,7 @@ class RunProcess:
 
     @property
     def now(self) -> str:
-        """The step at work, "" before the first."""
+        """The step at work; empty before the first."""
         path = self.outputs / "latest" / "verdict.json"
         steps = json.loads(path.read_bytes())["steps"] if path.exists() else []
         return next((s["notebook"] for s in steps if s["reason"] == AT_WORK), "")
@@ -115,7 +112,7 @@ class RunProcess:
         )
 
     def cancel(self) -> None:
-        """Ask it to stop, as SIGTERM does; killed if that does not help."""
+        """Send SIGTERM; SIGKILL if that does not help."""
         if self.process.poll() is None:
             self.cancelled_at = self.cancelled_at or time.monotonic()
             self.process.send_signal(signal.SIGTERM)
@@ -145,7 +142,7 @@ class RunProcess:
         self.on_change(self)
 
     def sentence(self) -> str:
-        """What to say of it, in one sentence."""
+        """One sentence about its state."""
         if self.at_work:
             return "Stopping the run" if self.cancelled_at else "At work"
         if self.document is not None:

@@ -56,9 +56,8 @@ Key = tuple[str, str]  # role ("" for every process) and name
 
 @dataclasses.dataclass(frozen=True)
 class Arms:
-    """``a``, ``b``: what each sets by role and name, None for not set, never shown as they are;
-    ``left_out``: name -> why it stays as it is around the runbook; ``secrets``: knows those
-    of both and of the surroundings."""
+    """Settings of A and B by role and name (None: not set), never shown unredacted. ``left_out``: name ->
+    why it stays unchanged; ``secrets``: redactor for both and for this environment."""
 
     names: tuple[str, str]
     a: dict[Key, str | None] = dataclasses.field(repr=False)
@@ -68,16 +67,16 @@ class Arms:
 
     @property
     def named(self) -> bool:
-        """Whether the user named any; nothing is compared otherwise."""
+        """Whether the user named any settings; otherwise nothing is compared."""
         return self.names != (".", ".")
 
     def unless(self, somebody: Any) -> Any:
-        """What forbids tests, if there would be any."""
+        """The finding that forbids tests, if there would be any; else None."""
         return somebody if self.named else None
 
     @property
     def keys(self) -> list[str]:
-        """What A and B do not share."""
+        """Names of the settings in which A and B differ."""
         return [_text(k) for k in self.a if self.a[k] != self.b[k]]
 
     @property
@@ -87,7 +86,7 @@ class Arms:
         return sorted({role for role, _ in self.a if role})
 
     def env(self, of_b: Collection[str]) -> dict[str, Env]:
-        """By role, what to change of the surroundings for A but for ``of_b``, which are as in B."""
+        """Role -> changes of this environment for A, with the settings ``of_b`` as in B."""
         changes: dict[str, Env] = {"": {}, **{role: {} for role in self.roles}}
         for key in self.a:
             changes[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
@@ -122,8 +121,8 @@ def _text(key: Key) -> str:
 
 
 def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ, within_s: float = math.inf) -> Arms:
-    """The two set-ups. ``within_s``: what the budget leaves. Raises ValueError with one sentence that
-    says what cannot be read."""
+    """The two set-ups. ``within_s``: seconds left of the budget. ValueError says which file or setting
+    cannot be read."""
     until = time.monotonic() + within_s
     left_out: dict[str, str] = {}
     one, two = (_effective(text, surroundings, left_out, until) for text in (a, b))

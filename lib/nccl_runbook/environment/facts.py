@@ -8,9 +8,8 @@ from nccl_runbook.core.facts import Gap
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """One file. ``version`` and ``cuda`` as its own text says ("2.28.9", "13.0"); ``wheels``: name and
-    version of each installed wheel that claims this path -> whether its recorded hash is the file's
-    ("same", "other", or "unknown")."""
+    """One file. ``version``, ``cuda``: from its own text ("2.28.9", "13.0"); ``wheels``: name and version of
+    each wheel that claims this path -> "same", "other" (hashes compared) or "unknown"."""
 
     path: str
     sha256: str | Gap
@@ -21,20 +20,19 @@ class Library:
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """One process or file. ``variables``: allowed names only, values scrubbed; ``where``: name -> where
-    it was set; ``others``: how many further names there are; ``conf``: what nccl.conf files set, by path
-    in NCCL's order; ``mapped``: libnccl and plugins in the process; ``reported``: ncclGetVersion's answer,
-    else the file's own text; ``nofile``, ``memlock``: soft limits of open files and of locked memory
-    in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
-    installed beside torch -> what its metadata requires; ``markers``: what markers of requirements ask,
-    as far as it was read ("python_version": "3.12", "platform_machine": "x86_64"); ``preloaded``: those
-    of ``mapped`` that LD_PRELOAD names: their functions are called where another library has the same ones;
-    ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device number; ``container``,
-    ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and what the process's own namespaces
-    show: network interfaces, and those with a default route; ``nodes``: that a script spreads its job over,
-    0 if it does not say; ``sourced``: files that a script reads as it runs, and that were not read here;
-    ``meeting``: where its launcher is told to meet; ``crowded``: ranks that it starts on a node, and the GPUs
-    that are there, if those are fewer; ``crowded_by``: the lines that say so."""
+    """One process or file. ``variables``: allowed names only, values redacted; ``where``: name -> where it
+    was set; ``others``: number of further names; ``conf``: settings in nccl.conf files, by path in NCCL's
+    order; ``mapped``: libnccl and plugins in the process; ``preloaded``: those named by LD_PRELOAD, whose
+    functions take precedence; ``reported``: ncclGetVersion, else the file's own text; ``nofile``,
+    ``memlock``: soft limits of open files and locked memory (bytes) as the kernel writes them ("unlimited");
+    ``requires``: name and version of each framework beside torch -> its requirements; ``markers``: values
+    for markers of requirements, as far as known ("python_version": "3.12", "platform_machine": "x86_64");
+    ``shm``: size and free bytes of its /dev/shm, and the mount's device number; ``container``,
+    ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and network interfaces (all, and
+    with a default route) of its namespaces; ``nodes``: over which a script spreads its job, 0 if unknown;
+    ``sourced``: files that a script reads and that were not read here; ``meeting``: rendezvous of its
+    launcher; ``crowded``: ranks on a node and GPUs there, if those are fewer; ``crowded_by``: the lines that
+    say so."""
 
     name: str
     variables: dict[str, str]
@@ -64,8 +62,8 @@ class Role:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """``libraries``: every libnccl and plugin found, mapped or not; ``xids``: lines of the kernel log;
-    ``acs``: bridges with access control that redirects peer traffic."""
+    """``libraries``: every libnccl and plugin on it, mapped or not; ``xids``: lines of the kernel log;
+    ``acs``: bridges whose access control redirects peer traffic."""
 
     name: str
     addresses: list[str] | Gap
@@ -78,8 +76,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """``host``: a Gap where only a file was read: nothing of the machine is known then; ``left_out``: what
-    was named and is no role."""
+    """``host``: a Gap if only a file was read; ``left_out``: what was named and is no role."""
 
     roles: list[Role]
     host: Host | Gap

@@ -80,8 +80,7 @@ _REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base sp
 
 
 def read(path: str) -> Role | Gap:
-    """The variables of a file, each with the line that set it last; a Gap says
-    in words why it cannot be read."""
+    """The variables of a file, each with the line that set it last; a Gap says why it cannot be read."""
     text = text_of(path, MOST_BYTES, "an environment")
     if not isinstance(text, Gap) and not _is_text(text) and not _PRINTED.search(text):
         return Gap("unsupported", f"{path} is a binary file (program, pickle or zip)")
@@ -98,8 +97,7 @@ def _is_text(text: str) -> bool:
 
 
 def parse(text: str, name: str = "text") -> Role:
-    """The variables of a text; no name at all of what is neither an environment nor
-    a script: it sets something else."""
+    """The variables of a text; none if it is neither an environment nor a script."""
     learn(text)
     values = assigned(text) if _is_text(text) else {}
     script = read_script(text if _is_text(text) else "")
@@ -140,8 +138,7 @@ def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
 
 
 def is_dump(text: str) -> bool:
-    """Whether this is the output of `env`: a whole environment, in which a name
-    that is missing is not set."""
+    """Whether the text is the output of `env`: a whole environment, in which a missing name is not set."""
     rows = [row for row in text.split("\0" if "\0" in text else "\n") if row]
     return {"PATH", "HOME"} <= {r.partition("=")[0] for r in rows} and sum(
         map(bool, map(_ENTRY.match, rows))
@@ -156,7 +153,7 @@ def _is_toml(text: str) -> bool:
 
 
 def assigned(text: str) -> dict[str, tuple[str, str]]:
-    """Every name that a text sets -> its raw value and the line that set it last; secrets are still in it."""
+    """Name -> (raw value, line that set it last), secrets included."""
     rows = text.split("\0") if "\0" in text else text.splitlines()
     values: dict[str, tuple[str, str]] = {}
     waiting = None  # the name of a pair whose value stands on the next line
@@ -241,10 +238,8 @@ def _value(match: re.Match[str]) -> str:
 
 
 def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
-    """Bus ids of PCI bridges whose access control services (ACS) send peer-to-peer traffic up to the root.
-
-    Without root the kernel shows 64 bytes only, which hold no answer.
-    """
+    """Bus ids of PCI bridges whose access control services (ACS) redirect peer traffic through the root. A
+    Gap without root permission: the kernel then shows 64 bytes only."""
     bridges = {
         bus: data
         for bus, data in configs.items()

@@ -23,12 +23,12 @@ HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives
 
 
 class Spent(Exception):
-    """No more may be read for this answer; the message says why."""
+    """The limit of this answer is reached; the message says which."""
 
 
 class Limit:
-    """What is read for one answer. All passes over its files share the time, and all files of a pass share
-    ``read``, the bytes by kind. ``now``: what is being read, for those who wait."""
+    """How much is read for one answer. All passes share the time, all files of a pass share ``read`` (bytes
+    by kind). ``now``: name of what is being read."""
 
     now = ""
 
@@ -39,22 +39,21 @@ class Limit:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """For what has bounds of its own, as dumps have: it takes no time from what is read after it."""
+        """A context for readers with limits of their own (dumps): their time does not count."""
         began = time.monotonic()
         yield
         self.until += time.monotonic() - began
 
 
 class Metered:
-    """A file that is read within a limit. ``kind``: whether its bytes are "packed",
-    "unpacked", or "plain" for neither."""
+    """A file read within a limit. ``kind``: its bytes are "packed", "unpacked", or "plain" for neither."""
 
     def __init__(self, file: Any, limit: Limit, kind: str) -> None:
         self._file, self._limit, self._kind = file, limit, kind
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, size: int = -1) -> bytes:
-        """Raises Spent where no more may be read."""
+        """Up to ``size`` bytes; Spent once the limit is reached."""
         read = self._limit.read
         beyond = UNPACKED_BYTES if time.process_time() < self._limit.patient_until else 0
         for is_spent, why in (
@@ -76,15 +75,13 @@ class Metered:
 
 
 def named(log: str) -> list[str]:
-    """The paths in a text field, separated by colons; one with a colon in its name
-    is one path if it exists."""
+    """Paths in a text field, separated by colons; a path that exists may contain colons."""
     text = log.strip()
     return [text] if os.path.lexists(os.path.expanduser(text)) else [p for p in text.split(":") if p]
 
 
 def waits(path: str) -> bool:
-    """Whether this is a file of the kernel, whose reader may wait for its next line as in /proc/kmsg;
-    a process's environment ends."""
+    """Whether this is a kernel file whose reader may block for the next line, such as /proc/kmsg."""
     real = os.path.realpath(path)
     with contextlib.suppress(OSError):  # it may be gone by now
         return os.path.isfile(real) and not (
@@ -94,8 +91,8 @@ def waits(path: str) -> bool:
 
 
 def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
-    """The regular file; a Gap of one sentence if it cannot be opened, or is none. ``piped``: also a pipe
-    that the shell holds open."""
+    """The regular file, opened; a Gap with one sentence if that fails or it is no regular file. ``piped``:
+    also accept a pipe that the shell holds open."""
     try:
         # a pipe without a writer would wait for ever
         handle = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -124,8 +121,8 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
 
 
 def text_of(path: str, most_bytes: int, purpose: str) -> str | Gap:
-    """The text of a file, or of a pipe that the shell holds open, as it stands. ``purpose``: what a larger
-    one is too large for, in words."""
+    """Text of a file, or of a pipe that the shell holds open, or a Gap. ``purpose``: what a larger file is
+    too large for, in words."""
     opening = opened(path, piped=True)
     if isinstance(opening, Gap):
         return opening

@@ -37,8 +37,8 @@ _KINDS = (
 
 
 def kind(head: bytes, name: str = "") -> tuple[str, bool]:
-    """One sentence for the beginning of a text, "" for a log as far as that is visible; and
-    whether to read it as one. ``name``: of its file."""
+    """(what a text with this beginning is, empty for a log; whether to read it as a log). ``name``: of its
+    file."""
     text = head[:HEAD_BYTES].decode("utf-8", "replace")
     for pattern, words, is_log in _KINDS:
         if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):

@@ -65,12 +65,12 @@ class _Pipe(io.FileIO):
 
 
 def piped(path: str | int) -> BinaryIO:
-    """A pipe by its path, or one that is open by its number."""
+    """A pipe, opened by its path or number. OSError if that fails."""
     return io.BufferedReader(_Pipe(path, closefd=isinstance(path, str)))
 
 
 class Source:
-    """One text to read. ``chunks`` gives its bytes as UTF-8; ``told`` is complete after that."""
+    """One text to read. ``chunks`` yields its bytes as UTF-8; afterwards ``told`` is complete."""
 
     kind = ""  # what it is, where it is no log
 
@@ -83,8 +83,7 @@ class Source:
         self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
-        """The first bytes as they lie there, also of binary files; b"" if nothing can be read.
-        ``chunks`` begins with them again."""
+        """The first bytes, also of binary files; b"" if unreadable. ``chunks`` yields them again."""
         head = bytearray(self._head)
         try:
             while (
@@ -99,7 +98,7 @@ class Source:
         return self._head[:size]
 
     def chunks(self) -> Iterator[bytes]:
-        """Pieces of the text; ends early, with a sentence in ``left_out``, if it is damaged or endless."""
+        """Pieces of the text. Ends early if it is damaged or endless, with a sentence in ``left_out``."""
         total = blank = 0
         try:
             for piece in () if self._file is None else self._text():
@@ -120,9 +119,9 @@ class Source:
             self.size = max(self.size, total)
 
     def rows(self, logs_only: bool = False, ends: tuple[int, int] = BOTH_ENDS) -> Iterator[list[bytes]]:
-        """Its lines, many at a time: of a long text those of both ``ends``, and samples between. Ends early,
-        with a sentence in ``left_out`` or ``problem``, when the time is up, and at what is no log where only
-        those are wanted. ``lines`` counts every line up to there."""
+        """Lines in blocks; of a long text the beginning, the end (``ends``) and samples between. Ends early
+        when time is up, or at text that is no log if only logs are wanted, with a sentence in ``left_out``
+        or ``problem``. ``lines`` counts every line read so far."""
         rest, skipped, cut = b"", 0, False
         for chunk, is_wanted in _both_ends(self.chunks(), *ends):
             if not is_wanted:

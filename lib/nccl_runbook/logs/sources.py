@@ -42,8 +42,7 @@ PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00
 
 
 def heads(path: str) -> Iterator[tuple[str, bytes]]:
-    """Each file at or below a path with the bytes that it begins with, none for what cannot
-    be read; an archive is one file."""
+    """(path, first bytes) of each file at or below a path; no bytes if unreadable. An archive is one file."""
     for name, problem in _listed(os.path.expanduser(path), 0):
         opening = problem or opened(name)
         with contextlib.nullcontext() if isinstance(opening, (str, Gap)) else opening as file:
@@ -53,8 +52,8 @@ def heads(path: str) -> Iterator[tuple[str, bytes]]:
 def sources(
     paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None
 ) -> Iterator[Source]:
-    """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened
-    is a source with a problem."""
+    """Every text below ``paths``; "-" is standard input. A file that does not open is a source with a
+    problem."""
     limit = limit or Limit()
     limit.read.clear()
     list_until = time.monotonic() + min(LIST_S, max(1.0, limit.until - time.monotonic()))
@@ -97,7 +96,7 @@ def sources(
 
 
 def read_each(texts: Iterable[Source], read: Callable[[Source], None]) -> list[FileRead]:
-    """Give each text that can be read to ``read``; what became of every one."""
+    """Pass each readable text to ``read``; returns what became of every file."""
     files = []
     for source in texts:
         if not source.problem:

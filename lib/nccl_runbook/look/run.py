@@ -99,8 +99,8 @@ def arguments() -> argparse.Namespace:
 
 
 class Output:
-    """The file, replaced as a whole so that what is on disk is complete at every moment, mode 0600;
-    or standard output at the end."""
+    """The file of the look, mode 0600, replaced atomically so that it is always complete; or standard output
+    at the end."""
 
     def __init__(self, path: str) -> None:
         self.path, self.redactor = path, Redactor(os.environ)
@@ -128,8 +128,8 @@ class Output:
 
 
 def look(options: argparse.Namespace, output: Output) -> None:
-    """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError
-    if the file cannot be written."""
+    """Run every step under this interpreter. ValueError for GPUs that do not exist, OSError if the file
+    cannot be written."""
     if not 0 <= options.budget <= 86400:
         raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
     ends = time.monotonic() + options.budget
@@ -156,8 +156,8 @@ def look(options: argparse.Namespace, output: Output) -> None:
 
 
 def live(options: argparse.Namespace, output: Output) -> None:
-    """Who did not come, for every job of this user on this host. Raises ValueError for a pid without
-    a process, OSError as above."""
+    """Look at every job of this user on this host. ValueError for a pid without a process, OSError if the
+    file cannot be written."""
     began = time.monotonic()
 
     def keep(picture: Live) -> None:

@@ -24,8 +24,8 @@ from nccl_runbook.worlds.facts import Trial
 
 
 class Step:
-    """One notebook's facts. ``engine``: None where this interpreter cannot run ranks; ``why_not``: why
-    no rank may run, None if it may."""
+    """One notebook's facts. ``engine``: None if this interpreter cannot run ranks; ``why_not``: why no rank
+    may run, else None."""
 
     def __init__(
         self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], why_not: Optional[Gap]
@@ -35,8 +35,7 @@ class Step:
         self.begin(parameters["budget_s"])
 
     def begin(self, left_s: float) -> None:
-        """The clock starts; ``left_s``: seconds left for all steps.
-        A step without any says so in its facts."""
+        """Start the clock; ``left_s``: seconds left for all steps. Without any, the facts say so."""
         self.started, self._clock, self._worlds_before = (
             utc_now(),
             time.monotonic(),
@@ -46,7 +45,7 @@ class Step:
         self.forbid(Gap("not-run", "the budget was spent: raise --budget") if left_s < 1 else None)
 
     def forbid(self, gap: Optional[Gap]) -> None:
-        """The first reason counts."""
+        """Forbid ranks for this reason, unless one is set already."""
         self.why_not = gap if self.why_not is None else self.why_not
 
     @property
@@ -64,7 +63,7 @@ class Step:
         )
 
     def ask_who_works(self) -> None:
-        """Nothing runs on GPUs that somebody uses."""
+        """Forbid ranks on GPUs that another process uses."""
         self.facts["users"] = nvml.users(self.left_s)
         busy = guard.in_the_way(self.facts["users"], self.parameters["allow_busy"])
         self.forbid(Gap("not-run", busy.reason) if busy else None)
@@ -143,8 +142,8 @@ def weight_sync(step: Step) -> None:
 
 
 def settings() -> Dict[str, Any]:
-    """What was settled when the file was built: each notebook's parameters, and the shapes
-    of the model that 05 moves."""
+    """Settings from the build of the file: each notebook's parameters, and the shapes of the model that 05
+    moves."""
     return json.loads(pkgutil.get_data("nccl_runbook", "look.json") or b"")
 
 
@@ -171,7 +170,7 @@ _WORDS: Dict[type, Callable[[Any], str]] = {
 
 
 def lines(fact: Any, name: str = "") -> Iterator[str]:
-    """What a fact says of GPUs, worlds and syncs, and every Gap in it."""
+    """One line for each GPU, world and sync in a fact, and for each Gap."""
     if isinstance(fact, Gap):
         yield f"{name}: {fact}"
     elif type(fact) in _WORDS:

@@ -44,8 +44,8 @@ def text(value):
 
 
 def words_of(error):
-    """The library's own text, as NCCL prints it: pynvml words some errors
-    differently (13.615: 18, 15, 16)."""
+    """The library's own error text, as NCCL prints it: pynvml words some errors differently (13.615: 18, 15,
+    16)."""
     try:
         return text(nvml.nvmlErrorString(error.value))
     except (nvml.NVMLError, TypeError):  # no library loaded
@@ -58,8 +58,8 @@ def is_gap(value):
 
 
 def ask(name, *args, **kwargs):
-    """The call's value with text decoded, or {"reason", "detail"}. ``shown``: the arguments
-    as the detail shows them."""
+    """Value of the call with text decoded, or {"reason", "detail"}. ``shown``: the arguments in the
+    detail."""
     shown = kwargs.pop("shown", "")
     function = getattr(nvml, name, None)
     if function is None:
@@ -74,7 +74,7 @@ def ask(name, *args, **kwargs):
 
 
 def first(*answers):
-    """The first answer that is not a Gap, else the last."""
+    """The first answer that is not a Gap, else the last one."""
     return next((a for a in answers if not is_gap(a)), answers[-1])
 
 

@@ -23,8 +23,8 @@ SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 @dataclasses.dataclass(frozen=True)
 class Busy:
-    """Why no GPU test runs. ``words``: one phrase a process or GPU; ``mine``: pids of the same user,
-    not started by the runbook."""
+    """Why no GPU test runs. ``words``: one phrase a process or GPU; ``mine``: pids of the same user that the
+    runbook did not start."""
 
     words: List[str]
     mine: List[int]
@@ -37,8 +37,8 @@ class Busy:
 
 
 def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
-    """Who would be disturbed; None where tests may run or nothing can be said (no NVML: then
-    no GPU test runs anyway)."""
+    """Who would be disturbed; None if tests may run, or nothing is known (without NVML no GPU test runs
+    anyway)."""
     if allow_busy or isinstance(users, Gap):
         return None
     uses = [u for u in users.gpus if isinstance(u, GpuUse)]

@@ -122,8 +122,8 @@ def gpu(index, handle):
 
 
 def links_between(a, b):
-    """Active NVLinks from ``a`` that end at ``b`` itself or, where NVLink P2P is granted,
-    at a switch that both share."""
+    """Number of active NVLinks from ``a`` that end at ``b`` or, if P2P over NVLink is allowed, at a switch
+    that both share."""
     if ask("nvmlDeviceGetP2PStatus", a, b, P2P_NVLINK) != 0:
         return 0
     up = [link for link in range(MAX_LINKS) if ask("nvmlDeviceGetNvLinkState", a, link) == 1]
@@ -156,8 +156,8 @@ def pair(a, b, handles):
 
 
 def use(handles):
-    """Two samples; a third once the average has settled, if the second shows work
-    that nobody is listed for."""
+    """Print two samples of each GPU; a third one after the average has settled, if the second shows work
+    without a listed owner."""
     samples = [[utilisation(h) for h in handles.values()]]
     for wait_s in (SAMPLE_GAP_S, SETTLE_S):
         time.sleep(wait_s)
@@ -177,7 +177,7 @@ def use(handles):
 
 
 def live(handles):
-    """One moment of every GPU, at once: how busy, how much power, whose."""
+    """Print one moment of every GPU: utilisation, power, owners."""
     for index, handle in handles.items():
         say(
             "live",

@@ -4,8 +4,8 @@ from nccl_runbook.messages.facts import Logs, RankLog
 
 
 def unheard(logs: Logs) -> list[RankLog]:
-    """The one rank without a line in the one file that holds the lines of all others, which all wait in one
-    call of one group. More than one may be a host of which this file knows nothing."""
+    """The one rank without a line in the file with the lines of all others, which wait in one call of one
+    group; else empty. Several missing ranks may be on a host that this file does not cover."""
     late, files = [r for r in logs.ranks if r.timeouts], {file for row in logs.ranks for file in row.files}
     size = max((max(row.rank + 1, row.nranks or 0) for row in logs.ranks), default=0)
     absent = sorted(set(range(size)) - {row.rank for row in logs.ranks}) if len(files) == 1 else []

@@ -44,10 +44,10 @@ At = tuple[str, int, bytes]
 
 @dataclasses.dataclass(slots=True)
 class Kind:
-    """``at``: file, line and raw text of the first line; ``messages``: ids of the catalogue that it matches;
-    ``about_rank``: ids of what it says about a rank; ``cheap``: only the first lines of it and the last ones
-    count; ``steps``: it only says how far a rank is; ``odd``: it looks like an error; ``opens``: its message
-    may go on in the next line; ``first``: the first line as it is quoted."""
+    """One kind of line. ``at``: file, line and raw text of the first; ``messages``: ids that it matches;
+    ``about_rank``: ids of what it shows about a rank; ``cheap``: only its first and last lines count;
+    ``steps``: only shows progress; ``odd``: looks like an error; ``opens``: its message may go on in the
+    next line; ``first``: the first line as quoted."""
 
     at: At
     messages: tuple[str, ...] = ()
@@ -60,13 +60,13 @@ class Kind:
     first: LogLine | None = None
 
     def is_enough(self) -> bool:
-        """Whether no further line of it is wanted."""
+        """Whether no further line of this kind is needed."""
         return bool(
             self.cheap and self.times > CHEAP_LINES and (self.messages or self.about_rank) and not self.steps
         )
 
     def texts(self) -> list[str]:
-        """What the first line says, as it was printed, and put together where it was broken."""
+        """Texts in the first line: as printed, and rejoined if it was broken."""
         texts = pieces(self.at[2])
         return (
             [*texts, self.first.text]
@@ -90,8 +90,8 @@ class Kinds:
         self._steps = 0  # lines that say how far a rank is
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
-        """Those of these lines of which the kind tells something, by index; and the line above if its message
-        may go on. The first is line ``number``."""
+        """(index, kind, line) of the lines with information, and of the line above if its message may go on.
+        ``number``: of the first."""
         keys = self._keys(rows)
         there = set(keys)
         first, known = (
@@ -150,11 +150,11 @@ class Kinds:
         return {0: self.above, **above} if self.above else above
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
-        """Every kind, None for lines without information."""
+        """Every kind with its first place; None for lines without information."""
         return zip(self.first.values(), map(self._telling.get, self.first))
 
     def is_training(self) -> bool:
-        """Whether many lines say in two ways how far a job is: step and loss, or a bar and its rate."""
+        """Whether many lines show progress in two ways: step and loss, or a bar and its rate."""
         progress = matcher().pattern("rank-progress")
         lines = (
             k.times * sum(len(progress.findall(text)) > 1 for text in k.texts())

@@ -45,15 +45,13 @@ def folded(raw: bytes) -> bytes:
 
 
 def alternatives(expression: str) -> list[Needs]:
-    """For each alternative of the expression: sets of literals. A line that matches holds one of each set.
-
-    No set: the alternative may match any line. Cost: some 100 us.
-    """
+    """For each alternative of the expression, sets of literals; a matching line contains one of each set.
+    Without sets any line may match. Takes about 100 us."""
     return [_needs(parts) for parts in _spread(_parts(_parser.parse(expression)))]
 
 
 def holds(low: bytes, needs: Needs) -> bool:
-    """Whether a folded text holds one literal of each set."""
+    """Whether a folded text contains one literal of each set."""
     return all(any(map(low.__contains__, literals)) for literals in needs)
 
 
@@ -111,17 +109,14 @@ def _one_of(branches: list[list[Part]]) -> Needs:
 
 
 def strength(literals: frozenset[bytes]) -> int:
-    """The length of the shortest literal: the higher, the fewer lines hold one of them."""
+    """Length of the shortest literal: the longer, the fewer lines contain one."""
     return min(map(len, literals))
 
 
 class Matcher:
-    """Asks lines for many expressions at once.
-
-    Every alternative of an expression is a branch. A line is looked at closely if it holds the
-    rarest literal that a branch needs. Hyperscan finds these literals in one pass; without it, each
-    is searched for by itself.
-    """
+    """Matches lines against many expressions at once. Each alternative is a branch; a line is examined
+    closely if it contains the rarest literal that a branch needs. Hyperscan finds these literals in one
+    pass; without it each is searched separately."""
 
     def __init__(
         self, expressions: Mapping[str, str], needs: Callable[[str], Sequence[Needs]] = alternatives
@@ -145,12 +140,9 @@ class Matcher:
         self._asked, self._database = 0, None  # bytes so far
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, tuple[str, ...]]:
-        """Index of a line -> ids, in the order given, of all expressions that match it, and a few others.
-
-        They include what matches in any part of the line as `re` sees it, decoded from UTF-8 with
-        U+FFFD in place of what is not UTF-8. Lines without any are left out. The time grows no faster
-        than the length of a line.
-        """
+        """Index of a line -> ids, in the given order, of all expressions that match it, and a few others.
+        Includes what matches in any part of the line as `re` sees it, decoded from UTF-8 with U+FFFD for
+        invalid bytes. Lines without any are left out. Time grows linearly with the length of a line."""
         rows = [folded(line) for line in lines]
         ends = list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
         candidates: dict[int, set[int]] = {
@@ -168,7 +160,7 @@ class Matcher:
         }
 
     def pattern(self, id: str) -> re.Pattern[str]:
-        """The compiled expression. Each is compiled when it is first needed. KeyError for an unknown id."""
+        """The compiled expression, compiled at first use. KeyError for an unknown id."""
         return compiled(self._expressions[id])
 
     def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:

@@ -83,7 +83,7 @@ LAUNCHERS: Mapping[str, str] = {
 
 
 class Ranks:
-    """The table of ranks while it grows."""
+    """The table of ranks while logs are read."""
 
     def __init__(self, newest: bool = False) -> None:
         """``newest``: what ranks said in attempts before the last is dropped."""
@@ -120,7 +120,7 @@ class Ranks:
         return row
 
     def take(self, line: LogLine, text: str, pid: str, order: int, matches: Found) -> None:
-        """What this line shows, if those expressions match it."""
+        """Record what this line shows, given the expressions that match it."""
         self.clocks.take(line, text)
         call, comm = matches.get("rank-call"), matches.get("rank-communicator")
         if call and len(self._calls) < MAX_CALLS:
@@ -245,7 +245,7 @@ class Ranks:
                 )
 
     def last(self, line: LogLine, order: int) -> None:
-        """The last line of a rank, which is known, by file order; progress there counts, too."""
+        """Record the last line of a known rank, in file order, and progress in it."""
         row = self._row(line)
         row["last"] = line
         went, *broke = (
@@ -257,8 +257,8 @@ class Ranks:
             self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
 
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
-        """Whether this rank, or nobody named in this file, made progress after ``order``, and nobody broke
-        after it; one line of nobody does not clear a rank: it may have been printed late."""
+        """Whether this rank (or an unnamed one in this file) made progress after ``order``, and none failed
+        later. One unnamed line is not enough: it may have been printed late."""
         if file in self._well:
             return True
         own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
@@ -289,5 +289,5 @@ class Ranks:
         return []
 
     def versions(self) -> dict[str, list[str]]:
-        """NCCL version -> who said so."""
+        """NCCL version -> who printed it."""
         return {version: sorted(who) for version, who in sorted(self._versions.items())}

@@ -65,11 +65,9 @@ def _bare(text: str) -> str:
 
 
 def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | None:
-    """The finding that leads, None if nothing is wrong or if a failure without a cause comes first.
-    What is proven leads, then the worst, then by PROOF, then what has a cause that is not only possible.
-
-    A rank that dumps or a look show missing is proof; that a rank died says not why it did.
-    """
+    """The finding that leads; None if nothing is wrong, or a failure without a cause comes first. Order:
+    proven, then worst, then by PROOF, then with a more than possible cause. Dumps or a look that show a
+    missing rank are proof; the death of a rank does not say why."""
     status_of = {c.id: c.status for c in causes}
 
     def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, bool, int, int]:

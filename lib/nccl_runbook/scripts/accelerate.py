@@ -10,7 +10,7 @@ _LAUNCHED = re.compile(r"(?m)^(num_machines|num_processes|gpu_ids): *[\"']?([\w,
 
 
 def as_launch(text: str) -> str:
-    """`accelerate launch` with the options of the file; any other text as it is."""
+    """`accelerate launch` with the options of the file; any other text unchanged."""
     if not _GPUS.search(text) or _CPU.search(text) or not all(map(_YAML.match, text.splitlines())):
         return text
     options = (f"--{name} {value.replace(' ', '')}" for name, value in _LAUNCHED.findall(text))

@@ -60,8 +60,8 @@ _OPERATORS = {
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """``words``: as the shell would split them; ``flags``: name without dashes, "-" as "_", to its values;
-    ``env``: set for it alone or before it in the same text."""
+    """``words``: as the shell splits them; ``flags``: name (without dashes, "-" as "_") -> values; ``env``:
+    set for this command, or earlier in the text."""
 
     words: tuple[str, ...]
     flags: dict[str, tuple[str, ...]]
@@ -75,9 +75,9 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """``nodes``: that a scheduler is asked for, ``gpus``: of a node, ``spread``: nodes that a launcher
-    is told to use, each 0 if the text does not say; ``sourced``: files that it reads as it runs; ``crowded``:
-    how many ranks a launcher starts on a node, and how many GPUs they have there, if those are fewer."""
+    """``nodes``: requested from a scheduler, ``gpus``: of a node, ``spread``: nodes given to a launcher,
+    each 0 if not stated; ``sourced``: files that it reads as it runs; ``crowded``: ranks on a node and GPUs
+    there, if those are fewer."""
 
     commands: tuple[Command, ...]
     nodes: int
@@ -89,7 +89,7 @@ class Script:
 
 @functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
-    """Every command of the text, in order, and how large the job is."""
+    """Every command of the text in order, and the size of the job."""
     text = accelerate.as_launch(text)
     directives = " ".join(_DIRECTIVE.findall(text[:MOST_BYTES]))
     asked = _size("sbatch", directives)
@@ -201,8 +201,8 @@ def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]
 
 
 def worked_out(text: str, known: Mapping[str, str] | None) -> str:
-    """The text with $((4 * 1024)) as its result; without blanks in it where ``known``
-    is None or that is unknown."""
+    """The text with $((4 * 1024)) computed; without blanks inside if ``known`` is None or a variable is
+    unknown."""
 
     def result(found: re.Match[str]) -> str:
         expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", found[1])

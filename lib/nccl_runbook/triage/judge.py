@@ -45,8 +45,8 @@ HANG = "nccl-runbook hang "
 
 
 def judge(logs: Logs) -> list[Hypothesis]:
-    """Hypotheses, best first; none where nothing is known. `benign` alone means: only
-    harmless messages were seen."""
+    """Hypotheses, best first; empty if nothing is known. `benign` alone means that only harmless messages
+    were seen."""
     out = triage_ranks_judge_experiments.ruled_out(logs.context)
     seen = [
         p
@@ -158,7 +158,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 
 def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
-    """The hypotheses of these logs as findings of a step. At least one."""
+    """The hypotheses of these logs as findings of a step; at least one."""
     if not logs.files and not logs.context:
         return [
             Finding(
@@ -199,8 +199,8 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
 
 
 def answer(logs: Logs, hang_asks: str | None = None) -> Answer:
-    """Judge the logs alone. ``hang_asks``: what `hang`, which has read dumps among these files,
-    asks for next."""
+    """The answer from the logs alone. ``hang_asks``: what `hang`, which read dumps among these files, asks
+    for next."""
     read, found = current(logs), judge(current(logs))
     if hang_asks is not None:
         found = [_after_hang(h, hang_asks) for h in found]

@@ -34,7 +34,7 @@ _AT_WORK = re.compile(
 
 
 def judge(logs: Logs) -> list[Pointer]:
-    """Everything that the ranks' own lines say together."""
+    """What the ranks' lines show in combination."""
     who_was_late = [
         p
         for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent)
@@ -63,7 +63,7 @@ def judge(logs: Logs) -> list[Pointer]:
 
 
 def rank_raised_first(logs: Logs) -> list[Pointer]:
-    """A rank raised an exception of its own while others waited for it."""
+    """A rank raised its own exception while others waited for it."""
     first, echoes = raised_first(logs)
     who = ", ".join(str(line.rank) for line in first)
     against = (f"ranks {who} raised too close together to show which was first",) if len(first) > 1 else ()
@@ -75,7 +75,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
 
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
-    """A rank that lives has enqueued less than another one waits for."""
+    """A living rank has enqueued less than another one waits for."""
     told = {
         "collective-on-some-ranks-only": "likely",
         "rank-dependent-branch": "possible",
@@ -99,7 +99,7 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
 
 
 def rank_is_silent(logs: Logs) -> list[Pointer]:
-    """Another rank waited, and this one said nothing more: it died without a word, or it stands still."""
+    """Another rank waited, and this one printed nothing more: it died silently, or does not move."""
     waiting = _waiting(logs)
     known = max((r.nranks or 0 for r in logs.ranks), default=0)
     silent = [
@@ -152,8 +152,8 @@ def guards_failed(logs: Logs) -> list[Pointer]:
 
 
 def runs_apart(logs: Logs) -> list[Pointer]:
-    """nccl-tests made without MPI: what mpirun starts on each host is a job of its own,
-    with a rank 0 of its own."""
+    """nccl-tests built without MPI: every process that mpirun starts is a job of its own, with its own rank
+    0."""
     first = {
         line.file: line.line for _, line in reversed(matches(logs, "nccl-tests-end"))
     }  # behind a result stands another run
@@ -167,7 +167,7 @@ def runs_apart(logs: Logs) -> list[Pointer]:
 
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
-    """An exception of the program's own, and no other rank is heard; it says more where nobody waited."""
+    """An exception of the program itself, with no other rank heard; it matters more if no rank waited."""
     place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
     return (
         [Pointer("peer-crashed", "possible", (logs.raised,), (), place, _traceback(logs.raised))]

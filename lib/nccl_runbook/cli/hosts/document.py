@@ -10,7 +10,7 @@ from nccl_runbook.hosts.table import tables
 
 
 def failing_hosts(hosts: Hosts) -> list[str]:
-    """Hosts to leave out of the next run: a mere difference is no reason."""
+    """Hosts to leave out of the next run; a mere difference is no reason."""
     return list(
         dict.fromkeys(
             [
@@ -44,7 +44,7 @@ def text(hosts: Hosts, different: list[Difference], findings: list[Finding], ver
 
 
 def ticket(hosts: Hosts, findings: list[Finding], failing: list[str]) -> str:
-    """A text for the administrator; "" where no host is to blame."""
+    """A text for the administrator; empty if no host is at fault."""
     if not failing:
         return ""
     return "\n".join(

@@ -17,7 +17,7 @@ PIECE = 1 << 16
 
 
 class There:
-    """A Python on another node, and its pipes."""
+    """A Python on another node, with its pipes."""
 
     def __init__(self, arguments):
         self.child = subprocess.Popen(
@@ -28,7 +28,7 @@ class There:
         )
 
     def read(self, name):
-        """What came, at most PIECE bytes; b"" at the end."""
+        """At most PIECE bytes of a stream; b"" at its end."""
         return os.read(getattr(self.child, name).fileno(), PIECE)
 
     def write(self, data):
@@ -38,7 +38,7 @@ class There:
 
 
 def nodes():
-    """Address -> id of each node that is alive; the head first."""
+    """Address -> id of each living node, the head first."""
     import ray
 
     head_first = sorted(ray.nodes(), key=lambda node: "node:__internal_head__" not in node["Resources"])

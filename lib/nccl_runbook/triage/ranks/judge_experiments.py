@@ -19,8 +19,7 @@ _SAYS = {
 
 
 def experiments(context: str) -> list[Pointer]:
-    """A trial that makes the job work shows the broken path; if one cause is left
-    for it, that one is likely."""
+    """A trial that makes the job work locates the broken path; a single remaining cause is likely."""
     out = ruled_out(context)
     return [
         *(p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)),
@@ -34,7 +33,7 @@ def experiments(context: str) -> list[Pointer]:
 
 
 def ruled_out(context: str) -> set[str]:
-    """Causes whose path was switched off, and the job failed all the same."""
+    """Causes whose path was switched off while the job still failed."""
     return {
         c
         for row, works, _ in _trials(context)
