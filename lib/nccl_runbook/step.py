@@ -107,9 +107,9 @@ class Step:
     def collect(
         self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any
     ) -> Any:
-        """Ask ``probe`` and keep its answer as ``fact``; a replay takes the record's. ``unless``: a finding
-        that forbids the probe (such as busy GPUs); the fact is then a Gap. Callable arguments (``lambda:
-        step.engine``) are called only with the probe."""
+        """Ask ``probe`` and keep its answer as ``fact``; a replay takes the record's (RecordError if it does
+        not fit). ``unless``: a finding that forbids the probe (such as busy GPUs); the fact is then a Gap.
+        Callable arguments (``lambda: step.engine``) are called only with the probe."""
         if self.replayed:
             recorded = self.record.facts
             self.facts[fact] = (
@@ -268,14 +268,16 @@ class Step:
 
     @property
     def devices(self) -> list[int | None]:
-        """One device a rank, from the parameter ``gpus``; two ranks on the CPU if CUDA shows no GPU."""
+        """One device a rank, from the parameter ``gpus``; two ranks on the CPU if CUDA shows no GPU.
+        ValueError for a GPU that does not exist."""
         return rank_devices(
             self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count()
         )
 
     @property
     def named_gpus(self) -> int:
-        """Number of GPUs that ``gpus`` names, present or not; 0 for all."""
+        """Number of GPUs that ``gpus`` names, present or not; 0 for all. ValueError if it is no list of
+        GPUs."""
         return sum(last - first + 1 for first, last in gpu_ranges(self.told("gpus")))
 
     def told(self, name: str) -> str:

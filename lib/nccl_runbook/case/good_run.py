@@ -22,7 +22,7 @@ from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP
 
 def compared_with(given: Sequence[str], brought: Brought) -> Comparison | None:
     """A good run beside what was brought; None if nothing of one is ``given``. RecordError if nothing can be
-    compared."""
+    compared; otherwise as in profile_of."""
     if not given:
         return None
     bad, logs = profile_of(brought), [*given, *brought.logs]
@@ -31,7 +31,8 @@ def compared_with(given: Sequence[str], brought: Brought) -> Comparison | None:
 
 
 def good_run(given: Sequence[str], steps: Iterable[str]) -> RunProfile:
-    """The profile of a run that worked; RecordError if it has nothing to compare with ``steps``."""
+    """The profile of a run that worked; RecordError if it has nothing to compare with ``steps``, otherwise
+    as in profile_of."""
     worked, name = sort(given), ", ".join(given)
     profile = profile_of(worked)
     if not (profile.settings or profile.communicators or profile.times):
@@ -46,7 +47,8 @@ def good_run(given: Sequence[str], steps: Iterable[str]) -> RunProfile:
 
 
 def profile_of(brought: Brought) -> RunProfile:
-    """Logs, records and scripts of a run as one profile; ValueError for an unreadable record."""
+    """Logs, records and scripts of a run as one profile; ValueError (or its subclass RecordError) for an
+    unreadable record."""
     read_roles = map(read_file.read, (*brought.scripts, *brought.configurations))
     roles = [to_json(role) for role in read_roles if not isinstance(role, Gap)]
     records = [record for path in brought.records for record in load_all(Path(path))]

@@ -98,7 +98,8 @@ class Source:
         return self._head[:size]
 
     def chunks(self) -> Iterator[bytes]:
-        """Pieces of the text. Ends early if it is damaged or endless, with a sentence in ``left_out``."""
+        """Pieces of the text. Ends early if it is damaged, endless, or over the limit (Spent), with a
+        sentence in ``left_out`` or, if nothing was read, in ``problem``."""
         total = blank = 0
         try:
             for piece in () if self._file is None else self._text():

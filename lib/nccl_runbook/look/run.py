@@ -129,7 +129,7 @@ class Output:
 
 def look(options: argparse.Namespace, output: Output) -> None:
     """Run every step under this interpreter. ValueError for GPUs that do not exist, OSError if the file
-    cannot be written."""
+    cannot be written; EngineError if no ranks can run."""
     if not 0 <= options.budget <= 86400:
         raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
     ends = time.monotonic() + options.budget

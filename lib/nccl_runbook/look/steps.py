@@ -122,7 +122,7 @@ def transports(step: Step) -> None:
 
 
 def weight_sync(step: Step) -> None:
-    """Step 05: placement and every method."""
+    """Step 05: placement and every method. ValueError for an unknown method."""
     step.ask_who_works()
     p, spec = step.parameters, settings()["spec"]
     plan = step.ask("plan", lambda: placement.place(step.devices))

@@ -34,7 +34,7 @@ PERIOD = 251  # prime, so that a shift by any power of two shows
 
 
 def emit(event, **fields):
-    """One event for whoever started this rank; without one, a line for the reader."""
+    """Report one event to the engine that started this rank, else print it as a line."""
     fd = os.environ.get("NCCL_RUNBOOK_EVENT_FD")
     fields = {"event": event, "t": round(time.monotonic(), 6), **fields}
     if fd:
@@ -132,9 +132,9 @@ def part(store, rank, size):
 
 
 def prepare(device):
-    """Make the CUDA context and load the kernels that checks use, then wait at the engine's gate, where there
-    is one, for this world's turn: other ranks may be at work meanwhile, and what is slow here need not be
-    waited for there."""
+    """Make the CUDA context and load the kernels of the checks, then wait at the engine's gate (if there is
+    one) for this world's turn, while other ranks still run: slow preparation delays nobody. Exits if the
+    runbook has gone."""
     warm = pattern(PERIOD, device, 0)
     (warm + 1 != warm).nonzero()
     settle(device)
@@ -169,8 +169,8 @@ class Operation:
         }[op]
 
     def fill(self, round_number):
-        """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one
-        element that it sends."""
+        """New buffers; the round is part of the values, so that stale data shows. A corrupting rank changes
+        one element."""
         self.round = round_number
         count, arriving = (
             (self.part, self.part * self.size) if self.op == "all_gather" else (self.count, self.count)
@@ -190,7 +190,7 @@ class Operation:
             work.wait()
 
     def expected(self):
-        """[(the rank it comes from or None, what arrived, what should have)]."""
+        """[(rank that sent it or None, what arrived, what should have arrived)]."""
         if self.op == "all_reduce":
             total = (
                 pattern(self.count, self.device, 0) * self.size
@@ -237,7 +237,7 @@ def barrier(device):
 
 
 def bus_factor(op, size):
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests 2.19 defines it (doc/PERFORMANCE.md)."""
+    """Bus bandwidth divided by algorithm bandwidth, as nccl-tests 2.19 defines it (doc/PERFORMANCE.md)."""
     return {"all_reduce": 2 * (size - 1) / size, "all_gather": (size - 1) / size}.get(op, 1.0)
 
 
@@ -283,8 +283,8 @@ def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
 
 
 def every_size(op, asked, most, run):
-    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. A smaller size stands
-    in for those above ``most`` bytes, and for the largest if ``run`` reports a rate at which they would take
+    """Run ``op`` at these sizes, smallest first; whether every value was right. Sizes above ``most`` bytes
+    are replaced by that, and the largest by SLOW_BYTES if ``run`` reports a rate at which it would take
     minutes; an event says so."""
     right, done, why = True, set(), "what is free on the GPU"
     for size_bytes in sorted(asked):
@@ -413,7 +413,7 @@ def check(args):
 
 
 def main():
-    """Exit with the code of check(). An exception is first reported as an event, then raised."""
+    """Exit with the code of check(). Any exception is reported as an event and raised again."""
     args = parsed(__doc__, OPTIONS)
     unknown = [op for op in args.ops.split(",") if op not in OPS]
     if unknown:

@@ -21,7 +21,7 @@ SAMPLES = 3
 
 
 def emit(event, **fields):
-    """One event for whoever started this process; without one, a line for the reader."""
+    """Report one event to the engine that started this process, else print it as a line."""
     fd = os.environ.get("NCCL_RUNBOOK_EVENT_FD")
     fields = {"event": event, "t": round(time.monotonic(), 6), **fields}
     if fd:
@@ -45,7 +45,7 @@ def settle(*devices):
 
 
 def copied(source, target, size_bytes, edge, fault):
-    """(values that arrived wrong, the first of them, seconds of the fastest copy) for one size."""
+    """(number of values that arrived wrong, index of the first, seconds of the fastest copy) for one size."""
     sent = values(size_bytes // 4, source, edge)
     arrived = torch.empty(size_bytes // 4, dtype=torch.int32, device=target)
     fastest = float("inf")

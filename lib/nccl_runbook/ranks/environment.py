@@ -28,7 +28,7 @@ SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 
 
 def tried(function, *arguments):
-    """What the function gives, or why it gave nothing."""
+    """What the function returns, or a Gap as {"reason", "detail"}."""
     try:
         return function(*arguments)
     except (OSError, AttributeError) as error:
@@ -41,7 +41,8 @@ def tried(function, *arguments):
 
 
 def raw(path):
-    """The bytes of a file, or of a link its target; never waits (/dev/kmsg ends with EAGAIN)."""
+    """Bytes of a file, or the target of a link; never blocks (/dev/kmsg ends with EAGAIN). OSError if
+    unreadable."""
     if os.path.islink(path) or os.path.isdir(path):
         return os.readlink(path).encode() if os.path.islink(path) else b""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -59,7 +60,7 @@ def content(path, keep):
 
 
 def identity(path, root):
-    """Hash, what the file says of itself, and what the wheels beside it say of the file at this path."""
+    """Hash of the file at this path, the version in its text, and what the wheels beside it record of it."""
     digest, version, tail = hashlib.sha256(), None, b""
     with open(root + path, "rb") as file:
         for block in iter(lambda: file.read(BLOCK), b""):
@@ -77,7 +78,7 @@ def identity(path, root):
 
 
 def reported(path):
-    """The version that the mapped library answers; only within its own process."""
+    """The version that the mapped library returns; works only in its own process."""
     version = ctypes.c_int()
     ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
     return version.value
@@ -102,13 +103,13 @@ def kept(env, names, secret):
 
 
 def shared_memory(path):
-    """Size of a block, blocks, free blocks, and the mount's device number."""
+    """Block size in bytes, blocks, free blocks, and the mount's device number."""
     mount = os.statvfs(path)
     return [mount.f_frsize, mount.f_blocks, mount.f_bavail, os.stat(path).st_dev]
 
 
 def preloads(path, root, words):
-    """Whether one of LD_PRELOAD's words names this mapped file."""
+    """Whether a word of LD_PRELOAD names this mapped file."""
     return any(
         tried(os.path.samefile, root + path, root + word) is True
         if "/" in word

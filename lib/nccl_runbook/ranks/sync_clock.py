@@ -34,8 +34,8 @@ class Span(contextlib.AbstractContextManager):
 
 
 class Clock:
-    """When each phase ran on this rank. On a GPU by events in its streams, so that what overlaps is not
-    serialised by being measured."""
+    """When each phase ran on this rank; on a GPU by events in its streams, since waiting would serialise
+    work that overlaps."""
 
     def __init__(self, device):
         self.device, self.spans, self.events = device, [], []

@@ -17,7 +17,7 @@ SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30
 
 
 class Tensors:
-    """What moves: in whole, this rank's part of it, and the buffers beside it."""
+    """The tensors that move, this rank's part of them, and the buffers beside them."""
 
     def __init__(self, args, rank, size, device):
         self.args, self.rank, self.size, self.device, self.number, self.by = args, rank, size, device, -1, ""
@@ -37,8 +37,7 @@ class Tensors:
         self.trains, self.serves = rank == 0, rank > 0
 
     def lay_out(self, shapes):
-        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in
-        bytes."""
+        """Set shapes and sizes (bytes); a tensor-parallel rank keeps only its rows. ``starts``: in bytes."""
         part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
         self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
         split = [

@@ -75,7 +75,7 @@ def acknowledge(sync, clock):
 
 
 def per_tensor(sync, clock):
-    """A control message, a broadcast and an acknowledgement for every tensor, as TRL's server mode and
+    """A control message, a broadcast and an acknowledgement for each tensor, as TRL's server mode and
     OpenRLHF do."""
     for i in range(len(sync.sizes)):
         announce(sync, clock, [i])
@@ -161,8 +161,8 @@ def after(stream, event):
 
 
 def ipc(sync, clock):
-    """The engines copy from the trainer's own memory: handles of all tensors once (ipc-direct), or one a
-    tensor each time."""
+    """The engines copy from the trainer's own memory, with handles sent once for all tensors (ipc-direct) or
+    once a tensor and sync."""
     once = sync.args.method == "ipc-direct"
     for group in [range(len(sync.sizes))] if once else [[i] for i in range(len(sync.sizes))]:
         with clock.host("control" if sync.rank == 0 else "wait"):

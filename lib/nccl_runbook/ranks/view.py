@@ -71,7 +71,7 @@ def device_file(path):
 
 
 def container_signs():
-    """Why this looks like a container; empty on a plain host."""
+    """Signs that this is a container; empty on a plain host."""
     signs = [path for path in ("/.dockerenv", "/run/.containerenv", "/singularity") if os.path.exists(path)]
     return signs + [
         name
@@ -109,7 +109,7 @@ def surroundings():
 
 
 class Driver:
-    """libcuda by hand: torch says neither the error code nor, before 2.5, UUID and bus id."""
+    """libcuda called directly: torch reports neither the error code nor, before 2.5, UUID and bus id."""
 
     def __init__(self):
         self.library, self.code = None, -1
@@ -129,8 +129,8 @@ class Driver:
         return f"cuInit: error {code} {(name.value or b'').decode()}: {(meaning.value or b'').decode()}"
 
     def count(self):
-        """What CUDA itself counts, or None: torch.cuda.device_count() may answer from NVML instead (torch
-        2.11)."""
+        """Number of devices that CUDA itself counts, or None: torch.cuda.device_count() may ask NVML instead
+        (torch 2.11)."""
         number = ctypes.c_int()
         return (
             number.value
@@ -139,8 +139,8 @@ class Driver:
         )
 
     def identity(self, index):
-        """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver
-        does not say."""
+        """UUID (no prefix) and PCI bus id of torch's device ``index``; empty if the driver does not report
+        them."""
         device, raw, bus = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(BUS_ID_SIZE)
         if self.library is None or self.library.cuDeviceGet(ctypes.byref(device), index) != 0:
             return "", ""
@@ -151,8 +151,8 @@ class Driver:
 
 
 def mapped_nccl(torch):
-    """Version and path of the libnccl that importing torch mapped; one that is linked in has no path. Gaps as
-    {"reason", "detail"}."""
+    """Version and path of the libnccl that importing torch mapped; a statically linked one has no path. Gaps
+    as {"reason", "detail"}."""
     paths = [
         line.split(None, 5)[-1].strip()
         for line in read("/proc/self/maps").splitlines()
@@ -172,7 +172,7 @@ def mapped_nccl(torch):
 
 
 def add_gpus(torch, driver, gpus):
-    """Append each GPU; what was printed before an error stays."""
+    """Append each GPU to ``gpus``; those before an error are kept. RuntimeError from CUDA."""
     counted = driver.count()
     for index in range(torch.cuda.device_count() if counted is None else counted):
         p = torch.cuda.get_device_properties(index)

@@ -86,7 +86,7 @@ def drop(*paths):
 
 
 class Sync(sync_tensors.Tensors):
-    """Every sync asked for, and what the ways of sync_ways.py and sync_disk.py need of them."""
+    """All requested syncs of one method, with what sync_ways.py and sync_disk.py need."""
 
     def run(self):
         """Run every sync asked for, then separately the other bucket sizes, busy engines, and a small part
@@ -180,7 +180,7 @@ class Sync(sync_tensors.Tensors):
 
     def by_file(self, clock, path, write, read, tidy=lambda: None):
         """The trainer writes, then the engines read while it tidies up. Returns the path on the trainer,
-        None on engines. A failure of one rank stops all."""
+        None on engines. Raises as ``together``, after removing the file."""
         engine = [("wait", ()), ("control", (self.read, clock, read))]
         trainer = [("control", (self.write, clock, write, path)), ("wait", (tidy,))]
         try:
@@ -227,7 +227,8 @@ def fsync(path):
 
 
 def main():
-    """Run one method and exit with the code that the module docstring lists."""
+    """Run one method and exit with a code of the module docstring; unexpected exceptions are reported and
+    raised again."""
     args = check.parsed(__doc__, OPTIONS)
     try:
         rank, size, local_rank = check.rank_and_size()

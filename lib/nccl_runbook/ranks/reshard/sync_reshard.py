@@ -46,7 +46,7 @@ class Held:
             rows.copy_(made)
 
     def differing(self, number):
-        """Number of 16-bit words that differ, by the index of each tensor that has any."""
+        """Index of each tensor with differences -> number of 16-bit words that differ."""
         words = (
             (i, made.view(torch.int16), rows.view(torch.int16)) for i, made, rows in self.expected(number)
         )
@@ -70,7 +70,8 @@ class Step:
 
 
 class Reshard:
-    """The first ``trainers`` ranks train; the others are one engine, or all ranks are, where none is left."""
+    """A sync from ``trainers`` ranks (the first ones) to one engine: the other ranks, or all ranks if none
+    is left. ValueError for more trainers than ranks."""
 
     def __init__(self, args, rank, size, device):
         self.trainers = args.trainers or (size // 2 if size > 3 else size)
@@ -85,7 +86,7 @@ class Reshard:
         self.by = f"{self.trainers} trainer ranks, to {len(self.engines)} engine ranks{both}"
 
     def lay_out(self, shapes):
-        """The parts of every rank; in this rank's memory its shards, then two sets of weights."""
+        """Compute the parts of every rank; this rank's memory holds its shards, then two sets of weights."""
         super().lay_out(shapes)
         t, e, width = range(self.trainers), range(len(self.engines)), self.dtype.itemsize
         self.held = [[sync_pieces.trainer_part(s, width, len(t), r) for r in t] for s in shapes]
@@ -100,7 +101,7 @@ class Reshard:
         self.own_sizes = [sync_pieces.size(part) for parts in self.parts for part in parts.values()]
 
     def staging(self):
-        """Two buckets in turn; a third holds what is compared with."""
+        """(bytes of a bucket, 3): two buckets in turn, and a third for the comparison."""
         return self.bucket_bytes(max(self.mib)), 3
 
     def check_memory(self):
@@ -137,7 +138,8 @@ class Reshard:
         return [rows.view(-1) for rows in self.taken.rows.values()]
 
     def plan(self):
-        """What is done of each bucket. All ranks make NCCL's communicator: a bucket may need only some."""
+        """Plan every bucket. All ranks make NCCL's communicator, since a bucket may need only some of
+        them."""
         dist.all_reduce(torch.zeros(1, device=self.device), group=self.data)
         self.steps, self.planned = [], self.buckets
         for number, bucket in enumerate(self.buckets):
@@ -157,8 +159,9 @@ class Reshard:
             ]
 
     def route(self, step, bucket, wanted, ranks, into):
-        """Each piece from the trainer rank that holds it to the one of ``ranks`` that wants it; columns are
-        packed first. ``into``: where it lies then, for either set of weights."""
+        """Add each piece to the sends, receives and copies of ``step``, from the trainer rank that holds it
+        to that of ``ranks`` which wants it; columns are packed first. ``into``: where it is put, for either
+        set of weights."""
         at = 0
         for tensor, source, target, part in sync_pieces.pieces(bucket, self.held, wanted):
             places = [held.cut(tensor, part) for held in into if self.rank == ranks[target]]
@@ -177,7 +180,8 @@ class Reshard:
                 step.sends.append((tensor, dist.P2POp(dist.isend, given, ranks[target], self.data)))
 
     def once(self, about, last):
-        """One sync. What came takes the place of the weights if it is right on every rank."""
+        """Run one sync. The new weights replace the old ones if they are right on every rank. True if they
+        are on this rank."""
         good = super().once(about, last)
         bad = torch.tensor([not good], dtype=torch.int32)
         dist.all_reduce(bad)
@@ -193,7 +197,8 @@ class Reshard:
 
 
 def move(sync, clock):
-    """Over NCCL the next bucket is packed or gathered while one is on the wire."""
+    """Move all buckets; over NCCL the next one is packed or gathered while one is on the wire. RuntimeError
+    names the tensor under way."""
     free, straight = [None, None], sync.straight
     try:
         with clock.host("control"):
