@@ -140,7 +140,7 @@ def sweep(path):
     parent, path = _place(path)
     ours = re.escape(f".{os.path.basename(path)}.") + r"[0-9a-f]{16}"
     for whole in [os.path.join(parent, n) for n in os.listdir(parent) if re.fullmatch(ours, n)]:
-        with contextlib.suppress(FileNotFoundError):  # another sweep was faster; in /dev/shm anybody may lay out such names
+        with contextlib.suppress(FileNotFoundError):  # another sweep was faster; in /dev/shm any user may create such names
             held = _hold(whole, fcntl.LOCK_EX) if os.lstat(whole).st_uid == os.geteuid() else None
             if held is not None:
                 if os.path.realpath(path) != whole:  # now that no saver can swap it in
@@ -329,7 +329,7 @@ def _write(lane, folder, shard, checksums):
 
 
 def _read(lane, task, verify):
-    """Some chunks of one file into its tensors; Torn where a checksum differs. A chunk is read while the last one goes to the GPU."""
+    """Read some chunks of one file into its tensors; Torn if a checksum differs. A chunk is read while the last one goes to the GPU."""
     (stored, start, chunks), sums, busy = task, [], [None, None]
     with open(stored.path, "rb", buffering=0) as file:
         file.seek(stored.start + start * CHUNK)

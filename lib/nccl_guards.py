@@ -62,7 +62,7 @@ class GuardError(RuntimeError):
 
 def _say(guard: str, ok: Optional[bool], says: str, began: float, data: Any, cause: Optional[str] = None,
          bad_ranks: Iterable[int] = (), prints: bool = True) -> None:
-    """Prints the line, and raises GuardError where it is not ok."""
+    """Print the line; GuardError if it is not ok."""
     if ok and not prints and (guard, False) in _state["said"]:
         return
     ready = dist.is_available() and dist.is_initialized()
@@ -95,7 +95,7 @@ def _side() -> Any:
 
 
 def _all(guard: str, began: float, act: Callable[[Any], Any]) -> Any:
-    """``act(group)``; where not all ranks come within the limit, says who is missing."""
+    """Result of ``act(group)``; if not all ranks come within the limit, GuardError names those that are missing."""
     _state["calls"] += 1
     try:
         return act(_side())
@@ -131,7 +131,7 @@ def _gather(group: Any, mine: Any) -> List[Any]:
 
 @functools.lru_cache(maxsize=256)
 def _number_of(text: str, times: int) -> torch.Tensor:
-    """A number that stands for ``text``, so many times."""
+    """``times`` copies of a number derived from ``text``."""
     number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
     return torch.full((times,), number, dtype=torch.int64, device="cpu")  # whatever the job's default device is
 
@@ -165,7 +165,7 @@ def _compared(guard: str, began: float, text: str, bad: bool, mine: Callable[[],
 
 
 def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
-    """Ranks whose value is not the most common one; none where two values are equally common."""
+    """Ranks whose value is not the most common one; empty if two values are equally common."""
     counts = collections.Counter(map(str, by_rank.values())).most_common(2)
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         return []
@@ -277,7 +277,7 @@ def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         now = time.perf_counter()
-        current = current if spent or following else "other"  # nobody named a phase: not all of it was a pause
+        current = current if spent or following else "other"  # no phase was ever named: not all of the time was a pause
         spent[current] = round(spent.get(current, 0.0) + now - last, 6)
         last, current = now, following
 

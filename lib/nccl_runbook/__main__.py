@@ -20,7 +20,7 @@ COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage h
 _REPEATED = ("--step", "--record", "--pid")
 
 
-# what typer 0.29 says, and how we say it
+# wording of typer 0.29 -> ours
 _PLAINER = (
     (r"Invalid value for '(.+?)': Input should be a valid integer.*", r"\1 takes a whole number"),
     (r"Invalid value for '(.+?)': Input should be a valid number.*", r"\1 takes a number"),

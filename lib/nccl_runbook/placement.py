@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nccl_runbook.core.facts import grouped
 
-# on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
+# on the CPU an eighth of the layers is enough: the rest says nothing about a GPU and costs seconds
 REHEARSAL_SHARE = 8
 
 

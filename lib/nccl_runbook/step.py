@@ -123,7 +123,7 @@ class Step:
             self.facts[fact] = probe(*(a() if callable(a) else a for a in args), **kwargs)
         if (
             not self.replayed and self.record.status == "running"
-        ):  # a later cell may fail: what was seen is not lost with it
+        ):  # a later cell may fail: the facts so far are not lost
             self.record.facts = to_json(self.facts)
             self.save()
         return self.facts[fact]
@@ -149,7 +149,7 @@ class Step:
             StepView,
         )  # the page's look belongs to report; imported late so that probes never load it
 
-        titles = {f.title for f in findings}  # a Gap that a finding tells in its own words is not told again
+        titles = {f.title for f in findings}  # a Gap that a finding already states is not repeated
         missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
         sources = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
@@ -183,7 +183,7 @@ class Step:
         return StepView(self.record, self.save())
 
     def _not_here(self) -> list[Finding]:
-        """That GPUs were named and none is here: what ran says nothing of them."""
+        """A finding that GPUs were named and none is present: the runs say nothing about them."""
         named, missing = self.told("gpus").strip(), self.record.judged.torch and not self.record.judged.gpus
         return (
             [Finding("gpus-not-here", Severity.UNKNOWN, NOT_HERE % named)]

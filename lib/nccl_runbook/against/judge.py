@@ -17,7 +17,7 @@ from nccl_runbook.report.verdict_sentence import CHANGED
 # ratio of medians that somebody would act on; the noise of one set-up on one host was
 # below 5 % (4 H200, 2026-11-20)
 SLOWER = 1.2
-# samples on each side: with fewer nobody knows the spread; a bandwidth is a median of repeats already
+# samples on each side: fewer show no spread; a bandwidth is already a median of repeats
 LEAST = {"s": 3, "GB/s": 2}
 _TABLE = table("against/profile")
 _KINDS: dict[str, str] = _TABLE["kind"]  # the surest first, and why it could explain a change
@@ -35,7 +35,7 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
     kinds = dict.fromkeys([*("init", "step", "sync"), *sorted({*was.times, *now.times})])
     times = [_time(kind, was.times.get(kind, []), now.times.get(kind, [])) for kind in kinds]
     changed = [*_settings(was, now), *_communicators(was, now)]
-    # of what differs alike on many GPUs or ranks the first stands for all
+    # of equal differences on many GPUs or ranks only the first is kept
     alike = grouped(((d.kind, re.sub(r" \d+", "", d.name)), d) for d in changed).values()
     differences = tuple(
         dataclasses.replace(same[0], why=same[0].why + f"; {len(same)} of these differ" * (len(same) > 1))

@@ -24,8 +24,7 @@ from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 
 _DURATION = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?")
 LINE_CHARACTERS = 160
-# from the records so far and the steps that wait: which comes next; VERDICT_STEP where no other
-# is needed any more, and why not
+# (records so far, waiting steps) -> (next step, ""), or (VERDICT_STEP, why no other step is needed)
 Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
 VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 
@@ -201,7 +200,7 @@ class Book:
         return record
 
     def _parameters(self, planned: Planned, left_s: float) -> dict[str, Any]:
-        """What the runner sets, as far as the notebook declares it, under what the command line gave."""
+        """Parameters of the runner that the notebook declares, overridden by those of the command line."""
         given = {
             "run_dir": from_here(self.run_dir),
             "python": self.options.python,

@@ -16,8 +16,8 @@ class Kernels(contextlib.ExitStack):
     directory and cross-talk (jupyter_client 8.10)."""
 
     def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
-        """``base``: a short path, as a unix socket's may not be longer than 107 bytes;
-        ``run_dir``: where this run writes."""
+        """``base``: a short path, since paths of unix sockets are limited to 107 bytes; ``run_dir``: where
+        this run writes."""
         super().__init__()
         self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
         self.path = Path(
@@ -55,7 +55,7 @@ class Kernels(contextlib.ExitStack):
 
         self._count += 1
         socket = {} if self.note else {"transport": "ipc", "ip": str(self.path / f"k{self._count}")}
-        # the file goes with the folder, even if the kernel is killed
+        # the file is removed with the folder, even if the kernel is killed
         return Config(
             {"KernelManager": {"connection_file": str(self.path / f"k{self._count}.json"), **socket}}
         )

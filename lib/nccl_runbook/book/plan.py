@@ -10,7 +10,7 @@ from nccl_runbook.core import records
 from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, did_you_mean, read_cell
 from nccl_runbook.report.verdict import VERDICT_STEP
 
-# what the runner itself decides: an own option says each of them
+# decided by the runner: each has an option of its own
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
 # the name of a fact, in the text of a notebook; a call may go on in the next line, a string of its own there
 _COLLECTED = re.compile(r'\.collect\((?:\\n",\s{0,20}")?\s{0,8}\\"(\w+)')

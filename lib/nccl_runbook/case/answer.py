@@ -104,8 +104,7 @@ def beside(compared: Comparison, document: VerdictDocument) -> tuple[Comparison,
 
 
 def _together(same: Sequence[Record]) -> Record:
-    """Records of one step as one: what was given now, and what a run that may have
-    ended too early had found."""
+    """The records of one step as one: what was given now, and what an incomplete run had found."""
     done = [r for r in same if r.status != "running"] or [*same]
     findings = worst_first(dict.fromkeys(f for r in done for f in r.findings))
     status, reason = step_status(findings) if len(done) > 1 else (done[0].status, done[0].reason)

@@ -86,9 +86,7 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
         given = dataclasses.replace(given, hypotheses=kept, findings=shown, fits=())
     words = logs.context.splitlines()
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
-    if (
-        logs.context or not dumps or any(f.lines for f in logs.files)
-    ):  # nobody named a log: that none was read is not missed
+    if logs.context or not dumps or any(f.lines for f in logs.files):  # no log was named, so none is missing
         unread = [f.title for f in given.findings if f.id == "log-not-read"]
         symptoms = (
             []

@@ -76,7 +76,7 @@ def _is_allocation(text: str) -> bool:
 
 
 def _of_path(path: str) -> Iterator[tuple[str, str]]:
-    """A file under what it is; a folder as a whole where it holds nothing but logs and dumps."""
+    """A file by its kind; a folder as a whole if it holds only logs and dumps."""
     if path == "-":
         yield "logs", path
         return
@@ -94,8 +94,8 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _without_pages(inside: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of a run's folder only the records: its pages and notebooks quote messages that nobody printed, and its
-    logs are of tests."""
+    """Only the records of a run's folder: its pages and notebooks quote messages that no job printed, and
+    its logs are tests."""
     found = list(inside)
     runs = {os.path.dirname(name) for what, name in found if what == "records"} & {
         os.path.dirname(name) for _, name in found if os.path.basename(name) == "verdict.json"

@@ -127,9 +127,9 @@ def next_test(
     first = told.get(open_causes[0], usual) if open_causes else None
     if (
         first and first != usual and first.probe == "by hand" and first.line
-    ):  # the printed line says where to look
+    ):  # the printed line names the place to look
         return Test(first.line, first.why, (open_causes[0],))
-    # words alone, and no log: whoever says that it hangs looks at it first, as it may end
+    # only words and no log: a hanging job is looked at first, since it may end
     if (test := cheapest(open_causes, done)) and (lead or not first or first.probe != "hang"):
         return test
     if first:

@@ -126,8 +126,8 @@ def text(case: Case, diff: str = "") -> str:
 
 
 def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
-    """A cause in one line; where none stands before it, with the line that points to it, what it would mean
-    and what would then help."""
+    """A cause in one line; if no stronger one precedes it, with the line that points to it, its meaning and
+    what would help."""
     yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
     if not behind and cause.id in causes():
         yield from (_seen(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
@@ -137,7 +137,7 @@ def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
 
 
 def _seen(evidence: Evidence) -> str:
-    """What was seen, with its place unless that is a fact of a record; or what such lines say together."""
+    """What was seen, with its place (unless that is a fact of a record); or what such lines show together."""
     place = evidence.source.removeprefix(f"{LOGS}: ")
     shown = bool(place) and not re.search(r"\[\d+\]\.\w", place)
     return (
@@ -153,8 +153,7 @@ def remedy(r: Remedy) -> list[str]:
 
 
 def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> list[Finding]:
-    """What is wrong and has no cause of its own, and what could not be read;
-    ``fine``: also what is only noted."""
+    """Problems without a cause, and what could not be read; ``fine``: also notes."""
     return [
         f
         for f in findings
@@ -171,7 +170,7 @@ def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> li
 
 
 def _is_shown(text: str, sentence: str, before: Iterable[Evidence]) -> bool:
-    """Whether the first sentence or an earlier line says it already."""
+    """Whether the first sentence or an earlier line already states it."""
     return text.strip().rstrip(".") in sentence or any(text.strip() in e.text for e in before)
 
 

@@ -10,7 +10,7 @@ import re
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.secret_values import sounds_secret
 
-NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
+NOT_EVALUATED = "$"  # a value with a shell expression is unknown here
 # may be shown of a variable that is not in the table
 _PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped

@@ -155,9 +155,9 @@ def named(paths: list[str], one: bool = False) -> None:
 
 def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
-    if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
+    if not os.path.exists(name):  # a broken link exists; its reader reports it
         return "" if os.path.lexists(name) else f"{ABSENT} {path}"
-    # to open a pipe would wait for whoever writes to it
+    # opening a pipe would wait for its writer
     return (
         ""
         if os.path.isfile(name) and not waits(name) or os.path.isdir(name)

@@ -113,7 +113,7 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
             lambda pids: _look(pids, gap_s),
             compared_with(against, brought),
         )
-    except ValueError as error:  # a record that is none, too
+    except ValueError as error:  # also a file that is no valid record
         answer.leave(error)
     finally:
         done.set()

@@ -88,7 +88,7 @@ def env(
 
 
 def _read(file: Path | None, pids: list[int]) -> Environment:
-    """What was named, as facts; leaves with one sentence where it cannot be read."""
+    """What was named, as facts; exits with one sentence if it cannot be read."""
     if file:
         role = (
             environment_file.parse(sys.stdin.read(), "standard input")

@@ -144,7 +144,7 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
 
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
-    """The live looks in records; leaves with one sentence where a file is none."""
+    """The live looks in records; exits with one sentence if a file is no record."""
     try:
         found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
     except RecordError as error:

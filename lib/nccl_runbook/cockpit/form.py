@@ -251,7 +251,7 @@ class Cockpit:
                 "seconds": seconds,
                 "run": run or _latest,
                 "other": run is not _latest,
-                # what is ticked now is not what runs
+                # the steps ticked now differ from those that run
                 "expected": seconds if run and run.about == self.asked else 0,
             }
             cells = macros("cells.html.j2")

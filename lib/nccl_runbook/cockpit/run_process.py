@@ -46,7 +46,7 @@ class RunProcess:
         command: Sequence[str] = RUN,
     ) -> None:
         self.outputs, self.command, self.on_change = outputs, command, on_change
-        self.lines: tuple[str, ...] = ()  # replaced for each line: whoever reads it has a whole one
+        self.lines: tuple[str, ...] = ()  # replaced for each line, so that every reader has a complete one
         self.done = self.total = 0
         self.document: VerdictDocument | None = None
         self.compared: dict[str, Any] | None = None
@@ -130,7 +130,7 @@ class RunProcess:
                 self.process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.exit_code = self.process.wait(UPDATES_APART_S)
-        self._reader.join(2)  # whoever still holds the pipe is not waited for
+        self._reader.join(2)  # another process that still holds the pipe is not waited for
         self.process.stdin.close()
         self._said.seek(0)
         answer = self._said.read()

@@ -196,7 +196,7 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
 
 
 def _said(c: Comparison) -> tuple[Evidence, ...]:
-    """What NCCL's own log says of each arm: whether a setting acted."""
+    """What NCCL's log shows of each arm: whether a setting acted."""
     return tuple(Evidence(f"{s.arm}: {', '.join(s.said)}", "NCCL's log") for s in c.warm_up if s.said)
 
 

@@ -26,7 +26,7 @@ _T = {
     60: (2.0, 2.66),
 }
 
-LEAST_EFFECT = 1.05  # a smaller difference is told, but is no fault and is not walked
+LEAST_EFFECT = 1.05  # a smaller difference is reported, but is no fault and is not walked
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Arms:
         changes: dict[str, Env] = {"": {}, **{role: {} for role in self.roles}}
         for key in self.a:
             changes[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
-        # None for a role is "as all others", where there is something for all
+        # None for a role means "as all others", if there is a value for all
         return {
             role: {n: v for n, v in env.items() if not role or v is not None or n not in changes[""]}
             for role, env in changes.items()
@@ -156,7 +156,7 @@ def _words(text: str) -> list[str]:
 
 
 def _name(text: str) -> str:
-    """As the user named it, without a value that is not to be shown."""
+    """The name as the user gave it, without values that may not be shown."""
     return (
         " ".join(
             [
@@ -255,7 +255,7 @@ def _of_process(pid: str, known: Mapping[str, str]) -> Env:
 
 
 def _of_log(path: str, known: Mapping[str, str]) -> Env:
-    """NCCL variables that NCCL says it took (NCCL_DEBUG=INFO)."""
+    """NCCL variables that NCCL reports as set (NCCL_DEBUG=INFO)."""
     text = text_of(path, MOST_LOG_BYTES, "an environment")
     if isinstance(text, Gap):
         raise ValueError(text.detail)

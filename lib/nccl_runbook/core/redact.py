@@ -119,7 +119,7 @@ _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 # and what else a terminal obeys
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
-# no program writes a letter so, but whoever hides a name of JSON may
+# no program writes letters this way, but someone who hides a JSON name may
 _LETTER = re.compile(r"\\{1,9}u00([46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|3[0-9])")
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -253,7 +253,7 @@ class Redactor:
         values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}
         values |= {
             line for v in values for line in v.splitlines() if len(line) >= 16
-        }  # a key of many lines, in a log that goes by lines
+        }  # a key of many lines, in a log that is read line by line
         self._values = re.compile(
             "|".join("".join(map(_written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
         )

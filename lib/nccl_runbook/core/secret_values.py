@@ -35,7 +35,7 @@ _SURE = f"^(?!.*(?i:{NAMES['innocent']}))(?=.*(?i:{NAMES['anywhere']})|.*{_WORD}
 SECRET_NAME = f"(?:{_SURE}|{NAMES['variable']})"
 
 
-MOST_NAME = 80  # the end of a name, which says what it is
+MOST_NAME = 80  # the end of a name, which shows its kind
 _SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
 
 

@@ -12,7 +12,7 @@ from nccl_runbook.launch.engine import Engine
 # a copy that hangs gives no event; the contexts of four GPUs take some seconds
 DEADLINE_S, STALL_S = 30.0, 6.0
 GPU_SIZES, CPU_SIZES = "4,1048576,67108864", "4,1048576"
-MOST_HANGS = 3  # each costs STALL_S: after so many the others are left out
+MOST_HANGS = 3  # each costs STALL_S seconds: after this number the others are left out
 MOST_AGAIN = 4
 MOST_GPUS = 9  # a process may have eight peers of a GPU (CUDA error 711)
 
@@ -65,7 +65,7 @@ def collect(
 
 
 def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
-    """What one run says of each edge that it began."""
+    """What one run reports of each edge that it began."""
     begun = {e["edge"]: e for e in rank.named("begin")}
     if not begun:
         return rank.why_silent()

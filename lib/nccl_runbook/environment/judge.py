@@ -42,7 +42,7 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
         s
         for s in settings(env)
         if not s.known and s.name not in unread() and not nearest(s.name) and not s.name.startswith("NV_")
-    ]  # what NVIDIA's images say of their packages; nobody acts on it
+    ]  # versions that NVIDIA's images record of their packages; no program reads them
     if unknown:
         names = sorted({s.name for s in unknown})
         yield Finding(

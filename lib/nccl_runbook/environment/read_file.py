@@ -43,9 +43,9 @@ _KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*+"
 _PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})")
 _NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
 _VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*+,?\s*$")
-_NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write that a name is not set
+_NOTHING = ("null", "Null", "NULL", "~", "None")  # how YAML and Python write a name that is not set
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
-# what only shows a text, unless it goes to a file or a pipe
+# commands that only print a text, unless into a file or a pipe
 _SHOWN = re.compile(
     r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]++|\\.)*+\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|"
     r"\|(?!\|))|^\s*print\(.*"
@@ -230,7 +230,7 @@ def _value(match: re.Match[str]) -> str:
     value = (
         match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
     )
-    if match["b"] is not None:  # what closes a list or a call around it is not the value's
+    if match["b"] is not None:  # a closing bracket of a list or call around the value is not part of it
         value = value.rstrip(",\\")
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
             value = value[:-1].rstrip(",\\")

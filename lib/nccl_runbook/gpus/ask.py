@@ -30,7 +30,7 @@ def collect(engine: Optional[Any], within_s: float = RANK_DEADLINE_S) -> Machine
 
 
 def _alone(request: WorldRequest) -> RankResult:
-    """The same file under this interpreter, over standard input."""
+    """ranks/view.py run under this interpreter, over standard input."""
     try:
         done = subprocess.run(
             [sys.executable, "-"],

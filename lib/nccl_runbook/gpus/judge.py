@@ -80,8 +80,8 @@ def gpus_hidden(machine: Machine) -> Iterator[Finding]:
 
 
 def _hidden(machine: Machine, selection: Selection) -> list[int]:
-    """nvml_index of each GPU that is not shown. CUDA's own UUIDs decide where it has them: its
-    order need not be NVML's."""
+    """nvml_index of each GPU that CUDA does not show. CUDA's own UUIDs decide if there are any: its order
+    may differ from NVML's."""
     indices = gpu_health.indices_by_cuda(machine)
     shown = selection.shown if len(indices) != len(selection.shown) or None in indices else indices
     return [i for i in range(len(nvml_gpus(machine))) if i not in shown]

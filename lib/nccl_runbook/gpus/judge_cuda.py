@@ -14,8 +14,8 @@ from nccl_runbook.machine.visible_devices import Selection, read_selection
 
 
 def _selection(machine: Machine) -> Selection | None:
-    """What CUDA_VISIBLE_DEVICES lets through; None where it is not set or NVML cannot
-    say which GPUs there are."""
+    """GPUs that CUDA_VISIBLE_DEVICES allows; None if the variable is not set or NVML does not list the
+    GPUs."""
     variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
     gpus = nvml_gpus(machine)
     if not gpus or "CUDA_VISIBLE_DEVICES" not in variables:

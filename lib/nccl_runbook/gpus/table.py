@@ -17,7 +17,7 @@ def _show(value: Any, words: Callable[[Any], str] = str) -> Cell | str:
 
 
 def _health(gpu: NvmlGpu) -> str:
-    """ECC, rows, clocks, MIG, fabric and compute mode, only what is not plain."""
+    """ECC, rows, clocks, MIG, fabric and compute mode, if they are unusual."""
     ecc = [] if isinstance(gpu.ecc, Gap) else [gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected]
     rows = None if isinstance(gpu.remapped_rows, Gap) else gpu.remapped_rows
     state = "" if isinstance(gpu.fabric, Gap) else gpu.fabric.state
@@ -70,7 +70,7 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
     return [
         _show(gpu.name),
-        _show(gpu.uuid, lambda u: u[:12]),  # enough to tell GPUs apart; the record holds all of it
+        _show(gpu.uuid, lambda u: u[:12]),  # enough to distinguish GPUs; the record holds the whole UUID
         _show(gpu.pci_bus_id),
         _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}"),
         _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"),

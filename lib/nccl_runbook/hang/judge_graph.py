@@ -30,7 +30,7 @@ YOUNG_S = 1.0
 # looks for completions ten times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
 WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
 # as torch 2.2 to 2.13 name them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp), and the size of what has
-# to agree: one changed byte in a file makes a call that is none
+# to agree: one changed byte in a file makes a call that does not exist
 IS_CALL = re.compile(
     r"(all_?reduce|broadcast|reduce|all_?gather|reduce_scatter|all_?to_?all|gather|scatter|barrier|coalesced)"
     r"(_[a-z_]+)?( \d+ x (?:[A-Z]\w+|\?))?"
@@ -178,8 +178,8 @@ def _collective(group: Group, track: Track, sure: dict[int, Track], dumps: _Dump
 
 
 def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
-    """Who has more open operations on a channel than the other end waits for that end; equal numbers:
-    its GPU is not there yet."""
+    """The end with more open operations on a channel waits for the other end; with equal numbers, the other
+    end's GPU is late."""
     op, name = channel.first, f"{channel.group}:p2p"
     if op is None or is_young(op):
         return

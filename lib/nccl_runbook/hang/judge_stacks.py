@@ -28,7 +28,7 @@ def frame_of(hang: Hang, rank: int) -> str:
 # py-spy 0.4 prints the path below the folder that is no package: "selectors.py", "torch/serialization.py"
 _PACKAGES = frozenset(("torch", "numpy", "asyncio", "concurrent", "importlib", "multiprocessing"))
 _POINT_TO_POINT = re.compile(r"send|recv")
-# it waits for a thread or a data loader of its own, which may be what waits in the collective
+# it waits for its own thread or data loader, which may be in the collective
 _WAITS_FOR_ITS_OWN = re.compile(r"/(?:threading|queue)\.py$|/concurrent/futures/|/torch/utils/data/")
 _AGAIN = "py-spy dump --pid PID   # of every rank, twice, ten seconds apart, into two folders: give both"
 

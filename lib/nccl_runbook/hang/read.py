@@ -107,7 +107,7 @@ def of_record(hang: Hang | Gap, record_path: str) -> Hang:
 
 
 def _earlier_logs(names: list[str]) -> dict[str, str]:
-    """Logs of attempts before the last of their launch, and what to say of each."""
+    """Logs of attempts before the last of their launch, each with a sentence."""
     attempts = {name: attempt_of_name(name) for name in names}
     last = {launch: max(numbers) for launch, numbers in grouped(attempts.values()).items()}
     return {
@@ -118,8 +118,8 @@ def _earlier_logs(names: list[str]) -> dict[str, str]:
 
 
 def _members(readings: dict[int, Reading], logged: set[int]) -> dict[Key, bool]:
-    """The groups, by name and members: one name may stand for several sets of ranks. Whether a dump
-    says who the members are."""
+    """Groups by name and members, since several sets of ranks may use one name; and whether a dump lists the
+    members."""
     groups: dict[Key, bool] = {}
     users = grouped(
         (name, rank)

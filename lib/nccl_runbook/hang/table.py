@@ -57,7 +57,7 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
     """Ranks against sequence numbers; words repeat what colours show. Numbers that all ranks completed at
     the beginning share a column."""
-    # of a rank that left no dump only its log tells how far it came
+    # without a dump only its log shows how far a rank came
     tails = {
         t.rank: t.tail
         or "".join(

@@ -225,7 +225,11 @@ def facts(
         reply = _json(agents.agents[host].answer(number, until - time.monotonic()))
         by_host[host].update(of_environment(reply) if isinstance(reply, dict) else {"environment": reply})
     answers = {h: HostFacts(h, "agent", dict(_flat(by_host[h]))) for h in by_host}
-    known = {**answers, **gaps, **agents.missing}  # an agent that went meanwhile is among the gaps, with why
+    known = {
+        **answers,
+        **gaps,
+        **agents.missing,
+    }  # a lost agent is among the gaps
     return {
         h: known[h] if h in known else Gap("failed", agents.agents[h].why_gone or "no answer") for h in order
     }
@@ -237,7 +241,7 @@ def _flat(answer: dict[str, Any]) -> Iterator[tuple[str, str | Gap]]:
 
 
 def _json(answer: dict[str, Any] | Gap) -> dict[str, Any] | Gap:
-    """The JSON object that a file of ours printed last, or a Gap that says why there is none."""
+    """The JSON object that our file printed last, or a Gap with the reason."""
     if isinstance(answer, Gap):
         return answer
     if answer["late"]:

@@ -87,7 +87,7 @@ class Worlds:
         return self._ended(name, where, ranks, began, backend, lost)
 
     def _free_port(self, host: str) -> int | Gap:
-        """A port on which nobody listens there: a listener had it a moment ago."""
+        """A free port on that host: a listener had it a moment ago."""
         reply = self.agents.ask({host: dict(do="listen", ports=[0], token="")}, 5.0)[host]
         self.agents.ask({host: dict(do="hush")}, 5.0)
         return reply if isinstance(reply, Gap) else reply["ports"]["0"]

@@ -89,7 +89,8 @@ def _unsaid(path: str, host: HostFacts, rule: dict[str, Any]) -> str | Gap | Non
 def _severity(
     path: str, rule: dict[str, Any], hosts: Sequence[HostFacts], values: dict[str, list[str]]
 ) -> str:
-    """An interface without an address is not in use; a fact that a host failed to read is no small one."""
+    """Severity of a difference: an interface without an address is unused; a fact that a host could not read
+    is serious."""
     unused = rule.get("used") and any(
         h.facts.get(f"{path.rpartition('.')[0]}.address", "?") == "" for h in hosts
     )

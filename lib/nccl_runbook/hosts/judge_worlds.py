@@ -76,7 +76,7 @@ def _finished(rank: RankResult) -> int:
 
 
 def _error_of(rank: RankResult) -> str:
-    """Its own error, else its last lines without what NCCL says when all is well."""
+    """The rank's own error, else its last lines without NCCL's routine ones."""
     errors = [str(e.get("text")) for e in rank.named("error")]
     return " ".join(errors or [line for line in rank.last_lines if "NCCL INFO" not in line]).lower()
 

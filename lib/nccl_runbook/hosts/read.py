@@ -81,7 +81,7 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
     the later one counts. ``judged``: function that gives a record's status and reason."""
     facts: dict[str, dict[str, str | Gap]] = {}
     sources: dict[str, str] = {}
-    machines: dict[str, set[str]] = {}  # host -> the GPUs by which another machine of that name is told
+    machines: dict[str, set[str]] = {}  # host -> its GPUs, which distinguish another machine of that name
     started: dict[tuple[str, str], str] = {}
     unread: dict[str, Gap] = {}
     statuses: dict[str, dict[str, tuple[str, str]]] = {}

@@ -104,8 +104,8 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
 
 @contextlib.contextmanager
 def _matcher(program: str, *arguments: str, **more: Any) -> Iterator[subprocess.Popen]:
-    """A child that matches; killed at the end. In a session of its own: Ctrl-C
-    is for the runner to answer."""
+    """A child that matches the expression, killed at the end. It has its own session, since the runner
+    answers Ctrl-C."""
     with subprocess.Popen(
         [sys.executable, "-S", "-E", "-c", program, *arguments],
         stdin=subprocess.PIPE,

@@ -41,7 +41,7 @@ AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 ABOVE_STOPPED = "T (the process above it)"
 END_S = 2.0  # after the budget: until ranks that hang have shown where, and are gone
-# NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's
+# NCCL's log goes to the rank's own output at INFO: nothing else proves that a toggle acted. The user's
 # file and subsystem filter would hide it, so they are left out.
 LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
 
@@ -95,7 +95,7 @@ class Engine(contextlib.AbstractContextManager):
         return worlds
 
     def _left(self, seconds: float, after_s: float = 0.0) -> float:
-        """So many seconds, or what the budget leaves of them and ``after_s``."""
+        """``seconds``, or the rest of the budget plus ``after_s`` if that is less."""
         return max(0.0, min(seconds, self.until + after_s - time.monotonic()))
 
     def _wait(self, running: Running, event: threading.Event, seconds: float) -> None:
@@ -243,8 +243,8 @@ class Engine(contextlib.AbstractContextManager):
         return running
 
     def _own(self, request: WorldRequest, rank: int) -> Dict[str, Any]:
-        """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter,
-        not a fork; behind a container's prefix nobody here knows what is set already."""
+        """One rank's own environment. Variables that act at torch's import (a preload) need a fresh
+        interpreter; behind a container's prefix it is unknown what is set already."""
         delta = request.of_ranks.get(rank, {})
         return {
             "env": delta,
@@ -261,7 +261,7 @@ class Engine(contextlib.AbstractContextManager):
                     running.lose("lost")
             return
         running = self._running.get(report.get("world"))
-        if running is not None:  # else it was late, and nobody waits for it any more
+        if running is not None:  # else it is too late, and no caller waits for it any more
             running.take(report)
 
     @staticmethod
@@ -269,7 +269,7 @@ class Engine(contextlib.AbstractContextManager):
         return tuple(sorted((k, v) for k, v in delta.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
 
     def _world(self, running: Running) -> World:
-        """What became of a world; what is reported of it from now on is not heard."""
+        """The result of a world; later reports about it are ignored."""
         self._running.pop(running.number, None)
         request = running.request
         link = self._links.get(self._key(request.env))

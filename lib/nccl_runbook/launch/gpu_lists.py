@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap
 
 REHEARSAL_RANKS = 2  # on the CPU, over Gloo
-REHEARSAL_MOST = 64  # a larger number would only be felt by whoever else is on this machine
+REHEARSAL_MOST = 64  # a larger number would only burden other users of this machine
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 

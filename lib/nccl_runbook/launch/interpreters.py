@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Iterable, Iterator, List, Optional, Tuple
 
-# finds torch without importing it (milliseconds instead of seconds); the folder tells whether
+# finds torch without importing it (milliseconds instead of seconds); the folder shows whether
 # distributed is part of it
 _ASK = """
 import importlib.util, json, os, sys
@@ -80,11 +80,9 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
 
 
 def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
-    """What a command prints until it ends, and what killed it. Raises InterpreterError if it prints
-    too much or for too long.
-
-    Nobody waits for the end of the pipe: a process that the command left behind may hold it open.
-    """
+    """What a command prints until it ends, and the signal that killed it. InterpreterError if it prints too
+    much or takes too long. The end of the pipe is not awaited: a process that the command left behind may
+    hold it open."""
     until, output, command = time.monotonic() + within_s, b"", shlex.join(argv[:-2])
     with subprocess.Popen(
         argv,

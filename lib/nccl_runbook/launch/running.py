@@ -67,7 +67,7 @@ class Running:
     ) -> None:
         self.number, self.request, self.folder, self.redactor = number, request, folder, redactor
         self.ranks = [RankResult(rank, "late") for rank in range(request.world_size)]
-        self.rests = [""] * request.world_size  # the last line of each rank, as long as it is not whole
+        self.rests = [""] * request.world_size  # the last line of each rank, while it is incomplete
         self.marks: Dict[str, set] = {"ready": set(), "finished": set()}
         self.tally = Tally()
         self.started, self.wall_s, self.deadline_s = "", 0.0, request.deadline_s
@@ -128,7 +128,7 @@ class Running:
             self.note(rank.rank, "finished")
 
     def _take_log(self, rank: RankResult, text: str) -> None:
-        """Keep whole lines: into the rank's file, the last ones in memory, what NCCL says into the tally."""
+        """Keep whole lines: in the rank's file, the last ones in memory, NCCL's in the tally."""
         *lines, rest = (self.rests[rank.rank] + text).split("\n")
         if len(rest) > LINE_CHARACTERS:
             lines, rest = [*lines, rest], ""

@@ -27,7 +27,7 @@ def end() -> None:
 
 def _go(number: int, _frame: Any) -> None:
     _handle(signal.SIG_IGN)  # an impatient second one ends no clean-up
-    with contextlib.suppress(OSError):  # nobody reads there any more; no print: one may be at work right now
+    with contextlib.suppress(OSError):  # the reader has gone; no print: one may be under way right now
         os.write(2, f"interrupted ({signal.Signals(number).name}): there is no answer yet\n".encode())
     sys.exit(128 + number)
 
@@ -78,8 +78,8 @@ def own_folder(prefix: str, parent: Optional[str] = None, note: str = "") -> Ite
 
 
 def _marked(folder: str, note: str) -> contextlib.AbstractContextManager:
-    """The mark, which has its name only once it is locked; none if the disk is full, or the
-    file system has no locks."""
+    """The mark, renamed into place once it is locked; none if the disk is full or the file system has no
+    locks."""
     name = os.path.join(folder, MARK)
     with contextlib.suppress(OSError):
         file: IO[str] = open(f"{name}.new", "w", encoding="utf-8", errors="surrogateescape")

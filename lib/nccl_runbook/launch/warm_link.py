@@ -128,7 +128,7 @@ class WarmLink:
             self._on_report(report)
 
     def _write(self, data: bytes) -> None:
-        # where it has ended the reader thread reports that
+        # if the process has ended, the reader thread reports that
         with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(data)
             self.process.stdin.flush()

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 
 from nccl_runbook.core.facts import Gap
 
-PIPE_S = 10.0  # until whoever writes to a pipe has to be done
+PIPE_S = 10.0  # seconds until the writer of a pipe has to finish
 READ_S = 60.0  # what is made to be slow must not hold up the reader
 # logs unpack to 10 to 40 times their size (gzip -9, xz), a bomb to 1,000 times (gzip) or more: of that
-# so much is read at most, and for so many seconds of computing
+# at most this many bytes and times are read, in this many CPU seconds
 UNPACKED_BYTES, UNPACKED_TIMES, UNPACKED_S = 16 << 20, 100, 1.0
 DIRECTORY_BYTES = 4 << 20  # of a zip: 40,000 files
 HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives

@@ -11,7 +11,7 @@ DAMAGED = "not a flight-recorder dump, or damaged"  # by a name as torch gives i
 DUMP_NAME = re.compile(r"(?:nccl|comm_lib)_trace_rank_?\d{1,7}$")
 _ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
 
-# (what tells it, what it is and who reads it, whether its text is a log all the same); the
+# (what it looks like, what it is and who reads it, whether its text is still a log); the
 # first that matches names it
 _KINDS = (
     (_DUMP, DUMP, False),

@@ -72,7 +72,7 @@ def piped(path: str | int) -> BinaryIO:
 class Source:
     """One text to read. ``chunks`` yields its bytes as UTF-8; afterwards ``told`` is complete."""
 
-    kind = ""  # what it is, where it is no log
+    kind = ""  # what it is, if it is no log
 
     def __init__(
         self, name: str, size: int, file: Any, problem: str = "", limit: Limit | None = None
@@ -138,7 +138,7 @@ class Source:
                 return
             learn(chunk[:LEARNT_BYTES].decode("utf-8", "replace"))
             *rows, rest = (rest + chunk).split(b"\n")
-            if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
+            if len(rest) > MAX_LINE:  # a line without an end: its beginning and its last bytes
                 rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
             if self._of_key or b"PRIVATE KEY-----" in chunk:
                 rows = list(map(self._without_key, rows))
@@ -180,7 +180,7 @@ class Source:
             head = self._file.read(CHUNK_BYTES)
 
     def _skip_hole(self) -> None:
-        """On to where data lies in a sparse file, or to its end."""
+        """Seek to the next data of a sparse file, or to its end."""
         try:
             self._file.seek(os.lseek(self._file.fileno(), self._file.tell(), os.SEEK_DATA))
         except OSError:

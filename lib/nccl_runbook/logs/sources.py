@@ -152,7 +152,7 @@ def _most_telling(listed: list[tuple[str, str]], until: float) -> list[tuple[str
             return any(map(file.read(END_BYTES).lower().__contains__, _LIKE_AN_ERROR)), state.st_mtime
         return False, 0.0
 
-    # only those that are readable: to open a pipe would wait for whoever writes to it
+    # only those that are readable: opening a pipe would wait for its writer
     best = set(sorted((one for one in listed if not one[1]), key=worth, reverse=True)[:MAX_FILES])
     return [one for one in listed if one in best]
 
@@ -179,7 +179,7 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
         return
     try:
         archived = text if unpack else Metered(file, limit, "plain" if tar else "packed")
-        # a tar that is not packed is not read where nobody asks for it
+        # an uncompressed tar is read only on request
         with (
             tarfile.open(fileobj=archived, mode="r|" if unpack else "r:")
             if tar

@@ -15,7 +15,7 @@ INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
 ENGINES = "of vLLM name EngineCore or its workers, of SGLang the schedulers: servers only pass requests on"
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
-# where one waits for what another one does: that is what counts for all of them together
+# if one waits for the work of another, that work counts for all
 WAITING = ("control", "wire", "other")
 # among the threads of one process: one sends while another waits for the answer to its request
 IN_ONE = ("wire", "control", "other")

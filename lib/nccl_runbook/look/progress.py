@@ -58,6 +58,6 @@ def _launched(ranks: List[Process]) -> object:
 
 
 def _log_bytes(pid: int) -> List[int]:
-    """The size of its standard output and error, where they are regular files."""
+    """Size of its standard output and error in bytes, if they are regular files."""
     there = [unless_gone(None, os.stat, f"/proc/{pid}/fd/{descriptor}") for descriptor in (1, 2)]
     return [s.st_size for s in there if s and stat.S_ISREG(s.st_mode)]

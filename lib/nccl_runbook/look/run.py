@@ -163,7 +163,7 @@ def live(options: argparse.Namespace, output: Output) -> None:
     def keep(picture: Live) -> None:
         with contextlib.suppress(
             OSError
-        ):  # it is told at the end: whatever is wrong with the disk, the answer comes first
+        ):  # reported at the end: the answer comes before any problem of the disk
             output.write([live_look.record(picture, time.monotonic() - began)])
 
     live_facts = live_look.look(live_look.checked_pids(options.pid), options.gap, output.say, keep)
@@ -199,8 +199,8 @@ def _steps(
 
 
 def _find_scratch() -> None:
-    """/dev/shm where no temporary folder can be written, as warm.py does it; ends with a sentence
-    if that cannot be either."""
+    """Use /dev/shm if no temporary folder is writable, as warm.py does; exits with a sentence if that is not
+    writable either."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:

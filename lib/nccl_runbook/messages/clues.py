@@ -97,7 +97,7 @@ PRINTED = {
     "visible-devices": r"CUDA_VISIBLE_DEVICES\W{1,4}(\d{1,2}(?:, ?\d{1,2}){0,15})(?![\w-])",
     "nvidia-smi-process": r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB",  # GPU and pid
 }
-# who asks whether something will go wrong, or repeats that a message says so, complains of nothing
+# a question whether something will go wrong, or a quoted message, is no complaint
 _WONDERS = re.compile(
     r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:(?:will|could|may) (?!any|some|there|this be why|"
     r"you)[^.?!\n]{1,160}|(?:is|are) (?!any|there)"

@@ -21,7 +21,7 @@ PROGRESS_LINES = 10  # of a job that trains; a page of documentation may quote a
 # on after a message, and how far
 LATE_LINES = 256
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
-_NUMBERS = re.compile(  # there a number tells one fault from another
+_NUMBERS = re.compile(  # there a number distinguishes faults
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|"
     rb"process index|evice(?:: |=')|"
     rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|"
@@ -81,10 +81,10 @@ class Kinds:
     def __init__(self) -> None:
         self.first: dict[
             bytes | int, At
-        ] = {}  # most tell nothing, and there may be a hundred thousand of them
+        ] = {}  # most have no information, and there may be a hundred thousand of them
         self.ours = False
-        self.launchers: set[str] = set()  # ids of those of which a line was seen
-        self.above = b""  # the line before those to come, if its message may go on
+        self.launchers: set[str] = set()  # ids with at least one line
+        self.above = b""  # the line before the next block, if its message may go on
         self._telling: dict[bytes | int, Kind] = {}
         self._numeric: set[bytes] = set()
         self._steps = 0  # lines that say how far a rank is
@@ -220,7 +220,7 @@ class Kinds:
             return None
         about = {name for name, matched in own.items() if matched and name in EXPRESSIONS}
         cheap = not about & MUCH and (not messages or b"NCCL INFO" in at[2])
-        # with other numbers another expression may match, but in what NCCL says of its set-up
+        # with other numbers another expression may match, except in NCCL's lines about its set-up
         wanted = (
             about
             if not about or b"NCCL INFO" in at[2]

@@ -40,17 +40,17 @@ def ends(raw: bytes) -> bytes:
     return raw if len(raw) <= KEPT_BYTES else raw[: KEPT_BYTES // 2] + b"\r" + raw[-KEPT_BYTES // 2 :]
 
 
-# what libraries advise in general in the same line: it tells nothing about this job
+# general advice of libraries in the same line: no information about this job
 _ADVICE = re.compile(
     r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|"
     r"For debugging consider passing .*|"
-    r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
+    r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed shows no fault
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|"
     r"If reserved but unallocated memory .*|"
     r"This (?:may|could) indicate .*"
 )
 
-# "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
+# "No `GPU has fallen off the bus`": a list of absent messages names them
 _DENIED = re.compile(
     r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? "
     r"(?:[`\"][^`\"]{0,60})?$"

@@ -69,7 +69,7 @@ def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
             parts.append([_parts(one) for one in value[1]])
         elif kind in (op.SUBPATTERN, op.ATOMIC_GROUP):
             parts += _parts(value[-1] if kind is op.SUBPATTERN else value)
-        elif kind is op.ASSERT:  # what is ahead begins here, and what is behind ends here
+        elif kind is op.ASSERT:  # lookahead begins here, and lookbehind ends here
             ahead, inside = value[0] > 0, _parts(value[1])
             parts += [*inside, None] if ahead else [None, *inside]
         elif kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
@@ -164,7 +164,7 @@ class Matcher:
         return compiled(self._expressions[id])
 
     def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:
-        """Each literal, and where it begins; of those that overlap themselves at least one a line."""
+        """(literal, place) of each literal found; of overlapping ones at least one a line."""
         before = self._asked
         self._asked += len(text) + len(self._literals)
         if self._literals and before < HYPERSCAN_FROM <= self._asked:

@@ -35,7 +35,7 @@ _CHATTER = re.compile(
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
 )
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
-# what a program puts before its line, and nobody types: a rank, a time, an exception, a line of source
+# prefixes of programs, which no person types: a rank, a time, an exception, a line of source
 _STAMP = re.compile(
     r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|"
     r"[\w.-]+:\d+:\d+ \[|"

@@ -14,7 +14,7 @@ from nccl_runbook.messages.facts import RankLog, Timeout
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 MAX_CALLS = 50_000
-# id -> expression of what a line says about a rank
+# id -> expression for lines about a rank
 EXPRESSIONS = {
     # torch 1.9 (no SeqNum) to 2.13
     "rank-work": (
@@ -63,7 +63,7 @@ EXPRESSIONS = {
     ),
     "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
     # a search begins at a letter that few words hold, as this is asked of every line that tells of a step;
-    # nccl-tests' heading tells of none
+    # nccl-tests' heading names none
     "rank-progress": (
         r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|"
         r"(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
@@ -93,8 +93,8 @@ class Ranks:
         self._rows: dict[int, dict[str, Any]] = {}
         self.of_pid: dict[
             tuple[str, str], int
-        ] = {}  # the rank of a process, by host or file, once one of its lines has told
-        # the last step and the one before, of a rank, or of a file where nobody says who goes on
+        ] = {}  # the rank of a process, by host or file, once one of its lines shows it
+        # the last two steps of a rank, or of a file if the rank is unknown
         self._progress: dict[int | str | None, tuple[int, int]] = {}
         self._broke: dict[int | None, int] = {}
         self._well: dict[
@@ -186,7 +186,7 @@ class Ranks:
             row["first_error"] = row["first_error"] or (line if error else None)
 
     def _ended_well(self, line: LogLine) -> None:
-        """What was printed there before did not end the job, and what comes is its teardown."""
+        """The job survived what was printed before; what follows is its teardown."""
         file, self._well[line.file] = line.file, line.rank
         self._broke.clear()
         self.failed, self.timeout, self.raised = (

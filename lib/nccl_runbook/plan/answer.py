@@ -108,8 +108,7 @@ def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: 
 
 
 def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -> str:
-    """The text of the YAML that a command names with this flag, "" where there
-    is none that can be read here."""
+    """Text of the YAML that a command names with this flag; empty if none can be read here."""
     # prime-rl reads `rl @ FILE`
     names = [
         values[0]

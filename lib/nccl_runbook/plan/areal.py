@@ -150,7 +150,7 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
         root = role
         for _ in target:
             root = target.get(root, root)
-        if root in target:  # areal/infra/scheduler/local.py at v1.0.4: whom it names has no workers yet
+        if root in target:  # areal/infra/scheduler/local.py at v1.0.4: the named role has no workers yet
             raise Refused(
                 "WorkerNotFoundError",
                 f"{role} is to share the GPUs of {target[role]}, which has none: they form a circle",

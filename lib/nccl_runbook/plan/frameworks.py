@@ -131,7 +131,7 @@ def _openrlhf(launch: Launch) -> _Shape:
     if engines:
         parts.append(part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.value("backend") == "nccl"
-    gloo = launch.value("backend") == "gloo"  # what is clean in old releases alone is not clean
+    gloo = launch.value("backend") == "gloo"  # clean only in old releases does not count as clean
     same_gpus = (
         ("trainer", "ref", has["ref"] and (together or launch.on("share_ref"))),
         ("critic", "reward", has["critic"] and launch.on("share_reward")),

@@ -135,8 +135,8 @@ def _place_of(part: Part, engines_first: bool) -> tuple[bool, int]:
 
 
 def _ray(mode: Mode, site: Site) -> Placed:
-    """Whole nodes: the engines' first, then one process a GPU on all others, whatever
-    the trainer's string says."""
+    """Whole nodes: first the engines', then one process a GPU on all others, whatever the trainer's string
+    says."""
     engine = next(iter(mode.of("engine")), None)
     size = engine.world_size if engine else 0
     nodes = (

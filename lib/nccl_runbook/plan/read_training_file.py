@@ -30,7 +30,7 @@ NOTHING = ("", "~", "null", "Null", "NULL")
 _ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _BACKEND = re.compile(r"(\w+)\.backend")
-_COMPONENT = re.compile(r"\w+(\[\w+\])?:|\$\{")  # a backend with its size, or where one stands
+_COMPONENT = re.compile(r"\w+(\[\w+\])?:|\$\{")  # a backend with its size, or a place for one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ def files(path: Path) -> list[Path]:
 def text_of(path: Path) -> str:
     """Text of the file. ValueError with the reason, without the file's name."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
             raise ValueError("this folder cannot be read" if path.is_dir() else "it is not a regular file")
         with open(
             os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"

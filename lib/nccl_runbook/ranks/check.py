@@ -393,7 +393,7 @@ def check(args):
         narrows = rate is not None and SLOW_FROM <= size_bytes < max(asked)
         return fine, least(store, "%s-%d" % (op, size_bytes), rate, rank, size) if narrows else None
 
-    # send_recv of one rank has nobody to send to
+    # with one rank send_recv has no peer
     ops = [op for op in args.ops.split(",") if size > 1 or op != "send_recv"]
     right = all([run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, run) for op in ops])
     emit("begin", what="destroy")

@@ -46,7 +46,7 @@ def raw(path):
     if os.path.islink(path) or os.path.isdir(path):
         return os.readlink(path).encode() if os.path.islink(path) else b""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        return file.read(MOST_BYTES) or b""  # None where nothing is there yet
+        return file.read(MOST_BYTES) or b""  # None if there is nothing yet
 
 
 def content(path, keep):

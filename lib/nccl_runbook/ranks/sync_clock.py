@@ -14,7 +14,7 @@ import torch
 # what counts where two overlap: the first of these
 PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")
 # what the host does to queue a phase's work, and to learn that it is done: counts for
-# that phase where nothing runs
+# that phase while nothing else runs
 LAUNCH = " launch"
 ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
 

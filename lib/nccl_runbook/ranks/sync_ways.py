@@ -49,8 +49,8 @@ def tell(sync, message):
 
 
 def _to_each(sync, data):
-    """From the trainer to each engine, which gets the bytes. Gloo's broadcast wakes threads of its own: 0.3
-    to 0.5 ms more (torch 2.11)."""
+    """Send the trainer's bytes to each engine and return them. Gloo's broadcast wakes threads of its own:
+    0.3 to 0.5 ms more (torch 2.11)."""
     tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     for sent in (
         [dist.isend(tensor, other) for other in range(1, sync.size)]
@@ -93,8 +93,8 @@ def listed(sync, clock):
 
 
 def _send(sync, clock, bucket):
-    """Tensors straight from and to where they lie, or by way of a buffer where they have to be cut, or to
-    pass through the CPU."""
+    """Send tensors directly from and to their memory, or through a buffer if they have to be cut or pass
+    through the CPU."""
     if not sync.staged:
         # once a list: to time each of 300 broadcasts took a sixth of the sync (H200)
         with clock.queued("wire", sync.wire):

@@ -14,7 +14,7 @@ from typing import Iterable, List, NamedTuple, Sequence, Tuple
 from nccl_runbook.core.redact import masked, plain
 from nccl_runbook.core.share import replaced, shared
 
-# translucent, so that they read on light and dark; a word always says what the colour says
+# translucent, readable on light and dark; a word always repeats the colour
 TONES = {
     "": "",
     "ok": "rgba(46,160,67,.18)",

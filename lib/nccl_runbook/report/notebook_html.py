@@ -63,7 +63,7 @@ def _cleaner() -> Any:
 # their content is code, not text: bleach would keep it as text once the tag is gone
 _BODY_OF_CODE = re.compile(r"<(script|style)\b[^>]*>.*?(</\1\s*>|\Z)", re.I | re.S)
 
-# a reader of pages goes on to the next page, not to a file for Jupyter
+# links of a page lead to the next page, not to a file for Jupyter
 _NEXT = re.compile(r'href="(\d\d-[\w-]+)\.ipynb')
 _LINK = re.compile(r'<a href="([^"#:]{1,300})["#][^>]{0,300}>((?:(?!<a\b).){0,2000}?)</a>', re.S)
 

@@ -188,8 +188,7 @@ def _counts(document: VerdictDocument) -> str:
 
 
 def _table(data: dict[str, Any]) -> Table:
-    """The recorded table; a record written by another version may hold one that cannot
-    be shown, and then says so."""
+    """The recorded table; one of another version that cannot be shown says so."""
     try:
         return read(Table, data)
     except RecordError as error:

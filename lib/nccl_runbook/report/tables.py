@@ -213,7 +213,7 @@ _GAPS = {"not-run": "tests that were not run", "absent": "not there", "unsupport
 
 
 def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
-    """What it shares a row with; step, what, why. The field of a record has no name that a reader knows."""
+    """(key of its row; step, what, why). A reader knows no name for the field of a record."""
     step, what, why = (*line.split(": ", 2), "", "")[:3]
     kind, _, detail = why.partition(": ")
     if kind in GAP_REASONS:

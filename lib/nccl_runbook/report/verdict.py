@@ -145,8 +145,8 @@ def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
-    """The same words of several steps appear once, with the first place: every step's
-    own findings hold the rest."""
+    """Equal words of several steps appear once, with the first place: the findings of each step hold the
+    rest."""
     return [same[0] for same in grouped((e.text, e) for e in evidence).values()]
 
 

@@ -8,7 +8,7 @@ from nccl_runbook.core.findings import STATUSES, UNDECIDED, Finding, Severity, q
 from nccl_runbook.core.records import Judged
 from nccl_runbook.report.verdict_document import Cause, RunInfo, StepEntry, _running
 
-START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
+START_STEP = "00-start"  # only reads what was given and tests nothing: success does not prove health
 AGAINST_STEP = "98-against"  # lays a good run beside this one: that, too, tests nothing
 CHANGED = "changed since the good run"  # the source of the evidence that could explain what leads
 
@@ -55,7 +55,7 @@ def _sentence(
 
 
 def _changed(steps: Iterable[StepEntry]) -> str:
-    """What changed since the good run and could explain what leads; "" without one."""
+    """What changed since the good run and could explain the leading finding; empty without such a change."""
     told = [e.text for s in steps for f in s.findings for e in f.evidence if e.source == CHANGED]
     return "".join(f"; since the good run, {text}" for text in told[:1])
 
@@ -119,7 +119,7 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
 
 
 def _printed(lead: Finding, steps: Sequence[StepEntry]) -> str:
-    """What the line that names the cause says, or the line, and where it stands; "" for what no log shows."""
+    """What the line that names the cause shows, or the line, with its place; empty if no log shows it."""
     decoded = [_bare(e.text.split(". ")[0]) for e in lead.evidence if e.source == "decoded"] or [
         quoted(e.text) for e in lead.evidence
     ]

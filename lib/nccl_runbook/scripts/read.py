@@ -42,7 +42,7 @@ _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[
 # overrides as Hydra and OmegaConf take them
 _DOTTED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.\w+|allocation_mode)=(.*)", re.S)
 _BEFORE = frozenset("env export declare -x exec nohup time then do else if ! { (".split())
-# where one line does not say for another which GPUs there are, or where ranks need none of their own
+# launchers whose line does not state the GPUs, or whose ranks may share them
 _UNSURE = re.compile(
     r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|docker|podman|apptainer|singularity|"
     r"enroot|ssh|hostfile)\b|"
@@ -161,7 +161,7 @@ def _commands(
 ) -> Iterator[Command]:
     """Every command, with variables put in. ``left``: how many characters may still be put in, of all texts
     together: none grows without end."""
-    # an escaped operator is for the shell of whoever is handed these words
+    # an escaped operator is meant for the shell that receives these words
     for line in (
         own
         for several in _split(worked_out(text, None))
@@ -188,8 +188,8 @@ def _commands(
 
 
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
-    """The word with variables and arithmetic put in. One that is a variable and nothing else
-    may stand for several words."""
+    """The word with variables and arithmetic expanded. A word that is only a variable may become several
+    words."""
     names = [found[0] or found[2] for found in _USED.findall(word)]
     left[0] -= sum(len(known.get(name, "")) for name in names)
     if left[0] < 0 or not (names or "$((" in word):
@@ -219,7 +219,7 @@ def worked_out(text: str, known: Mapping[str, str] | None) -> str:
 
 
 def _number(node: ast.AST, known: Mapping[str, str]) -> int:
-    """Raises KeyError and ValueError for what is not known or no whole number."""
+    """The whole number; KeyError if unknown, ValueError if it is none."""
     if isinstance(node, ast.BinOp):
         value = _OPERATORS[type(node.op)](_number(node.left, known), _number(node.right, known))
     else:

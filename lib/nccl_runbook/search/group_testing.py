@@ -103,8 +103,8 @@ def _no_two(outcomes: Outcomes, rest: List[int]) -> bool:
 
 
 def _sides(outcomes: Outcomes, rest: List[int]) -> List[List[int]]:
-    """GPUs that pass together, the largest set first; what fails together has its ends on different sides.
-    Empty where no pair fails."""
+    """Sets of GPUs that pass together, the largest first; a failing pair has its ends on different sides.
+    Empty if no pair fails."""
     sides: List[List[int]] = [[]]
     waiting = [rest]
     while waiting:
@@ -120,8 +120,8 @@ def _sides(outcomes: Outcomes, rest: List[int]) -> List[List[int]]:
 
 
 def _side_of(outcomes: Outcomes, gpu: int, sides: List[List[int]]) -> bool:
-    """Put it where it passes, or on a side of its own; False where it fails with the largest one, and with
-    nobody there alone."""
+    """Add the GPU to the side where it passes, or to a new one; False if it fails with the largest one, and
+    with no GPU there alone."""
     for side in sides:
         if outcomes.passes([*side, gpu]):
             side.append(gpu)
@@ -131,7 +131,7 @@ def _side_of(outcomes: Outcomes, gpu: int, sides: List[List[int]]) -> bool:
 
 
 def _partners(outcomes: Outcomes, gpu: int, group: List[int]) -> List[int]:
-    """Those of a group that passes together with which this GPU fails; it stops where there are enough."""
+    """Members of a passing group with which this GPU fails; stops once there are enough."""
     if not group or outcomes.passes([gpu, *group]):
         return []
     if len(group) == 1:
@@ -150,7 +150,7 @@ def _is_split(outcomes: Outcomes, sides: List[List[int]]) -> bool:
     if sum(len(side) > 1 for side in sides) < 2:
         return False
     for large, small in combinations(sides, 2):
-        # two turns at least where there are two sides: in one, links from each GPU to its mate alone would
+        # at least two turns for two sides: in one, links from each GPU to its mate alone would
         # look like a split
         for shift in range(min(len(large), max(4 - len(sides), -(-8 // len(small))))):
             across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]

@@ -6,10 +6,10 @@ Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
 Asked = Callable[[Round], Answers]  # runs the worlds of a round
-# a GPU that fails with so many partners, all good among themselves, is the GPU: two bad
+# a GPU that fails with this many partners, all good among themselves, is at fault: two bad
 # pairs give it two at most
 ENOUGH_PARTNERS = 4
-REPEATS = 20  # runs that give the rate of a fault that comes and goes
+REPEATS = 20  # runs that estimate the rate of an intermittent fault
 MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)
 # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
 CONFIRM = 4

@@ -20,7 +20,7 @@ from nccl_runbook.sync.reshard.facts import control, resharded
 _FOLDER = "nccl-runbook-sync-"
 _BUCKET_MIB = "512"
 _LEAST_S = 5.0  # below that no arm is started
-_KEPT_S = 12.0  # of the budget for each method that is still to come: a world and a first sync
+_KEPT_S = 12.0  # of the budget for each further method: a world and a first sync
 _ONE_GPU_S = 20.0
 _SHM = "/dev/shm"
 _ON_GPUS = ("nccl", "ipc")

@@ -24,7 +24,7 @@ RESTS_ON = (
 )
 
 SLOWER = 2.0  # times; below that disk against NCCL is no news
-FASTER = 1.5  # another method that is so much faster than the one the table names is told
+FASTER = 1.5  # a method faster than the table's by this factor is reported
 # GB/s in one direction of NVLink 3, 4 and 5: half of the vendor's figure, which adds both directions
 NVLINK_GB_PER_S = {
     "A100": 300.0,
@@ -37,7 +37,7 @@ NVLINK_GB_PER_S = {
 }
 WIDEST_GB_PER_S = 900.0
 HBM_GB_PER_S = 4000.0  # a copy inside one GPU reads and writes: half of HBM3e's 8 TB/s (B200)
-PCIE_GB_PER_S = 126.0  # PCIe 6 x16 in one direction: what goes through the CPU cannot be faster
+PCIE_GB_PER_S = 126.0  # PCIe 6 x16 in one direction: no path through the CPU is faster
 
 
 def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:

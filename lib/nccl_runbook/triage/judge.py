@@ -137,7 +137,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     others = [h for h in ranked if h.cause != "benign"]
     fine = works(logs.context) or any(
         h.status == "likely" for h in benign
-    )  # the line itself says that nothing is wrong
+    )  # the line itself reports that all is well
     harmless = {line for h in benign for line in h.evidence}
     warned = [
         h for h in others if any("NCCL WARN" in e.text and e not in harmless for e in h.evidence)
@@ -209,7 +209,7 @@ def answer(logs: Logs, hang_asks: str | None = None) -> Answer:
 
 
 def _after_hang(hypothesis: Hypothesis, asks: str) -> Hypothesis:
-    """Nobody is sent to `hang`, which has read what is there."""
+    """The answer without a pointer to `hang`, which has already read these files."""
     decides = hypothesis.decides
     if decides.line.startswith(HANG):
         decides = dataclasses.replace(decides, line=asks, why="what the dumps do not show")

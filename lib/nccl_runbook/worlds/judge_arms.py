@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from nccl_runbook.causes.tables import table
 
-# the words that outcomes and answers are told in
+# words for outcomes and answers
 _TABLE = table("worlds/transports")
 REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
 POINTS_TO: dict[str, tuple[str, str | None]] = {
@@ -95,7 +95,7 @@ def _unsteady(outcomes: Outcomes) -> str:
     it did not."""
     passes = outcomes.control == "pass"
     once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
-    # else it may be the way round that they share
+    # else the fault may be in the way round that they share
     apart = len(once) > 1 and not frozenset.intersection(*once.values())
     same = [
         *(name for name, word in outcomes.arms.items() if word == "no effect"),

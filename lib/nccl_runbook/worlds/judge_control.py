@@ -13,7 +13,7 @@ from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Trial
 from nccl_runbook.worlds.judge import SEEN_ON_HARDWARE
 from nccl_runbook.worlds.judge_arms import Decision, Outcomes
 
-# what only the log line of the variable itself proves: the transport goes by the same name with and without
+# proven only by the variable's own log line: the transport has the same name with and without
 _DID = {"wrong values": "gave wrong values", "lost": "was lost"}  # how a world ended, as a verb
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 
@@ -84,7 +84,7 @@ def in_words(arms: Arms, message: bool) -> Outcomes:
 
 
 def _word(trial: Trial | Gap) -> str:
-    """How the control at the end, or *clean*, went."""
+    """How the control at the end, or *clean*, ended."""
     return (
         "not run"
         if isinstance(trial, Gap) or trial.world.ended == "lost"

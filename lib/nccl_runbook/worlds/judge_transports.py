@@ -33,7 +33,7 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
     if fault is not None:
         finding = dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision))
         return [narrowed(finding, pairs)]
-    if decision.kind != "inconclusive":  # nothing is broken as it stands
+    if decision.kind != "inconclusive":  # nothing is broken now
         return [
             _loss(arms),
             *_environment_costs(arms),

@@ -12,7 +12,7 @@ from nccl_runbook.hosts.ask import hosts_of_job, output, srun
 from nccl_runbook.launch.warm_link import source_of
 
 SSH = "ssh -o BatchMode=yes {host}"
-RAY_S = 60.0  # to join a cluster that is there; 3 to 5 s on two cores (Ray 2.60)
+RAY_S = 60.0  # to join an existing cluster: 3 to 5 s on two cores (Ray 2.60)
 
 Carrier = Callable[[str], list[str]]
 

@@ -45,7 +45,7 @@ def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
             )
             for python, patch, machine in itertools.product(pythons, ("0", "99"), machines)
         }
-    except ValueError:  # a name or a comparison that is not defined, no version
+    except ValueError:  # an undefined name or comparison, or no version
         return None
     return None if len(answers) > 1 or any(name in str(marker) for name in _NEVER_READ) else answers.pop()
 

@@ -73,8 +73,8 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
 
 
 def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], list[str]]:
-    """Which entries of a list of names or prefixes fit a name that is there, and which fit none; nothing
-    of a list that excludes, or that the shell has yet to fill in."""
+    """(entries of a list of names or prefixes that match a present name, entries that match none); both
+    empty for a list that excludes, or that the shell has yet to expand."""
     exact = exact or value.startswith("=")
     entries = (
         []

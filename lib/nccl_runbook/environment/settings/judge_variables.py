@@ -57,7 +57,7 @@ def _what_happens(v: Variable, value: str) -> str:
     if v.name in (known := table("environment/environment")["otherwise"]):
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
-        # strtoll: what follows the digits is not looked at (NCCL's misc/param.cc at 081eafa, read)
+        # strtoll ignores everything after the digits (NCCL's misc/param.cc at 081eafa, read)
         led = re.match(r"\s*([+-]?\d+)", value)
         return (
             f"; NCCL reads only the leading digits: {led[1]}"

@@ -143,7 +143,7 @@ class _Table:
             row[0].append((seq, row[1], row[2], at))
         if (
             self.gloo and ats[-1:] and ats[-1] == len(self._entries) - 1
-        ):  # a time-out returns, too: of the very last one nobody can tell
+        ):  # a timeout also returns: of the last operation it cannot be distinguished
             last = kept[self._entries[-1]["process_group"]]
             last[-1] = (*last[-1][:2], "r" if last[-1][2] == "c" else last[-1][2], last[-1][3])
         return kept
@@ -181,14 +181,13 @@ class _Table:
         return kept.setdefault(entry["process_group"], []), number, letter
 
     def _column(self, group: tuple, rows: list) -> Column:
-        """The rows of one group. Operations of a coalesced group share its number:
-        the last one stands for it."""
+        """The rows of one group. Operations of a coalesced group share its number; the last one is kept."""
         seqs, calls, states, ats = zip(*rows)
         _number(seqs[0]), _number(seqs[-1])
         if seqs != tuple(range(seqs[0], seqs[0] + len(seqs))):
             rows = sorted({row[0]: row for row in rows}.values())
             gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
-            seqs, calls, states, ats = zip(*rows[gap:])  # what lies before a hole cannot be counted on
+            seqs, calls, states, ats = zip(*rows[gap:])  # entries before a hole are not reliable
         still = [i for i, letter in enumerate(states) if letter != "c"]
         self.open_ats += [ats[i] for i in still]
         opened, last = (

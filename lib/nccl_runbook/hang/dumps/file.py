@@ -195,7 +195,7 @@ def _read_into(pipe: Connection, unused: list[Connection], names: list[str]) -> 
     for number in (*SIGNALS, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    for end in unused:  # with an end open that nobody reads, this process would outlive the one that asks
+    for end in unused:  # with an unread end open, this process would outlive its parent
         end.close()
     for name in names:
         pipe.send(of_file(name))

@@ -50,7 +50,7 @@ def short(value: Any) -> str:
 
 
 def _number(value: Any) -> int:
-    """Raises OverflowError where no clock and no counter of a recorder can be."""
+    """The number; OverflowError if no clock and no counter of a recorder can hold it."""
     return int.from_bytes(int(value or 0).to_bytes(8, "big", signed=True), "big", signed=True)
 
 
@@ -75,7 +75,7 @@ def numel(sizes: list) -> int:
 
 
 def _op(entry: dict, seq: int, call: str, letter: str) -> Op:
-    """An entry as a fact, with the frame of the user's own code; its age is not known here."""
+    """An entry as a fact, with the frame of the user's code; its age is set later."""
     return Op(
         seq,
         call,

@@ -26,7 +26,7 @@ class Times:
         # nothing ties the others
         stamps = {rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks}
         own = {rank: at - self._ahead.get(rank, 0.0) for rank, at in stamps.items()}
-        # a file has the time of its own host, or that of a server for all: whichever brings those
+        # a file has the time of its host, or of a common file server: whichever brings the dumps
         # of one job closer together
         self.written = min(
             stamps, own, key=lambda times: max(times.values(), default=0.0) - min(times.values(), default=0.0)
@@ -84,8 +84,8 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
 
 
 def _common(group: str, reading: Reading) -> object:
-    """What all ranks of one attempt share: the default group; of others one name may stand
-    for several sets of ranks."""
+    """What all ranks of one attempt share: the default group. Names of other groups may be used by several
+    sets of ranks."""
     members = reading.members.get(group, ("", ()))
     return members[0] if members[0] == "default_pg" else (group, members)
 
@@ -142,9 +142,9 @@ def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float
 
 
 def _least(readings: dict[int, Reading]) -> dict[int, float]:
-    """The same against the first rank's clock, as little as the order of calls demands: whoever made
-    the next call did so after all had made this one. Calls that did not block contradict that, and then
-    clocks are taken to agree."""
+    """Offset from the first rank's clock, the smallest that the order of calls allows: the next call of any
+    rank comes after all made this one. If non-blocking calls contradict that, clocks are assumed to
+    agree."""
     first = readings[min(readings)]
     return {
         rank: max(least, min(0.0, most))
@@ -164,8 +164,8 @@ def _ahead(one: Reading, other: Reading) -> tuple[float, float]:
 
 
 def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:
-    """Of (all others came, it came, it ended), in ns. None where most operations ended long after it came:
-    then nobody waited for it."""
+    """From (all others came, this rank came, the operation ended), in ns. None if most operations ended long
+    after it came: no rank waited for it then."""
     alone, until = 0.0, gaps[0][2]
     for before, came, end in gaps[
         1:

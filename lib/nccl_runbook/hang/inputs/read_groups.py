@@ -55,8 +55,9 @@ def _track_of_status(
     highest: int,
     file: str,
 ) -> Track:
-    """A rank without an entry of the group. ``status``: what its table of groups says, where such tables fit
-    the entries of the others; who issued less than those completed (``done``) may have been asked before."""
+    """Track of a rank without an entry of the group, from its table of groups (``status``), if such tables
+    agree with the entries of other ranks. A rank that issued fewer than those completed (``done``) may have
+    been read earlier."""
     if status is None:
         return Track(
             rank, 0, 0, 0, bool(reading.entries) and not reading.wrapped, source=logs_excerpt.short(file)

@@ -41,7 +41,7 @@ class Inputs:
         plain: set[str] = set()
         for source in sources(paths, limit=limit):
             if source.problem:
-                self.logs.append(source.name)  # the log reader says what is wrong with it
+                self.logs.append(source.name)  # the log reader reports the problem
             else:
                 self._take(source, plain)
         with limit.paused():

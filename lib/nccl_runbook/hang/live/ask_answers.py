@@ -48,8 +48,8 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
 
 
 def _may_run(path: Path) -> bool:
-    """Only what this user or root put there and nobody else can write: the folder may be another
-    user's, whose pid was named."""
+    """Only a program of this user or root that no other user can write: the folder may belong to the user of
+    a named pid."""
     status = proc_ask_proc.unless_gone(None, path.stat)
     return (
         status is not None
@@ -149,8 +149,7 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
 
 
 def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
-    """Counters from pg_status, which is keyed by the group's first name; the entry's own
-    number where that is missing."""
+    """Counters from pg_status, which is keyed by the group's first name; else the entry's own number."""
     own = (
         status.get(str(entry["process_group"][0]) or "0", {})
         if isinstance(entry.get("process_group"), list)

@@ -224,9 +224,9 @@ def ranks_among(by_pid: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Li
 
 
 def _left_apart(ranks: List[Process]) -> Iterator[Process]:
-    """The same. Ranks that an earlier launch left at the address of a newer one are a job of their own:
-    a number is there twice, or their launcher is gone and began them long before. Other launchers at one
-    address start one job together."""
+    """The processes, with a separate job for ranks that an earlier launch left at the address of a newer
+    one: a number occurs twice, or their launcher has ended and they began long before. Several launchers at
+    one address normally start one job."""
     for job, members in grouped((r.job, r) for r in ranks).items():
         newest, *older = sorted(
             grouped((r.launcher, r) for r in members).values(), key=lambda part: -min(r.began for r in part)
@@ -258,4 +258,4 @@ def ended(ranks: List[int]) -> List[Ended]:
         if fields[0] == "Z"
         and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
         for code in [int(fields[49])]
-    ]  # as wait() gives it; 0 for whom the kernel does not tell it
+    ]  # as wait() returns it; 0 if the kernel does not show it

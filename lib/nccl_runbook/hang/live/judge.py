@@ -54,8 +54,8 @@ def judge_looks(looks: Sequence[Live]) -> List[Picture]:
 
 
 def _launch(rank: LiveRank) -> str:
-    """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what
-    it calls one without a name."""
+    """One key for all attempts of one torchrun, whose ranks meet at another port each time; "none" is its
+    name for an unnamed one."""
     return rank.job if (run := rank.variables.get("TORCHELASTIC_RUN_ID", "none")) == "none" else run
 
 
@@ -121,8 +121,7 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
 
 
 def _where(picture: Picture, members: Members, bare: Sequence[str]) -> str:
-    """The line to paste, with its host; what is not certain is settled by the
-    hosts that were not looked at."""
+    """The line to paste, with its host; without certainty, a look at the hosts that are missing."""
     if picture.status != "established" and picture.kind != "healthy" and unseen(members, bare):
         return LOOK_THERE
     more = len({v.host for v in picture.ranks}) > 1 and picture.decides and "#" not in picture.decides

@@ -47,7 +47,7 @@ def view(rank: LiveRank, look: Live) -> RankView:
     stack = next(reversed(main_stacks(rank)), None)
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
-    # sleep() has no frame of its own, join() and what waits for a queue have
+    # sleep() has no frame of its own; join() and waits for a queue have one
     if does == "asleep" and stack and any(LIBRARY.search(f.file) for f in stack.frames[:1]):
         inside = (
             {s.tid for s in sample.stacks if waits_in(s)}
@@ -84,7 +84,7 @@ def at_work(helper: Stack) -> str:
 
 
 def _led_by(tid: int, rank: LiveRank) -> LiveRank:
-    """The same with that thread in the place of the main one."""
+    """The rank with this thread in the place of the main one."""
     return dataclasses.replace(
         rank,
         samples=[
@@ -153,9 +153,9 @@ def is_still(rank: LiveRank) -> bool:
 
 
 def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
-    """What a thread that stands still does. Asleep in the kernel for anything but a lock is no collective;
-    on a lock it is one where torch.distributed is above it or nothing of Python's own is (`work.wait()`
-    has no frame of its own)."""
+    """What a thread that does not move does. Asleep in the kernel for anything but a lock is no collective;
+    on a lock it is one if torch.distributed is above it, or nothing of Python's own (`work.wait()` has no
+    frame)."""
     frames, on_lock = stack.frames if stack else [], ON_A_LOCK.search(thread.waits)
     words = [word for f in frames for word in (f.function, f.file.rpartition("/")[2])]
     return next(

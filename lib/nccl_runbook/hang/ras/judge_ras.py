@@ -52,7 +52,7 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
 
 
 def _who(communicator: RasCommunicator, rank: RasRank) -> tuple[object, ...]:
-    """The same for one GPU of one process in all communicators, if RAS named the process."""
+    """One key for a GPU of a process in all communicators, if RAS names the process."""
     return (
         ("process", rank.pid, "on", rank.host, "GPU", rank.nvml_index)
         if rank.pid

@@ -103,7 +103,7 @@ def echo(connection, token, accepted):
     """Answer only a peer that sends the token first; line lengths and sizes are limited, since anyone can
     connect."""
     with connection:
-        connection.settimeout(3.0)  # a stranger keeps nobody waiting
+        connection.settimeout(3.0)  # a stranger delays no other peer
         stream = connection.makefile("rb")
         try:
             known = stream.readline(LINE_BYTES).decode().strip() == token

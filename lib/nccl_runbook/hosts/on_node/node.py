@@ -45,7 +45,7 @@ def address(name):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
-        except OSError:  # EADDRNOTAVAIL: no address, which is what "" says
+        except OSError:  # EADDRNOTAVAIL: no address, hence ""
             return ""
     return socket.inet_ntoa(answer[20:24])
 

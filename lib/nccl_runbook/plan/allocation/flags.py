@@ -93,7 +93,7 @@ def merged(
 
 
 def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES lets through; None where it says nothing in numbers."""
+    """The GPUs that CUDA_VISIBLE_DEVICES allows; None if it holds no numbers."""
     return (
         read_selection(value, [Gap("not-run")] * gpus).shown
         if re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", value)

@@ -10,7 +10,7 @@ import sys
 import time
 
 CHUNK = 1 << 17  # of 2^17 to 2^22 the fastest: both, and what differs, stay in the second cache
-PIECE = 1 << 14  # a whole number of so many bytes stays in the first cache
+PIECE = 1 << 14  # a whole number of this size (bytes) stays in the first cache
 
 
 def by_numpy():

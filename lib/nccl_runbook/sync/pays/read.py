@@ -66,7 +66,7 @@ def _shards(index: Path) -> list[Any]:
     return [n for n in {*map(str, named.values())} if "/" not in n] if isinstance(named, dict) else []
 
 
-def _start(path: str, size: int) -> tuple[bytes, int]:  # so many bytes, and how many the file has
+def _start(path: str, size: int) -> tuple[bytes, int]:  # the first ``size`` bytes, and the size of the file
     refuse(
         (os.path.exists(path) and not os.path.isfile(path), f"cannot read {path}: it is not a regular file")
     )

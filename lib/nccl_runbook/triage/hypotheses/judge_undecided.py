@@ -80,7 +80,7 @@ def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
 
 
 def _waited(line: LogLine, logs: Logs) -> str:
-    """Who waited for how long in which collective, if this line of a watchdog says so; the most first."""
+    """Ranks that waited, how long and in which collective, from lines of watchdogs; the most first."""
     late = [(row.rank, work) for row in logs.ranks for work in row.timeouts[:1] if work.seq is not None]
     this = next((work for _, work in late if work.at == line), None)
     calls = sorted(
@@ -92,7 +92,7 @@ def _waited(line: LogLine, logs: Logs) -> str:
 
 
 def _decoded(hypothesis: Hypothesis) -> str:
-    """What is true of this log alone, "" for nothing but what the cause says in general."""
+    """What is specific to this log; empty if only the general text of the cause applies."""
     return hypothesis.says.removeprefix(causes()[hypothesis.cause].says).strip()
 
 
@@ -137,7 +137,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
 
 
 def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
-    """What a reader must know to take the causes for what they are."""
+    """What a reader must know to judge these causes."""
     vendor, again = platform(logs), logs.attempts > 1 and hypotheses and hypotheses[0].cause != "benign"
     return [
         Finding(name, Severity.NOTE, says, remedy=remedy)

@@ -27,7 +27,7 @@ from nccl_runbook.triage.ranks import (
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
 
 
-# a line without such a word alarms nobody
+# a line without such a word is no alarm
 _ALARMS = re.compile(
     r"(?i)warn|err(?:or|no)|fail|fatal|abort|exception|refus|reject|time(?:d )?[- ]?out|unable|can(?:no|')t|"
     r"could not|invalid|closed|lost|mismatch|unhandled|not (?:found|support|destroy)"

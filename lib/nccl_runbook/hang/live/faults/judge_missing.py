@@ -12,7 +12,7 @@ from nccl_runbook.hang.live.ranks.judge_calls import apart, by_ras
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, RankView, accuse, is_are, names
 from nccl_runbook.hang.live.ranks.judge_stacks import INIT
 
-# what a rank's log ends with whose peer went first: Gloo 2.13, NCCL 2.28, torch's store
+# last lines of a rank whose peer ended first: Gloo 2.13, NCCL 2.28, torch's store
 _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
 
 
@@ -69,7 +69,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
         [],
         "rendezvous-misconfigured" if in_init else "peer-crashed",
     )
-    if len(ended) == len(gone) == 1:  # of several nobody can tell which rank each was
+    if len(ended) == len(gone) == 1:  # with several it is unknown which rank each was
         how = (
             f"its process was ended by signal {-ended[0].code}"
             if ended[0].code < 0
@@ -163,7 +163,7 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     before, late = stale(members), [v for v in late if v not in went]
     if not late or moving or not sure and len(still) <= len(late):
         return None
-    fresh = [v for v in late if v.host not in before]  # where the others are now, nobody knows
+    fresh = [v for v in late if v.host not in before]  # where the others are now is unknown
     return never_came(base, fresh or late, "likely" if sure and fresh else "possible", [])
 
 

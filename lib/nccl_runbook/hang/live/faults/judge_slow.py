@@ -13,7 +13,7 @@ from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
 from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView, accuse, all_wait, stack_line
 from nccl_runbook.hang.live.ranks.judge_stacks import INIT, polls, share
 
-# shares of time in waits that tell a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others
+# shares of time in waits that show a straggler: one of 200 ms at steps of 220 ms waited 4 %, the others
 # at least 93 % (Gloo, 4 ranks)
 WAITS_MOST, WAITS_LEAST, APART = 0.6, 0.4, 0.35
 # percent of NVML's utilisation, in both samples; ranks that wait for another in a collective show 100,
@@ -63,9 +63,9 @@ def _stands_still(members: Members) -> bool:
 
 
 def _together(base: Picture, members: Members) -> Optional[Picture]:
-    """Everybody waits: in different places the odd one out took another way; in one place nobody
-    is missing. Ranks that all wait for their GPUs, or poll, may be stepping all the while, unless RAS tells
-    that they launch nothing."""
+    """All ranks wait: in different places, the odd one took another path; in one place, none is missing.
+    Ranks that all wait for their GPUs, or poll, may be making progress, unless RAS shows that they launch
+    nothing."""
     may_step = all(v.does in ("device", "spins") for v in base.ranks)
     if (
         any(v.does not in ("waits", "device", "spins") for v in base.ranks)

@@ -94,7 +94,7 @@ def accuse(
             *own,
             *[Evidence(f"{len(victims) - 4} more wait", "table of ranks")] * (len(victims) > 4),
         ],
-        # a Python line that is known says more than native frames
+        # a known Python line says more than native frames
         decides=decides or stack_line([v for v in culprits if not v.frame] if culprits else victims),
     )
 
