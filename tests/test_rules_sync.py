@@ -213,7 +213,7 @@ def test_the_verdict_rests_on_arms_and_not_on_what_a_log_says_of_transports():
 def test_tables_say_in_words_what_they_shade():
     one = runs(broken("nccl-flat", ERROR + DUPLICATE), arm("disk", (0.5, 0.4)), devices=(0, 0), layers=6)
     text = repr(methods_table(one))
-    assert "6 of 24 layers" in text and all(a.said in text for a in one.run) and len({a.said for a in one.run}) == 2 and "2.5" in text
+    assert "6 of 24 layers" in text and all(a.outcome in text for a in one.run) and len({a.outcome for a in one.run}) == 2 and "2.5" in text
     assert "shared" in repr(placement_table(TOGETHER)) and "shared" not in repr(placement_table(APART))
 
 

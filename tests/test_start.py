@@ -363,7 +363,7 @@ def test_ranks_here_are_named_in_the_field(opened, monkeypatch):
         assert f"pid:{rank.pid}" in opened.fields["given"].value.splitlines()
         monkeypatch.setattr(given_words_given, "GAP_S", 0.1)
         opened.read(opened.asked)
-        assert "06-timeouts" in [r.step for r in opened.found.records] and opened.buttons["look"].button_style == ""
+        assert "06-timeouts" in [r.step for r in opened.gathered.records] and opened.buttons["look"].button_style == ""
         rank.stdin.close()
 
 

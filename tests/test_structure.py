@@ -31,11 +31,13 @@ MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 MOST_STATEMENTS = 14_488
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
-MOST_UNFOLLOWED = 26  # files in which mypy does not follow what rules out a Gap or None
+MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap or None
+VAGUE, MOST_VAGUE = {"told", "found", "seen", "said"}, 6  # bound so often; most of what is left are fields that records hold
 # subjects that came after that goal was set, each with a bound of its own
 LATER = {"against": 260, "case/good_run.py": 34, "edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150, "sync/pays": 220, "plan/later": 145,
          "cli/watch": 42, "step_hosts.py": 20, "look/progress.py": 30, "ranks/reshard": 195, "sync/reshard": 14, "sync/arrived": 146,
-         "hang/live/launched": 16, "messages/judge_silent.py": 7, "scripts/accelerate.py": 10}
+         "hang/live/launched": 16, "messages/judge_silent.py": 7, "scripts/accelerate.py": 10,
+         "report/bundle.py": 69, "cli/bundle": 18}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -153,6 +155,20 @@ def public(nodes: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.Fu
 def test_every_public_name_has_a_docstring(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert [name for name, node in public(tree.body) if not (ast.get_docstring(node) or "").strip()] == []
+
+
+def bindings(path: Path) -> list[str]:
+    """Every name that a file gives to something: a variable, parameter, attribute, function, class or exception."""
+    field = {ast.arg: "arg", ast.FunctionDef: "name", ast.ClassDef: "name", ast.ExceptHandler: "name", ast.MatchAs: "name", ast.MatchStar: "name",
+             ast.Name: "id", ast.Attribute: "attr"}
+    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if type(node) in field]
+    return [str(getattr(node, field[type(node)])) for node in nodes if isinstance(getattr(node, "ctx", ast.Store()), ast.Store)]
+
+
+def test_a_value_is_called_by_its_noun() -> None:
+    """Words of which grep finds too many to be of use."""
+    vague = [f"{path.relative_to(LIB)}: {name}" for path in sources() for name in bindings(path) if name in VAGUE]
+    assert len(vague) <= MOST_VAGUE, vague
 
 
 def test_no_generated_data_is_large() -> None:

@@ -52,7 +52,7 @@ def test_rl_on_one_gpu_is_one_page_from_the_allocation_to_the_way_that_works():
     run = RunInfo(id="x", started=record.started, command="x", planned=["05-weight-sync"], asked=[])
     page = render_index(verdict_document(run, [record]), [record])
     told = [page.index(word) for word in (planned.title, "actor.weight_update_mode=disk", tables[0].caption, "Duplicate GPU",
-                                          "ipc-direct, 0.0042 s", seen.arms["ipc-direct"].said)]
+                                          "ipc-direct, 0.0042 s", seen.arms["ipc-direct"].outcome)]
     assert told == sorted(told) and len(page) < 300_000
     two = intention(intend("sglang:d1+fsdp:d1", place([0, 1]), "v0.5.0"), weight_sync.judge(runs("flat"), place([0, 1])))
     assert two[0].id == "allocation-clean" and two[0].cause is None
@@ -81,4 +81,4 @@ def test_a_busy_engine_is_what_no_bucket_cures():
     a, b = arm.fit(339, 15_231_233_024)
     assert 10e-6 < a < 20e-6 and 350e9 < b < 450e9
     assert "16384 x 16384" in repr(sweeps_table(runs("flat")))
-    assert next(a for a in runs("one-gpu").run if not a.passed).said in repr(methods_table(runs("one-gpu")))
+    assert next(a for a in runs("one-gpu").run if not a.passed).outcome in repr(methods_table(runs("one-gpu")))

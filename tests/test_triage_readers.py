@@ -73,7 +73,7 @@ def test_any_text_of_known_pieces_is_judged(tmp_path_factory, text, context):
 @given(text=st.text(max_size=300))
 @settings(max_examples=300, deadline=None)
 def test_a_line_is_taken_apart(text):
-    said = log_text.said(text)
+    said = log_text.who_says(text)
     assert text.endswith(said.text) or "repeated" in text
     assert all(len(p) <= log_text.LINE_CHARACTERS for p in log_text.pieces((text * 30).encode("utf-8", "replace")))
 
@@ -112,7 +112,7 @@ def test_no_line_makes_a_reader_slow(start):
     kinds.Kinds().of("x", 1, [b"x"])  # the catalogue is read once
 
     def read() -> None:
-        log_text.said(line), log_text.pieces(line.encode()), lines_file.plain(line)
+        log_text.who_says(line), log_text.pieces(line.encode()), lines_file.plain(line)
         kinds.Kinds().of("x", 1, [line.encode()])
 
     assert quickest_s(read, 0.1) < 0.1
@@ -127,7 +127,7 @@ def test_no_line_makes_a_reader_slow(start):
     ("[1,4]<stderr>:hello", 4, "", "hello"), ("2026-01-02T03:04:05.678Z [rank1]: hello", 1, "", "hello"), ("[pod/trainer-0/main] hello", None, "trainer-0", "hello"),
     ("node7:11:12 [0] NCCL INFO x", None, "node7", "node7:11:12 [0] NCCL INFO x"), ("[PG ID 0 PG GUID 0(default_pg) Rank 6] x", 6, "", "[PG ID 0 PG GUID 0(default_pg) Rank 6] x")])
 def test_prefixes_tell_rank_and_host(line, rank, host, text):
-    said = log_text.said(line)
+    said = log_text.who_says(line)
     assert (said.rank, said.host, said.text.strip()) == (rank, host, text)
 
 
@@ -137,7 +137,7 @@ def test_a_file_name_tells_its_rank(name, rank):
 
 
 def test_times_compare_over_formats():
-    earlier, later = log_text.said("[rank0]:[E1120 12:03:15.806190993 a.cpp:1] x").time, log_text.said("2026-11-20 12:03:16,5 x").time
+    earlier, later = log_text.who_says("[rank0]:[E1120 12:03:15.806190993 a.cpp:1] x").time, log_text.who_says("2026-11-20 12:03:16,5 x").time
     assert earlier is not None and later is not None and 0.6 < later - earlier < 0.8
 
 

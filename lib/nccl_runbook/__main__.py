@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.redact import Terminal
+from nccl_runbook.core.terminal import Terminal
 
 # each is a file of cli/
-COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang".split())
+COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang bundle".split())
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
@@ -100,7 +100,7 @@ def spread(arguments: Sequence[str]) -> list[str]:
             spreading = argument if argument in _REPEATED else ""
             result.append(argument)
         else:
-            result += [spreading] * (bool(spreading) and result[-1] != spreading) + [argument]
+            result += ([spreading] if spreading and result[-1] != spreading else []) + [argument]
     return result
 
 
@@ -127,7 +127,7 @@ def main() -> None:
     except answer.typer.BadParameter.__mro__[2] as error:  # ClickException: typer 0.29 does not export it
         answer.leave(
             functools.reduce(lambda text, row: re.sub(*row, text), _PLAINER, error.format_message())
-            + f" (nccl-runbook {command} --help lists the options)" * (command in COMMANDS)
+            + (f" (nccl-runbook {command} --help lists the options)" if command in COMMANDS else "")
         )
     except OSError as error:  # no folder for temporary files, a full disk
         answer.leave(

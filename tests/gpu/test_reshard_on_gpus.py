@@ -30,7 +30,7 @@ def measured(engine, spec, devices, method):
 def test_every_byte_arrives_straight_and_by_way_of_one_rank(on_gpus, spec, devices, trainers):
     runs = measured(on_gpus, spec, devices, f"nccl-reshard@{trainers}")
     engines = len(devices) - trainers or len(devices)
-    assert [(a.method, a.said, a.compared) for a in runs.run] == [
+    assert [(a.method, a.outcome, a.compared) for a in runs.run] == [
         (f"{m}@{trainers}", "all compared, all correct", 6 * engines) for m in ("nccl-reshard", "nccl-gather")]
     found = [f.id for f in weight_sync.judge(runs, placement.place(devices))]
     assert "weight-sync-reshard" in found and "rate-above-link" not in found
@@ -42,7 +42,7 @@ def test_every_byte_arrives_straight_and_by_way_of_one_rank(on_gpus, spec, devic
 def test_qwen25_32b_to_an_engine_of_two_ranks(on_gpus):
     """65.5 GB: two trainer ranks of 33 GB, two engine ranks with two sets of 33 GB each."""
     runs = measured(on_gpus, models.find("Qwen/Qwen2.5-32B"), [0, 1, 2, 3], "nccl-reshard@2")
-    assert [(a.said, a.compared) for a in runs.run] == [("all compared, all correct", 12)] * 2
+    assert [(a.outcome, a.compared) for a in runs.run] == [("all compared, all correct", 12)] * 2
 
 
 def test_wrong_bytes_on_one_gpu_leave_the_old_weights_on_both(on_gpus):

@@ -38,7 +38,9 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
     # of equal differences on many GPUs or ranks only the first is kept
     alike = grouped(((d.kind, re.sub(r" \d+", "", d.name)), d) for d in changed).values()
     differences = tuple(
-        dataclasses.replace(same[0], why=same[0].why + f"; {len(same)} of these differ" * (len(same) > 1))
+        dataclasses.replace(
+            same[0], why=same[0].why + (f"; {len(same)} of these differ" if len(same) > 1 else "")
+        )
         for same in alike
     )
     shown = tuple(t for t in times if "few" not in t.says or t.unit == "s" and t.good[0] + t.bad[0])
@@ -127,7 +129,7 @@ def _setting(kind: str, name: str, was: list[str], now: list[str]) -> Difference
 
 
 def _many(values: list[str]) -> str:
-    return " and ".join([*values[:4], *[f"{len(values) - 4} more"] * (len(values) > 4)]) or "not set"
+    return " and ".join([*values[:4], *([f"{len(values) - 4} more"] if len(values) > 4 else [])]) or "not set"
 
 
 # per sync where both timed their syncs, else in all
@@ -160,20 +162,22 @@ def _told(compared: Comparison) -> Comparison:
 
 def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
     slower = next((t for t in reversed(compared.times) if "slower" in t.says), None)
-    head = "Too few times are in both runs. " * bool(compared.times)
+    head = "Too few times are in both runs. " if compared.times else ""
     if slower:
         head = "{}: {} then, {} now, {}. ".format(slower.kind, *slower.spans, slower.says)
     elif any("few" not in t.says for t in compared.times):
         head = "No time that both runs print became slower. "
     could, many = sum(d.could_explain for d in differences), counted(len(differences), "difference")
     verdict = f"{many}, of which {could} could explain {compared.of or 'a change'}."
-    verdict += " They changed at the same time, so this comparison proves none of them." * (could > 1)
+    verdict += " They changed at the same time, so this comparison proves none of them." if could > 1 else ""
     if all(d.is_tested and not d.could_explain for d in differences):
-        cannot = f"; {many} cannot explain it" * bool(differences)
+        cannot = f"; {many} cannot explain it" if differences else ""
         verdict = f"Nothing that matters differs in {counted(compared.settings, 'setting')}{cannot}."
     if not differences and not compared.settings:
         verdict = "No version and no setting is in both runs."
-    return head + verdict + f" The good run had a fault itself: {compared.good_is}" * bool(compared.good_is)
+    return (
+        head + verdict + (f" The good run had a fault itself: {compared.good_is}" if compared.good_is else "")
+    )
 
 
 def findings(compared: Comparison | None) -> list[Finding]:
@@ -181,7 +185,7 @@ def findings(compared: Comparison | None) -> list[Finding]:
     if compared is None:
         return []
     could = [d for d in compared.differences if d.could_explain]
-    more = f", and {counted(len(could) - 1, 'other difference')} could explain it" * (len(could) > 1)
+    more = f", and {counted(len(could) - 1, 'other difference')} could explain it" if len(could) > 1 else ""
     rows = [
         *(
             (f"{d.name} changed (was {d.good}, now {d.bad}){more}", CHANGED)

@@ -16,7 +16,7 @@ from nccl_runbook.core.redact import Redactor
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import read_each, sources
-from nccl_runbook.logs.text import Said, pieces, said
+from nccl_runbook.logs.text import Said, pieces, who_says
 
 MAX_VALUES = 16  # of one setting
 MAX_TIMES = 100_000  # of one kind
@@ -97,7 +97,7 @@ class _Reader:
             key = raw.translate(None, _HEX if b"NCCL INFO" in raw else _DIGITS)
             if (
                 key not in self._silent
-                and not any([self._line(said(text)) for text in pieces(raw)])
+                and not any([self._line(who_says(text)) for text in pieces(raw)])
                 and len(self._silent) < MAX_KINDS
             ):
                 self._silent.add(key)
@@ -117,7 +117,7 @@ class _Reader:
                 groups["value"] or groups.get("value2") or "",
             )
             self._add(kind, name, value.strip())
-            self._variables_from.update(["log"] * (kind == "environment"))
+            self._variables_from.update(["log"] if kind == "environment" else [])
         via = _VIA.search(text) if "Channel" in text or "Ring" in text else None
         if via:
             self._add("transport", "transports", re.sub(r"/\d+(?:\(\d+\))?|_v\d+", "", via.group("via")))

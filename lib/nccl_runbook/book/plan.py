@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.core import records
-from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, did_you_mean, read_cell
+from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, check_names, read_cell
 from nccl_runbook.report.verdict import VERDICT_STEP
 
 # decided by the runner: each has an option of its own
@@ -66,9 +66,7 @@ def make_plan(
     """Notebooks to run, 99-verdict last; touches nothing. UsageError or ParameterError for what does not
     fit."""
     book = notebooks_in(folder)
-    for step in steps:
-        if step not in book:
-            raise UsageError(did_you_mean("step", step, book))
+    check_names(steps, book, "step")
     by_step = _records_by_step(replayed, book)
     wanted = set(steps) | set(by_step) or set(book)
     names = [n for n in book if n in wanted and n != VERDICT_STEP] + [n for n in book if n == VERDICT_STEP]

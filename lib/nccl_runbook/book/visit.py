@@ -88,8 +88,8 @@ class Visit:
         why = stop()
         if not why and not self._done.is_set():
             stopped = [pid for pid in below(os.getpid()) if is_stopped(pid)]
-            why = f"timed out after {limit_s:.0f} s" + f": process {stopped[:1]} is stopped (state T)" * bool(
-                stopped
+            why = f"timed out after {limit_s:.0f} s" + (
+                f": process {stopped[:1]} is stopped (state T)" if stopped else ""
             )
             for pid in stopped:  # it can answer no interrupt
                 with contextlib.suppress(ProcessLookupError):

@@ -39,49 +39,51 @@ class Case:
     collect: tuple[str, ...] = ()
 
 
-def case(found: Gathered, name: str, command: str, fail_on: str) -> Case:
+def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
     """The one answer. ``name``, ``command``: the command that was called, and the line that repeats it."""
     names = [
-        f.name for f in (found.logs.logs.files if found.logs else ()) if f.lines and os.path.isfile(f.name)
+        f.name
+        for f in (gathered.logs.logs.files if gathered.logs else ())
+        if f.lines and os.path.isfile(f.name)
     ][:MOST_NAMED]
-    found = dataclasses.replace(
-        found,
+    gathered = dataclasses.replace(
+        gathered,
         records=[
             dataclasses.replace(r, findings=[_named(f, names) for f in r.findings])
-            for r in map(_together, grouped((r.step, r) for r in found.records).values())
+            for r in map(_together, grouped((r.step, r) for r in gathered.records).values())
         ],
     )
-    steps = [r.step for r in found.records]
+    steps = [r.step for r in gathered.records]
     ended = {
         r.step: f"{r.step} had not finished when its run ended"
-        for r in found.records
+        for r in gathered.records
         if r.status == "running"
     }
     run = RunInfo(id=name, started=utc_now(), command=command, planned=steps, asked=steps, not_run=ended)
-    document = verdict_document(run, found.records)
-    if found.compared:
-        compared, record = beside(found.compared, document)
-        found = dataclasses.replace(found, compared=compared, records=[*found.records, record])
-        document = verdict_document(run, found.records)
+    document = verdict_document(run, gathered.records)
+    if gathered.compared:
+        compared, record = beside(gathered.compared, document)
+        gathered = dataclasses.replace(gathered, compared=compared, records=[*gathered.records, record])
+        document = verdict_document(run, gathered.records)
     lead = leading(document.steps, document.causes)
     document = dataclasses.replace(
         document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on)
     )
-    told = {h.cause: h.decides for h in found.logs.hypotheses} if found.logs else {}
-    test = next_test(document, lead, [c.id for c in found.fits], found.steps, told)
+    decisions = {h.cause: h.decides for h in gathered.logs.hypotheses} if gathered.logs else {}
+    test = next_test(document, lead, [c.id for c in gathered.fits], gathered.steps, decisions)
     collect = (
         to_collect(
             document,
-            [one.line for one in (*told.values(), *([test] if test else []))],
-            found.logs.logs,
-            found.dumps is not None,
-            found.variables,
+            [one.line for one in (*decisions.values(), *([test] if test else []))],
+            gathered.logs.logs,
+            gathered.dumps is not None,
+            gathered.variables,
         )
-        if found.logs
+        if gathered.logs
         else ()
     )
     test = test and dataclasses.replace(test, line=in_logs(test.line, names))
-    return Case(document, found, lead, test, collect)
+    return Case(document, gathered, lead, test, collect)
 
 
 def _named(finding: Finding, logs: Sequence[str]) -> Finding:

@@ -35,13 +35,13 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
     from nccl_runbook.hang.judge import hang_told, judge_hang
     from nccl_runbook.hang.table import tables
 
-    told = judge_hang(hang)
-    sure = f" ({told.status})" if told.status in ("possible", "likely") else ""
+    verdict = judge_hang(hang)
+    sure = f" ({verdict.status})" if verdict.status in ("possible", "likely") else ""
     dumps = Dumps(
-        f"{told.kind}: {told.sentence}{sure}",
-        hang_told(told, hang.logs.launcher),
-        tables(hang, told.culprits),
-        told.decides,
+        f"{verdict.kind}: {verdict.sentence}{sure}",
+        hang_told(verdict, hang.logs.launcher),
+        tables(hang, verdict.culprits),
+        verdict.decides,
     )
     return dumps, dataclasses.replace(
         logs,

@@ -96,13 +96,13 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
 def _without_pages(inside: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Only the records of a run's folder: its pages and notebooks quote messages that no job printed, and
     its logs are tests."""
-    found = list(inside)
-    runs = {os.path.dirname(name) for what, name in found if what == "records"} & {
-        os.path.dirname(name) for _, name in found if os.path.basename(name) == "verdict.json"
+    files = list(inside)
+    runs = {os.path.dirname(name) for what, name in files if what == "records"} & {
+        os.path.dirname(name) for _, name in files if os.path.basename(name) == "verdict.json"
     }
     return [
         (what, name)
-        for what, name in found
+        for what, name in files
         if what == "records" or not any(name.startswith(run + os.sep) for run in runs)
     ]
 

@@ -104,11 +104,11 @@ def next_test(
     lead: Finding | None,
     fits: Sequence[str],
     steps: Sequence[str],
-    told: Mapping[str, Decides],
+    decisions: Mapping[str, Decides],
 ) -> Test | None:
     """What comes next: what dumps ask for; else the cheapest step that separates the remaining causes; else
     what decides the leading cause; None if nothing helps. ``fits``: causes that only fit the symptom;
-    ``steps``: those that decide it; ``told``: what decides a cause in this job."""
+    ``steps``: those that decide it; ``decisions``: what decides a cause in this job."""
     for asked in (
         e.text
         for s in document.steps
@@ -124,7 +124,7 @@ def next_test(
         )
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
-    first = told.get(open_causes[0], usual) if open_causes else None
+    first = decisions.get(open_causes[0], usual) if open_causes else None
     if (
         first and first != usual and first.probe == "by hand" and first.line
     ):  # the printed line names the place to look
@@ -159,9 +159,9 @@ def met(finding: Finding, logs: Logs) -> Finding:
     done = min(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
     if not 0 < done < 1 << 60 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
         return finding
-    seen = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
+    progress = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
     return dataclasses.replace(
-        finding, severity=Severity.NOTE, status="ruled-out", evidence=(seen, *finding.evidence)
+        finding, severity=Severity.NOTE, status="ruled-out", evidence=(progress, *finding.evidence)
     )
 
 

@@ -66,10 +66,10 @@ def gather(
     """The judgement of each subject. ``gpus``: of a node, 0 if unknown; ``look``: at these processes, or at
     every rank; ``compared``: with a good run. ValueError for a process, allocation or record that cannot be
     read."""
-    found = left_by(brought, stdin, gpus, compared)
+    gathered = left_by(brought, stdin, gpus, compared)
     if brought.pids or brought == Brought():
-        found.records.extend(_live([look([int(p) for p in brought.pids])]))
-    return found
+        gathered.records.extend(_live([look([int(p) for p in brought.pids])]))
+    return gathered
 
 
 def left_by(
@@ -79,22 +79,22 @@ def left_by(
     compared: Comparison | None = None,
 ) -> Gathered:
     """The judgement of what a job left, without a look at processes. ``compared``: with a good run."""
-    found = (
+    gathered = (
         logs_of(brought, stdin, compared)
         if brought.logs or brought.words
         else Gathered([], compared=compared)
     )
     plans = [*_plans(brought, gpus)]
-    settings = [*_settings(brought.scripts, brought.configurations, found.variables, found.logs)]
+    settings = [*_settings(brought.scripts, brought.configurations, gathered.variables, gathered.logs)]
     # a launch that is planned need not set a variable
-    found.records.extend(
+    gathered.records.extend(
         [
             *(r for r in settings if not plans or {f.id for f in r.findings} != {"nothing-read"}),
             *plans,
             *(_recorded(brought.records) if brought.records else ()),
         ]
     )
-    return found
+    return gathered
 
 
 def _recorded(paths: Iterable[str]) -> list[Record]:
@@ -121,16 +121,18 @@ def _settings(
     from nccl_runbook.environment.judge import judge
     from nccl_runbook.environment.read_file import read
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for path in (*scripts, *configurations):
         role = read(path)
         if isinstance(role, Gap):
-            found.append(Finding("not-read", Severity.UNKNOWN, role.detail, (Evidence(role.detail, path),)))
+            findings.append(
+                Finding("not-read", Severity.UNKNOWN, role.detail, (Evidence(role.detail, path),))
+            )
         elif path in scripts or role.variables or role.nodes:  # a configuration need do neither
             variables |= role.variables
-            found += judge(Environment([role], Gap("not-run", "only a file was read")))
-    if found:
-        yield of_findings(SETTINGS, [met(f, job.logs) for f in found] if job else found)
+            findings += judge(Environment([role], Gap("not-run", "only a file was read")))
+    if findings:
+        yield of_findings(SETTINGS, [met(f, job.logs) for f in findings] if job else findings)
 
 
 def _plans(brought: Brought, gpus: int) -> Iterator[Record]:

@@ -44,17 +44,17 @@ def text(case: Case, diff: str = "") -> str:
     ]
     first = lead or (behind[0] if len(behind) == 1 else None)
     if first:
-        told = [e for e in first.evidence if not e.text.startswith("decides: ")]
-        seen = [e for i, e in enumerate(told) if not _is_shown(e.text, document.sentence, told[:i])]
+        evidence = [e for e in first.evidence if not e.text.startswith("decides: ")]
+        fresh = [e for i, e in enumerate(evidence) if not _is_shown(e.text, document.sentence, evidence[:i])]
         known = causes().get(first.cause if lead else first.id)
         fix = [r for r in first.remedy if not (test and test.line in r.lines)]
         verify = known.verify if known and fix else ""
         lines += [
-            *map(_seen, seen[:SHOWN]),
+            *map(_seen, fresh[:SHOWN]),
             *[f"   against: {cut(e.text, TEXT_CHARACTERS)}" for e in first.against[:SHOWN]],
             *(
                 [f"   {'If so: ' * (first.status == 'possible')}{known.says}"]
-                if known and not any(e.source.endswith("decoded") for e in told)
+                if known and not any(e.source.endswith("decoded") for e in evidence)
                 else []
             ),
             *[line for r in fix for line in remedy(r)],

@@ -31,7 +31,7 @@ class Advice:
         that it needs, ``says`` is empty."""
 
         def fill(text: str) -> str:
-            return re.sub(r"<([a-z_]+)>", lambda found: fields.get(found[1]) or found[1].upper(), text)
+            return re.sub(r"<([a-z_]+)>", lambda match: fields.get(match[1]) or match[1].upper(), text)
 
         says = (
             ""
@@ -105,10 +105,10 @@ def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     """The line in the form of ``launcher``; unchanged if the table has no form for it and it sets nothing."""
     for form in (form for form in table("causes/launchers")["form"] if form["launcher"] == launcher):
-        if found := re.fullmatch(form["of"], line):
-            either = "|".join("".join(found.groups()[:1]).split())
+        if match := re.fullmatch(form["of"], line):
+            either = "|".join("".join(match.groups()[:1]).split())
             return tuple(
-                wanted.format(*(group or "" for group in found.groups()), either=either)
+                wanted.format(*(group or "" for group in match.groups()), either=either)
                 for wanted in form["lines"]
             )
     pairs = _PAIR.findall(line) if line.startswith("export ") else []
@@ -135,7 +135,7 @@ def usual(
     """Remedies: ``rows``, or those of the table of causes for the naming ``lines``, in the form of
     ``launcher``. For a possible cause they are marked as unconfirmed."""
     rows = fitting(cause, *lines).remedy if rows is None else rows
-    if_so = "If so: " * (status == "possible" and cause != "benign")
+    if_so = "If so: " if status == "possible" and cause != "benign" else ""
     return tuple(
         Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
         for who, text, copied in rows

@@ -36,21 +36,21 @@ def rank_line(rank: RankResult) -> str:
 def _duplicate(world: World) -> tuple[str, str, str]:
     """(cause id, status, the device map in words) behind a duplicate-GPU refusal: UUIDs
     first, then what was asked for."""
-    found = clashes(
+    same_gpus = clashes(
         [
             Identity(rank.rank, str(hello.get("uuid") or ""), str(hello.get("pci_bus_id") or ""))
             for rank in world.ranks
             for hello in [rank.first("hello") or {}]
         ]
     )
-    if not found:
+    if not same_gpus:
         return "device-not-set-per-rank", "possible", "the ranks' UUIDs were not seen"
-    clash = found[0]
+    clash = same_gpus[0]
     if clash.kind == "shared":
         words = "; ".join(
             f"ranks {' and '.join(map(str, one.ranks))} on {one.what} (asked for: GPU "
             f"{' and '.join(str(world.request.devices[n]) for n in one.ranks)})"
-            for one in found
+            for one in same_gpus
             if one.kind == "shared"
         )
         same_asked = len(set(world.request.devices)) < len(world.request.devices)
@@ -77,10 +77,10 @@ def _known(rank: RankResult) -> tuple[Cause, str] | None:
 def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
     """The hardest message of all ranks, in the order of the table. What a rank only printed before
     it hung is likely at most."""
-    said = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
-    if not said:
+    recognised = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
+    if not recognised:
         return None
-    rank, (cause, line) = min(said, key=lambda s: list(causes()).index(s[1][0].id))
+    rank, (cause, line) = min(recognised, key=lambda s: list(causes()).index(s[1][0].id))
     if cause.id == "duplicate-gpu":
         cause_id, status, words = _duplicate(world)
         named = [
@@ -137,7 +137,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             ),
         )
     again = again if again and again.ended != "lost" else None
-    cause, status, said = _cause_of(world)
+    cause, status, messages = _cause_of(world)
     # whose data arrived wrong, wherever a sender is known: not in an all_reduce, which adds all up
     senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
     sender = senders.pop() if len(senders) == 1 else None
@@ -151,9 +151,12 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         ),
     )
     evidence = (
-        *[Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")]
-        * (sender is not None),
-        *said,
+        *(
+            [Evidence(f"every wrong value that has one sender came from rank {sender}", "value check")]
+            if sender is not None
+            else []
+        ),
+        *messages,
         *(Evidence(rank_line(r), r.log) for r in bad),
         *(Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]),
         *(Evidence(line, "log") for line in _telling(world) if cause is None),

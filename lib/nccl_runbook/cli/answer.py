@@ -46,15 +46,17 @@ def _own_patterns(path: str) -> str:
     return path
 
 
-def _share(wanted: bool) -> bool:
-    """With a key of this call, unless it belongs to a run that has one."""
+def share(wanted: bool) -> bool:
+    """Replace names in all output from now on if ``wanted``, which is returned; the key is that of the run
+    or new."""
     if wanted:
         os.environ.setdefault(SHARE, secrets.token_hex(16))
     return wanted
 
 
-def _in_a_folder(path: Path | None) -> Path | None:
-    """Refused before anything is read: a typing error makes no folder, and replaces no log."""
+def in_a_folder(path: Path | None) -> Path | None:
+    """The path unchanged; exits with an error if it is a folder, or its folder does not exist: a typing
+    error makes no folder."""
     if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
         leave(
             f"cannot write {path}: "
@@ -66,7 +68,7 @@ def _in_a_folder(path: Path | None) -> Path | None:
 def _own_page(path: Path | None) -> Path | None:
     if (
         path
-        and _in_a_folder(path)
+        and in_a_folder(path)
         and path.is_file()
         and (size := path.stat().st_size)
         and (
@@ -109,7 +111,7 @@ def __getattr__(name: str) -> Any:
             bool,
             typer.Option(
                 "--share",
-                callback=_share,
+                callback=share,
                 help="Replace names of hosts, users, teams, buckets and folders, "
                 "IP and MAC addresses, and GPU "
                 "UUIDs. Names of files, jobs and models stay: read the page before you pass it on.",
@@ -124,7 +126,7 @@ def __getattr__(name: str) -> Any:
         "SaveOption": Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE", callback=_in_a_folder, help="Save the record, to join or judge it elsewhere."
+                metavar="FILE", callback=in_a_folder, help="Save the record, to join or judge it elsewhere."
             ),
         ],
     }[name]
@@ -190,15 +192,15 @@ def tell(answer: Any) -> None:
     # JSON has an escape of its own
     narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()
     if isinstance(answer, str):
-        said = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
+        shown = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
     else:
         text = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow)
-        said = escaped(_OF_JSON.sub(lambda _: json.dumps(shlex.quote(program()))[1:-1], text))
-    put(said, sys.stdout)
+        shown = escaped(_OF_JSON.sub(lambda _: json.dumps(shlex.quote(program()))[1:-1], text))
+    put(shown, sys.stdout)
 
 
 def end(
-    said: Any,
+    shown: Any,
     code: int,
     html: Path | None = None,
     page: Callable[[], str] = str,
@@ -206,7 +208,7 @@ def end(
     record: Callable[[], str] = str,
 ) -> NoReturn:
     """Print the answer, write the requested record and page, and exit with the exit code."""
-    tell(said)
+    tell(shown)
     if save is not None:
         write(save, record(), 0o600)
     if html is not None:
@@ -247,11 +249,11 @@ def command(*hidden: str) -> str:
     )
 
 
-def judged(seen: Environment | Gap) -> dict[str, str]:
+def judged(environment: Environment | Gap) -> dict[str, str]:
     """Software of the first role, as a page shows it."""
     return {
         name: text
-        for role in getattr(seen, "roles", [])[:1]
+        for role in getattr(environment, "roles", [])[:1]
         for name, text in (("torch", role.torch), ("cuda", role.torch_cuda), ("nccl", role.reported))
         if isinstance(text, str)
     }

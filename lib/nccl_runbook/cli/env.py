@@ -59,17 +59,19 @@ def env(
     ]
     if wrong:
         answer.leave(wrong[0])
-    seen = _read(file, pid)
+    looked_at = _read(file, pid)
     said_to_run = {name: given for name, given in (("torch", torch), ("reported", nccl)) if given}
-    seen = dataclasses.replace(seen, roles=[dataclasses.replace(role, **said_to_run) for role in seen.roles])
-    findings = worst_first(environment.judge(seen))
+    looked_at = dataclasses.replace(
+        looked_at, roles=[dataclasses.replace(role, **said_to_run) for role in looked_at.roles]
+    )
+    findings = worst_first(environment.judge(looked_at))
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
     printed = (
-        _as_json(seen, findings, verdict, code, diff)
+        _as_json(looked_at, findings, verdict, code, diff)
         if json
-        else _as_text(seen, findings, verdict, code, diff)
+        else _as_text(looked_at, findings, verdict, code, diff)
     )
     answer.end(
         printed,
@@ -79,9 +81,9 @@ def env(
             "02-environment",
             f"{verdict.capitalize()}: {findings[0].title}",
             findings,
-            (variables_table(seen), libraries_table(seen), host_table(seen)),
+            (variables_table(looked_at), libraries_table(looked_at), host_table(looked_at)),
             code,
-            answer.judged(seen),
+            answer.judged(looked_at),
             diff=diff,
         ),
     )
@@ -139,9 +141,9 @@ def _as_text(environment: Environment, findings: list[Finding], verdict: str, co
             f"{f.severity.value:7} {f.title}",
             *(f"        {' '.join(e.text.split())}" for e in f.evidence[:3] if e.text not in f.title),
             *(
-                told
+                line
                 for r in f.remedy
-                for told in (f"        {r.text}", *(f"            {x}" for x in r.lines))
+                for line in (f"        {r.text}", *(f"            {x}" for x in r.lines))
             ),
             *(f"            {row}" for row in diff.splitlines() if f is findings[0]),
         )

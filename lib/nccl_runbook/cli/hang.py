@@ -69,7 +69,7 @@ def document(facts: Hang, judged: rules_silence.Told, verdict: str, code: int) -
     }
 
 
-def text(seen: Hang, judged: rules_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
+def text(facts: Hang, judged: rules_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal, the leading sentence first."""
     lines = [f"{judged.kind}: {sentence}", ""]
     lines += [
@@ -82,6 +82,6 @@ def text(seen: Hang, judged: rules_silence.Told, sentence: str, first: Finding, 
         f"not used: {', '.join(names[:SHOWN])}"
         + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
         + f": {why}"
-        for why, names in grouped((f.problem, f.name) for f in seen.files if f.problem).items()
+        for why, names in grouped((f.problem, f.name) for f in facts.files if f.problem).items()
     ]
     return "\n".join(lines)

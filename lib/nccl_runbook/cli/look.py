@@ -146,11 +146,11 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
 def _recorded(paths: Sequence[Path]) -> list[Live]:
     """The live looks in records; exits with one sentence if a file is no record."""
     try:
-        found = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
+        recorded = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
     except RecordError as error:
         answer.leave(error)
-    looks = whole_looks(found)
-    if len(looks) < len(found):
+    looks = whole_looks(recorded)
+    if len(looks) < len(recorded):
         answer.leave("a record comes from another version, or one of its samples is incomplete")
     return looks or answer.leave(
         f"no live look in {', '.join(map(str, paths))}: create one with nccl-look.pyz --live"

@@ -51,9 +51,9 @@ def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[
         "--gpus": values.get("gpus", "").strip(),
         "--budget": "" if values.get("budget_s", BUDGET_S) == BUDGET_S else f"{values['budget_s']}s",
     }
-    line = [part for option, text in options.items() if text for part in (option, text)] + [
-        "--allow-busy"
-    ] * bool(values.get("allow_busy"))
+    line = [part for option, text in options.items() if text for part in (option, text)] + (
+        ["--allow-busy"] if values.get("allow_busy") else []
+    )
     if notebooks is not None and notebooks.resolve() != (outputs_root().parent / "notebooks").resolve():
         line += ["--notebooks", str(notebooks)]
     return line + (["--step", *values["steps"]] if values.get("steps") else [])

@@ -51,7 +51,7 @@ class Cockpit:
     def __init__(self, namespace: MutableMapping[str, Any]) -> None:
         self.namespace = namespace
         self.notebooks = notebooks_here()
-        self.brought, self.found = Brought(), Gathered([])
+        self.brought, self.gathered = Brought(), Gathered([])
         # the symptom, what was given, and GPUs per node; why they cannot be read
         self.asked, self.answered, self.wrong, self.none_here = NOTHING, NOTHING, "", False
         wanted = namespace.get("steps", ())
@@ -166,7 +166,7 @@ class Cockpit:
                     log=":".join(brought.logs),
                     symptom="\n".join(filter(None, [self.fields["symptom"].value, *words])),
                 )
-                self.brought, self.found, self.wrong = brought, gathered, wrong
+                self.brought, self.gathered, self.wrong = brought, gathered, wrong
                 self.answered, self.none_here = asked, False
                 if not wrong:
                     self._propose()
@@ -175,13 +175,13 @@ class Cockpit:
     def case(self, run: RunProcess | None) -> Case | None:
         """The answer to what was given and to what a finished run tested; None if nothing was given, or it
         could not be read."""
-        known = {r.step for r in self.found.records}
+        known = {r.step for r in self.gathered.records}
         tested = [
             r
             for r in (run.records if run and not run.interrupted else [])
             if r.step in TESTS and r.step not in known
         ]
-        gathered = dataclasses.replace(self.found, records=[*self.found.records, *tested])
+        gathered = dataclasses.replace(self.gathered, records=[*self.gathered.records, *tested])
         return add_up(gathered, "00-start", "", "unknown") if gathered.records and not self.wrong else None
 
     def _propose(self) -> None:
@@ -191,7 +191,7 @@ class Cockpit:
         test, lead = (answer.test, answer.lead) if answer else (None, None)
         asked = test.steps if test else []
         self.plan.children = [
-            self.boxes[step.name] for step, _ in plan(test, self.found.steps) if step.name in self.boxes
+            self.boxes[step.name] for step, _ in plan(test, self.gathered.steps) if step.name in self.boxes
         ]
         for name, box in self.boxes.items():
             box.value = name in asked if test else lead is None
@@ -202,7 +202,7 @@ class Cockpit:
     def values(self) -> dict[str, Any]:
         """The values for a run: plain variables, and the steps that read what was given, so that its page
         holds the answer."""
-        read = [r.step for r in self.found.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
+        read = [r.step for r in self.gathered.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
         return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
 
     def _refused(self) -> tuple[str, str]:
@@ -233,7 +233,7 @@ class Cockpit:
             # a job that hangs is looked at before anything is tested
             first = (
                 "look"
-                if not any(r.step == DUMPS for r in self.found.records)
+                if not any(r.step == DUMPS for r in self.gathered.records)
                 and (
                     self.fields["symptom"].value.startswith("hangs")
                     or (answer and answer.test and answer.test.line.startswith("nccl-runbook look"))

@@ -141,7 +141,7 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
         json.dumps(spec, separators=(",", ":")),
         "--repeats",
         str(SYNCS),
-        *["--cpu"] * (devices[0] is None),
+        *(["--cpu"] if devices[0] is None else []),
     ]
     asked = WorldRequest("weight sync", "weight_sync.py", list(devices), args, deadline_s=math.inf)
     what = (

@@ -110,10 +110,10 @@ def utc_now() -> str:
 
 def grouped(pairs: Iterable[Tuple[Key, Value]]) -> Dict[Key, List[Value]]:
     """Key -> its values, both in the order of the pairs."""
-    found: Dict[Key, List[Value]] = {}
+    values: Dict[Key, List[Value]] = {}
     for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+        values.setdefault(key, []).append(value)
+    return values
 
 
 def counted(number: int, noun: str) -> str:
@@ -153,10 +153,12 @@ class Clash:
     what: str
 
 
-def clashes(seen: Sequence[Identity]) -> list[Clash]:
+def clashes(identities: Sequence[Identity]) -> list[Clash]:
     """Every set of ranks that are not on different GPUs, the most certain first."""
-    shared = [Clash("shared", tuple(i.rank for i in same), same[0].uuid) for same in _alike(seen, "uuid")]
-    different = {i.uuid: i for i in reversed(seen) if i.uuid}
+    shared = [
+        Clash("shared", tuple(i.rank for i in same), same[0].uuid) for same in _alike(identities, "uuid")
+    ]
+    different = {i.uuid: i for i in reversed(identities) if i.uuid}
     return shared + [
         Clash(
             "slices" if all(i.uuid.upper().startswith("MIG-") for i in same) else "bus-id-collision",
@@ -167,9 +169,9 @@ def clashes(seen: Sequence[Identity]) -> list[Clash]:
     ]
 
 
-def _alike(seen: Sequence[Identity], field: str) -> list[list[Identity]]:
+def _alike(identities: Sequence[Identity], field: str) -> list[list[Identity]]:
     by_value = grouped(
-        (normal_bus(one.bus_id) if field == "bus_id" else getattr(one, field), one) for one in seen
+        (normal_bus(one.bus_id) if field == "bus_id" else getattr(one, field), one) for one in identities
     )
     return [same for value, same in by_value.items() if value and len(same) > 1]
 
@@ -178,19 +180,19 @@ def normal_bus(text: str) -> str:
     """A PCI bus id as the kernel writes it, "0000:0a:00.0" (NVML writes an eight-digit domain); any other
     text unchanged."""
     if not (
-        found := re.fullmatch(
+        match := re.fullmatch(
             r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.I
         )
     ):
         return text.strip().lower()
-    domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
+    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 def bus_of_message(line: str) -> str:
     """The bus id in "both on CUDA device 1000" (NCCL prints its hexadecimal digits without colons); empty if
     the line has none."""
-    if not (found := _DEVICE.search(line)):
+    if not (match := _DEVICE.search(line)):
         return ""
-    number = int(found[1], 16)
+    number = int(match[1], 16)
     return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"

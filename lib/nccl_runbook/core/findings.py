@@ -106,9 +106,11 @@ def verdict(steps: Iterable[tuple[str, bool]]) -> str:
     Broken if any step is broken, else degraded if any warns, else unknown if there is no step, one is
     unknown or unfinished, or one asked for by name was skipped; else healthy.
     """
-    seen = list(steps)
-    statuses = {status for status, _ in seen}
-    all_done = all(status in ("ok", "note") or status == "skipped" and not asked for status, asked in seen)
+    steps_and_asked = list(steps)
+    statuses = {status for status, _ in steps_and_asked}
+    all_done = all(
+        status in ("ok", "note") or status == "skipped" and not asked for status, asked in steps_and_asked
+    )
     healthy = "healthy" if statuses & {"ok", "note"} and all_done else "unknown"
     return "broken" if "broken" in statuses else "degraded" if "warn" in statuses else healthy
 

@@ -63,18 +63,13 @@ def check_range(name: str, value: Any) -> Any:
     return value
 
 
-def did_you_mean(what: str, name: str, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known name, or all of them."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, 1) or [n for n in names if name and name in n][:1]
-    return f"unknown {what} {name}: " + (f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}")
-
-
-def check_names(given: Iterable[str], known: Collection[str]) -> None:
-    """ParameterError for the first unknown name, with the nearest known one."""
+def check_names(given: Iterable[str], known: Collection[str], what: str = "parameter") -> None:
+    """ParameterError for the first unknown name, with the nearest known one, or all of them."""
     for name in given:
         if name not in known:
-            raise ParameterError(did_you_mean("parameter", name, known))
+            near = difflib.get_close_matches(name, known, 1) or [n for n in known if name and name in n][:1]
+            instead = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise ParameterError(f"unknown {what} {name}: {instead}")
 
 
 def read_cell(notebook: Path) -> dict[str, Parameter]:

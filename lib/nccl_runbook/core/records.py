@@ -160,8 +160,8 @@ def of_findings(
     not_seen: Iterable[str] = (),
 ) -> Record:
     """The record, secrets masked, of a step that was judged without a run."""
-    found = worst_first(findings)
-    status, reason = step_status(found)
+    ordered = worst_first(findings)
+    status, reason = step_status(ordered)
     return cast(
         Record,
         Redactor(os.environ).json(
@@ -170,7 +170,7 @@ def of_findings(
                 status=status.value,
                 reason=reason,
                 started=utc_now(),
-                findings=found,
+                findings=ordered,
                 tables=to_json(list(tables)),
                 judged=judged or Judged(),
                 not_looked_at=list(not_seen),
@@ -186,11 +186,11 @@ def save(record: Record, path: Path, redactor: Redactor) -> None:
 
 def load(path: Path, step: str = "") -> Record:
     """The first record of a file, or its record of ``step``; RecordError says what is wrong with the file."""
-    found = load_all(path)
-    fit = [r for r in found if step in ("", r.step)]
+    records = load_all(path)
+    fit = [r for r in records if step in ("", r.step)]
     if not fit:
         raise RecordError(
-            f"{path} is a record of {' and '.join(r.step for r in found) or 'nothing'}, "
+            f"{path} is a record of {' and '.join(r.step for r in records) or 'nothing'}, "
             f"not of {step or 'a step'}"
         )
     return fit[0]

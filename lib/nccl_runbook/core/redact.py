@@ -10,12 +10,10 @@ import dataclasses
 import enum
 import functools
 import html
-import io
 import itertools
 import json
 import os
 import re
-import sys
 from typing import Any, Iterator, Mapping, Match, Pattern
 from urllib.parse import quote
 
@@ -132,33 +130,9 @@ def plain(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
-class Terminal(io.TextIOWrapper):
-    """Standard output and error: everything printed is ``plain``, and ``shared`` with --share."""
-
-    def write(self, text: str) -> int:
-        """Print the text; returns the number of characters printed."""
-        return super().write(plain(shared(text)))
-
-    @classmethod
-    def take(cls) -> None:
-        """Replace sys.stdout and sys.stderr; characters that the locale lacks are escaped."""
-        for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-            if stream:
-                setattr(
-                    sys,
-                    name,
-                    cls(
-                        stream.buffer,
-                        stream.encoding,
-                        "backslashreplace",
-                        line_buffering=bool(stream.line_buffering),
-                    ),
-                )
-
-
 def escaped(text: str) -> str:
     """JSON text with the same characters, in JSON's own escapes."""
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def masked(text: str) -> str:
@@ -189,7 +163,7 @@ def _written(character: str) -> str:
 
 def _begun(form: Pattern[str], text: str, line: Match[str]) -> Iterator[Match[str]]:
     """What begins on this line; it may end on one of the next two."""
-    return itertools.takewhile(lambda found: found.start() < line.end(), form.finditer(text, *line.span(1)))
+    return itertools.takewhile(lambda match: match.start() < line.end(), form.finditer(text, *line.span(1)))
 
 
 def _values(text: str) -> str:
@@ -201,21 +175,21 @@ def _values(text: str) -> str:
     for line in _LINES.finditer(low) if commands or hints else ():
         here = line[0]
         leads += [
-            (found.end(), "argument", found)
+            (match.end(), "argument", match)
             for word, lead in commands
             if word in here
-            for found in _begun(compiled(lead), text, line)
+            for match in _begun(compiled(lead), text, line)
         ]
         if any(map(here.__contains__, hints)):
             leads += [
-                (found.end(), "named", found)
+                (match.end(), "named", match)
                 for names in (_NAME, _BELOW)
-                for found in _begun(names, text, line)
-                if sounds_secret(found["name"][-80:])
+                for match in _begun(names, text, line)
+                if sounds_secret(match["name"][-80:])
             ] + [
-                (found.end(), "named", found)
-                for found in _begun(_GAP, text, line)
-                if sounds_secret(found["name"][-80:]) and looks_random(found)
+                (match.end(), "named", match)
+                for match in _begun(_GAP, text, line)
+                if sounds_secret(match["name"][-80:]) and looks_random(match)
             ]
     parts, done = [""], 0
     for start, kind, lead in sorted(leads, key=lambda one: one[:2]):
@@ -267,7 +241,7 @@ class Redactor:
         return shared(self._hidden(text))
 
     def _without_secrets(self, text: str) -> str:
-        text = _LETTER.sub(lambda found: chr(int(found[1], 16)), COLOURS.sub("", text))
+        text = _LETTER.sub(lambda escape: chr(int(escape[1], 16)), COLOURS.sub("", text))
         for own in self._own:
             text = own.sub(mask("own"), text)
         text = _PEM_LINE.sub(mask("key"), _PEM.sub(mask("key"), self._values.sub(mask("variable"), text)))
@@ -279,6 +253,15 @@ class Redactor:
             lambda word: mask("token") if is_random(word["word"] or "") else word[0], _values(text)
         )
 
+    def _document(self, text: str) -> str:
+        """A text that is JSON itself, with each of its values looked through; any other as a text."""
+        try:
+            whole = json.loads(text)
+        except (ValueError, RecursionError):
+            return self.text(text)
+        hidden = self._json(whole, "")
+        return self.text(text if hidden == whole else json.dumps(hidden, ensure_ascii=False))
+
     def json(self, value: Any, name: str = "") -> Any:
         """The JSON value or fact with secrets masked in every string; a string under a secret name is masked
         whole."""
@@ -287,7 +270,9 @@ class Redactor:
 
     def _json(self, value: Any, name: str) -> Any:
         if isinstance(value, str) and not isinstance(value, enum.Enum):
-            return mask("named") if name and is_secret(name, value) else self.text(value)
+            if name and is_secret(name, value):
+                return mask("named")
+            return self._document(value) if value[:1] in ("{", "[") else self.text(value)
         if isinstance(value, dict):
             return {
                 k if _FIELD.fullmatch(str(k)) else self._json(k, ""): self._json(v, str(k))

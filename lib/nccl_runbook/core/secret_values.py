@@ -152,16 +152,16 @@ def mask(kind: str) -> str:
 def own_patterns(path: str) -> List[Pattern[str]]:
     """The expressions of a file, one a line. ValueError names the line of an invalid one; OSError if
     unreadable."""
-    found = []
+    patterns = []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                found += [re.compile(line.rstrip("\n"))] if line.strip() else []
+                patterns += [re.compile(line.rstrip("\n"))] if line.strip() else []
             except re.error as error:
                 raise ValueError(
                     f"{path}, line {number}: {line.strip()} is no expression ({error})"
                 ) from None
-    return found
+    return patterns
 
 
 def without_blocks(text: str) -> str:

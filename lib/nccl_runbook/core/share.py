@@ -156,7 +156,8 @@ def _other(kind: str, name: str) -> str:
     of hosts and Slurm's lists stay."""
     if _NOBODYS.fullmatch(name) or kind == "host" and _is_word(name):
         return name
-    first, number, domain = re.fullmatch(_PARTS.get(kind, "(.*)()()"), name).groups("")
+    parts = re.fullmatch(_PARTS.get(kind, "(.*)()()"), name)
+    first, number, domain = parts.groups("") if parts else (name, "", "")
     if kind in _known and not _is_word(name):
         short = re.escape(first) + (r"(?:\[[\d,-]+\]|\d{1,6})" if "[" in number else number)
         _known[kind] |= {re.escape(name), short if number else re.escape(name)}
@@ -167,17 +168,17 @@ def _other(kind: str, name: str) -> str:
     return f"{kind}-x{digests[0]}" + (number and f"-{number}") + (domain and f".x{digests[1]}")
 
 
-def _in_form(kind: str, found: Match[str]) -> str:
+def _in_form(kind: str, match: Match[str]) -> str:
     """The form with other names, name by name in a list of hosts."""
-    if not found[1]:
-        return found[0]
+    if not match[1]:
+        return match[0]
     # n1:8,n2:8 of mpirun
-    names = re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", found[1]) if kind == "host" else [found[1]]
+    names = re.split(r"(,(?![\d,-]{0,300}\])|:\d{1,3}(?=,|$))", match[1]) if kind == "host" else [match[1]]
     others = [name if not name or at % 2 else _other(kind, name) for at, name in enumerate(names)]
     return (
-        found.string[found.start() : found.start(1)]
+        match.string[match.start() : match.start(1)]
         + "".join(others)
-        + found.string[found.end(1) : found.end()]
+        + match.string[match.end(1) : match.end()]
     )
 
 
@@ -228,7 +229,7 @@ def replaced(text: str) -> str:
     """Sentences for a page: how many names of each kind were replaced, or how to replace them."""
     if not os.environ.get(SHARE):
         return "It contains host names, user names, addresses and paths: --share replaces them."
-    names = {found[0]: KINDS[found[1]] for found in _OURS.finditer(text)}
+    names = {match[0]: KINDS[match[1]] for match in _OURS.finditer(text)}
     counts = ", ".join(
         f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common()
     )

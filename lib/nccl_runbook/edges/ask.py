@@ -40,8 +40,8 @@ def collect(
             [None],
             ["--devices", ",".join(map(str, gpus)) or ",".join(["cpu"] * count)]
             + ["--sizes", GPU_SIZES if gpus else CPU_SIZES]
-            + ["--only", ",".join(only)] * (only != every)
-            + ["--fault", fault] * bool(fault),
+            + (["--only", ",".join(only)] if only != every else [])
+            + (["--fault", fault] if fault else []),
             deadline_s=DEADLINE_S,
             stall_s=STALL_S,
         )

@@ -50,9 +50,12 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
             Severity.NOTE,
             f"unknown here, but something else may read them: {', '.join(names[:12])}"
             f"{f' and {len(names) - 12} more' * (len(names) > 12)}"
-            + "; NCCL and PyTorch do not read such a name, a plugin may"
-            * any((r := family(n)) and r.is_complete for n in names),
-            tuple(s.seen for s in unknown),
+            + (
+                "; NCCL and PyTorch do not read such a name, a plugin may"
+                if any((r := family(n)) and r.is_complete for n in names)
+                else ""
+            ),
+            tuple(s.evidence for s in unknown),
         )
 
 
@@ -117,8 +120,8 @@ def judge(env: Environment | Gap) -> list[Finding]:
         *(
             f
             for s in settings(env)
-            for rule in (RULES if s.known else (unread_variable,))
-            for f in rule(s, s.known)
+            for of_rule in ([rule(s, s.known) for rule in RULES] if s.known else [unread_variable(s)])
+            for f in of_rule
         ),
         *unknown_names(env),
         *nothing_read(env),

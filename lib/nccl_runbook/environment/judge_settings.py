@@ -77,15 +77,15 @@ def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
     for row in table("environment/environment")["contradiction"]:
         both = [s[name] for name in row["names"] if name in s]
         if len(both) == 2 and _contradict(row["when"], *(b.value.casefold() for b in both)):
-            yield _against(*both, f": {row['says']}", "Choose one of them:", row["line"])
-    for old in (
-        x
+            yield _against(both[0], both[1], f": {row['says']}", "Choose one of them:", row["line"])
+    for old, new in (
+        (x, s[x.known.renamed_to])
         for x in s.values()
         if x.known and x.known.renamed_to in s and s[x.known.renamed_to].value != x.value
     ):
         yield _against(
             old,
-            s[old.known.renamed_to],
+            new,
             ": the old and the new name of one setting disagree",
             "Keep only the new name:",
             f"unset {old.name}",
@@ -97,7 +97,7 @@ def _against(a: Setting, b: Setting, says: str, advice: str, line: str) -> Findi
         "contradiction",
         Severity.WARN,
         f"{a.name}={a.value} against {b.name}={b.value}{says}",
-        (a.seen, b.seen),
+        (a.evidence, b.evidence),
         (Remedy("your launcher", advice, (line,)),),
     )
 
@@ -111,7 +111,7 @@ def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
                 "cannot-act",
                 Severity.NOTE,
                 f"{name}: has an effect only with NCCL_DEBUG",
-                (s[name].seen,),
+                (s[name].evidence,),
                 (Remedy("your launcher", "Enable the log, or remove it:", ("NCCL_DEBUG=INFO",)),),
             )
 
@@ -226,7 +226,7 @@ def cannot_act(host: Host, s: Setting) -> Iterator[Finding]:
 
 def xids_seen(host: Host) -> Iterator[Finding]:
     """GPU errors (Xid) in the kernel log: a note if programs usually cause them, else a warning."""
-    if known(host.xids):
+    if not isinstance(host.xids, Gap) and host.xids:
         yield Finding(
             "xids-seen",
             Severity.NOTE if all(map(_OF_PROGRAMS.search, host.xids)) else Severity.WARN,

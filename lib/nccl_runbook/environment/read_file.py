@@ -134,7 +134,7 @@ def _counting(text: str, crowded: tuple[int, ...], is_limited: bool) -> str:
         for n, row in enumerate(text.splitlines() if crowded else (), 1)
         if re.search(there + r"|\b(?:nproc.per.node|num.processes|num.gpus|ntasks.per.node)[=: ]+\d", row)
     ]
-    return "line" + "s" * (len(rows) > 1) + " " + ", ".join(map(str, rows[:6])) if rows else ""
+    return "line" + ("s" if len(rows) > 1 else "") + " " + ", ".join(map(str, rows[:6])) if rows else ""
 
 
 def is_dump(text: str) -> bool:

@@ -27,7 +27,7 @@ def _clear_lines(machine: Machine) -> tuple[str, ...]:
 def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES names a missing GPU, repeats one, has a typo, or hides all."""
     selection = _selection(machine)
-    if selection and selection.problem:
+    if selection and selection.problem and not isinstance(machine.surroundings, Gap):
         value = machine.surroundings.variables["CUDA_VISIBLE_DEVICES"]
         yield Finding(
             "visible-devices-wrong",
@@ -54,7 +54,8 @@ def gpus_hidden(machine: Machine) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES hides some GPUs; only a note if the scheduler's variable grants exactly the
     rest."""
     selection = _selection(machine)
-    if selection and not selection.problem and (hidden := _hidden(machine, selection)):
+    hidden = _hidden(machine, selection) if selection and not selection.problem else []
+    if selection and hidden and not isinstance(machine.surroundings, Gap):
         variables = machine.surroundings.variables
         setting = f"CUDA_VISIBLE_DEVICES={variables['CUDA_VISIBLE_DEVICES']}"
         title = f"{setting} hides GPU {', '.join(map(str, hidden))} of {len(nvml_gpus(machine))}"
@@ -91,7 +92,8 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
     """CUDA numbers the GPUs in another order than nvidia-smi: fastest first, unless
     CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     indices = gpu_health.indices_by_cuda(machine)
-    if _selection(machine) is None and None not in indices and indices != sorted(indices):
+    in_order = sorted(i for i in indices if i is not None)
+    if _selection(machine) is None and None not in indices and indices != in_order:
         yield Finding(
             "indices-differ",
             Severity.NOTE,
@@ -114,8 +116,9 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
 def views_agree(machine: Machine) -> Iterator[Finding]:
     """What is right; yielded only if all three views exist and CUDA counts the expected GPUs."""
     nvml, cuda = machine.nvml, machine.cuda
-    has_all = not any(isinstance(view, Gap) for view in (nvml, cuda, machine.surroundings))
-    if has_all and cuda.gpus and not cuda.error:
+    if isinstance(nvml, Gap) or isinstance(cuda, Gap) or isinstance(machine.surroundings, Gap):
+        return
+    if cuda.gpus and not cuda.error:
         yield Finding(
             "views-agree",
             Severity.OK,

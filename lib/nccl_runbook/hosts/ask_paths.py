@@ -34,7 +34,7 @@ def paths(agents: Agents, port: int) -> list[TcpPath] | Gap:
         return Gap("not-run", "fewer than two hosts answer")
     token = secrets.token_hex(8)
     tokens = {h: f"{token}-{at}" for at, h in enumerate(hosts)}
-    wanted = {h: [ANY_PORT, *[port] * (h == hosts[0])] for h in hosts}
+    wanted = {h: [ANY_PORT, *([port] if h == hosts[0] else [])] for h in hosts}
     listens = agents.ask({h: dict(do="listen", ports=wanted[h], token=tokens[h]) for h in hosts}, LISTEN_S)
     begun: list[tuple[TcpPath, int]] = []
     tried: list[TcpPath] = []

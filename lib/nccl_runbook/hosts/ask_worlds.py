@@ -125,7 +125,7 @@ class Worlds:
         ]
         self.agents.agents[host].link.send(
             do="world", world=world, entry="check.py", held=False, env=shared, ranks=own,
-            deadline_s=deadline_s, args=[*args, *["--fault", fault] * bool(fault)],
+            deadline_s=deadline_s, args=[*args, *(["--fault", fault] if fault else [])],
             sources={"check.py": source_of("nccl_runbook/ranks/check.py").decode()},
         )  # fmt: skip
 

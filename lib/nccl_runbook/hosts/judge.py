@@ -39,7 +39,7 @@ def rule_of(path: str) -> dict[str, Any] | None:
 
 def names(hosts: Sequence[str]) -> str:
     """Hosts in a sentence; for many hosts the first ones and the number of the rest."""
-    more = f" and {len(hosts) - LIST_MOST} more" * (len(hosts) > LIST_MOST)
+    more = f" and {len(hosts) - LIST_MOST} more" if len(hosts) > LIST_MOST else ""
     return ", ".join(hosts[:LIST_MOST]) + more
 
 

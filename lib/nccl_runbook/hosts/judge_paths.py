@@ -85,7 +85,7 @@ def judge_paths(paths: Sequence[TcpPath] | Gap) -> list[Finding]:
     wrong = [_finding(kind, purpose, of) for (kind, purpose, _), of in groups.items() if kind != "passes"]
     fine = [p for p in paths if kind_of(p) == "passes"]
     text = f"{len(fine)} of {len(paths)} TCP paths between hosts pass 1 byte and 1 MiB in both directions."
-    return [*wrong, *[Finding("tcp-passes", Severity.OK, text)] * bool(fine)]
+    return [*wrong, *([Finding("tcp-passes", Severity.OK, text)] if fine else [])]
 
 
 def _finding(kind: str, purpose: str, paths: Sequence[TcpPath]) -> Finding:

@@ -135,13 +135,17 @@ def judge_host_worlds(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
     text = f"Ranks pass on each host alone and over {together} together ({', '.join(backends)})."
     if len(set(worlds[-1].hosts)) < 2:
         text = f"Ranks pass on {together} alone; one host cannot test the path between hosts."
-    rehearsal = [
-        Finding(
-            "hosts-rehearsed",
-            Severity.UNKNOWN,
-            "Ranks ran on the CPU over Gloo: nothing was tested on GPUs or NCCL.",
-        )
-    ] * ("gloo" in backends)
+    rehearsal = (
+        [
+            Finding(
+                "hosts-rehearsed",
+                Severity.UNKNOWN,
+                "Ranks ran on the CPU over Gloo: nothing was tested on GPUs or NCCL.",
+            )
+        ]
+        if "gloo" in backends
+        else []
+    )
     return [Finding("hosts-world-passes", Severity.OK, text), *rehearsal]
 
 

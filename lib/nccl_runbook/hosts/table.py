@@ -83,4 +83,4 @@ def tables(hosts: Hosts, differing: list[Difference]) -> list[Table]:
     """Differences, paths and worlds; also missing hosts and files, if there are any."""
     made = [differences_table(hosts, differing), paths_table(hosts.paths), worlds_table(hosts.worlds)]
     missing = missing_table(hosts)
-    return [*made, *[missing] * bool(missing.rows)]
+    return [*made, *([missing] if missing.rows else [])]

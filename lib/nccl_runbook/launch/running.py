@@ -51,7 +51,7 @@ class Tally:
             )
             self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
 
-    def seen(self) -> Union[Tuple[Dict[str, int], List[str]], Tuple[Gap, Gap]]:
+    def summary(self) -> Union[Tuple[Dict[str, int], List[str]], Tuple[Gap, Gap]]:
         """Connections by transport over all ranks, and ``NAME=value`` of every variable that NCCL took from
         the environment; two Gaps if NCCL logged nothing at INFO."""
         silent = Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")

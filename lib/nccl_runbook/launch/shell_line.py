@@ -30,7 +30,11 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
     )
     delta = {**request.env, **visible}
     unset = [f"-u {shlex.quote(k)}" for k, v in delta.items() if v is None and k in os.environ]
-    env = ["env"] * bool(unset) + unset + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
+    env = (
+        (["env"] if unset else [])
+        + unset
+        + [f"{k}={shlex.quote(v)}" for k, v in delta.items() if v is not None]
+    )
     words = [
         *prefix,
         "-m",

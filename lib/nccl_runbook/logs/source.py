@@ -70,7 +70,7 @@ def piped(path: str | int) -> BinaryIO:
 
 
 class Source:
-    """One text to read. ``chunks`` yields its bytes as UTF-8; afterwards ``told`` is complete."""
+    """One text to read. ``chunks`` yields its bytes as UTF-8; afterwards ``file_read`` is complete."""
 
     kind = ""  # what it is, if it is no log
 
@@ -186,7 +186,7 @@ class Source:
         except OSError:
             self._file.seek(0, os.SEEK_END)
 
-    def told(self) -> FileRead:
+    def file_read(self) -> FileRead:
         """The file as a fact: size, lines, what was left out, and problem."""
         return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 

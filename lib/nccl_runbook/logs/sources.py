@@ -101,7 +101,7 @@ def read_each(texts: Iterable[Source], read: Callable[[Source], None]) -> list[F
     for source in texts:
         if not source.problem:
             read(source)
-        files.append(source.told())
+        files.append(source.file_read())
     return files
 
 

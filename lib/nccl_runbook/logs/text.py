@@ -83,7 +83,7 @@ def pieces(raw: bytes) -> list[str]:
 
 
 @functools.lru_cache(maxsize=4096)  # a line of a new kind is asked for again soon
-def said(text: str) -> Said:
+def who_says(text: str) -> Said:
     """Who printed the line, when, and its text without prefixes."""
     rank, host, pid, time, at = None, "", "", None, 0
     for _ in range(6):

@@ -34,8 +34,8 @@ class Progress:
         now = {r.pid: (_main_thread(py_spy, r.pid), launched, _log_bytes(r.pid)) for r in ranks}
         at = time.monotonic()
         self.since = {
-            pid: self.since[pid] if pid in self.since and self.since[pid][0] == seen else (seen, at)
-            for pid, seen in now.items()
+            pid: self.since[pid] if pid in self.since and self.since[pid][0] == state else (state, at)
+            for pid, state in now.items()
         }
         self.still_s = {pid: at - began for pid, (_, began) in self.since.items()}
         return ranks
@@ -53,8 +53,8 @@ def _main_thread(py_spy: Any, pid: int) -> object:
 def _launched(ranks: List[Process]) -> object:
     """Collectives that NCCL counts, of all communicators together: RAS names no pid where all have one."""
     named = [r.variables["NCCL_RAS_ADDR"] for r in ranks if "NCCL_RAS_ADDR" in r.variables]
-    told = known(ras(named)) if any(r.nccl for r in ranks) else []
-    return [(c.id, [(r.rank, r.launched) for r in c.ranks]) for c in told]
+    communicators = known(ras(named)) if any(r.nccl for r in ranks) else []
+    return [(c.id, [(r.rank, r.launched) for r in c.ranks]) for c in communicators]
 
 
 def _log_bytes(pid: int) -> List[int]:

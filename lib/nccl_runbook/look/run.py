@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.redact import Redactor, Terminal
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.terminal import Terminal
 from nccl_runbook.hang.live import judge as live_rules
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, said
+from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, who_says
 from nccl_runbook.messages.lines import OWN, ends, joined, matcher, shows, visible
 from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS, MUCH
 
@@ -210,7 +210,7 @@ class Kinds:
         for name, text in [(name, text) for text, may in texts for name in may if name not in self.launchers]:
             if name in OWN:
                 own[name] = own.get(name) or bool(
-                    pattern(name).search(said(text).text if name in EXPRESSIONS else text)
+                    pattern(name).search(who_says(text).text if name in EXPRESSIONS else text)
                 )
             elif shows(pattern(name), text):
                 messages[name] = None

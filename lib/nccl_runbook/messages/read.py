@@ -18,7 +18,7 @@ from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import read_each, sources
-from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, said
+from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, who_says
 from nccl_runbook.messages import clues, read_ranks
 from nccl_runbook.messages.excerpt import MAX_SPOKEN, short, written
 from nccl_runbook.messages.facts import CONTEXT, Logs, Seen, Template
@@ -119,14 +119,14 @@ class _Reader:
     ) -> None:
         whole = joined(above, text) if above else ""
         quoted = whole.startswith("NCCL WARN ")
-        who = said(text if quoted else whole or text)
+        who = who_says(text if quoted else whole or text)
         line = self._line(
             name, number - (bool(whole) and not quoted), who, own_rank
         )  # of a message broken in two, where it begins
-        own = self._line(name, number, said(text), own_rank) if whole else line
+        own = self._line(name, number, who_says(text), own_rank) if whole else line
         kind.first = kind.first or own
         parts = (
-            [plain(said(one).text) for one in (text, above.decode("utf-8", "replace"))]
+            [plain(who_says(one).text) for one in (text, above.decode("utf-8", "replace"))]
             if whole and not quoted
             else []
         )
@@ -174,7 +174,7 @@ class _Reader:
         for number, raw in tail:
             nobody = own_rank is None and raw.isascii() and not _NUMBER.search(raw)
             for text in () if nobody else pieces(raw)[-1:]:
-                line = self._line(name, number, said(text), own_rank)
+                line = self._line(name, number, who_says(text), own_rank)
                 if line.text and line.rank is not None:
                     self._table.last(line, self._read + number)
         self._read += lines
@@ -274,7 +274,7 @@ class _Reader:
         """The first line of a kind, None for the reporter's words."""
         if kind is None:
             return LogLine(CONTEXT, 1, clipped(text, 1000))
-        return kind.first or self._line(*kind.at[:2], said(text), rank_of_name(kind.at[0]))
+        return kind.first or self._line(*kind.at[:2], who_says(text), rank_of_name(kind.at[0]))
 
     def _resumed(self, kept: _Found) -> bool:
         """Every rank that printed it made progress after it, and no rank broke after it."""

@@ -16,7 +16,7 @@ from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training
 from nccl_runbook.plan.allocation import areal_rules, flags as launch_flags
 from nccl_runbook.plan.allocation.areal_written import of_realhf
 from nccl_runbook.plan.areal import Mode, Refused, from_roles, parse
-from nccl_runbook.plan.groups import Placed, Site, place
+from nccl_runbook.plan.groups import Placed, Site, place, that_apply
 from nccl_runbook.plan.later import configs
 from nccl_runbook.scripts.read import Command, Script, read as read_script
 
@@ -100,7 +100,7 @@ def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: 
     own = {n: (v,) for n, v in {**accelerate, **training.flat}.items() if n not in overrides}
     return _of_framework(
         known,
-        ([(" ".join(own), own, {})] * bool(own) + [(c.text, c.flags, c.env) for c in script.commands]),
+        (([(" ".join(own), own, {})] if own else []) + [(c.text, c.flags, c.env) for c in script.commands]),
         script,
         where,
         asked,
@@ -161,8 +161,8 @@ def _of_training(
         update=update,
         nodes=nodes,
         launcher="single-controller"
-        if realhf
-        else launcher or ("single-controller" if controlled else "ray" if nodes > 1 else "local"),
+        if realhf or (controlled and not launcher)
+        else launcher or ("ray" if nodes > 1 else "local"),
         own_gpus=realhf or controlled and (nodes > 1 or training.scheduler in ("ray", "slurm")),
     )
     roles = {r: b for r, b in training.backends.items() if r != "ref" or training.has_ref} if by_role else {}
@@ -183,15 +183,17 @@ def _of_training(
 
 def _about(training: training_file.Training, rules: areal_rules.Rules, update: str) -> list[str]:
     """What this tag makes of the file's other settings."""
-    made_of_it = (
+    effect = (
         f"but {rules.tag}'s training script never reads it: NCCL is used"
         if (training.update == "disk" and not rules.switch["honours_option"])
         else f"planned with {update}"
     )
-    return [f"actor.weight_update_mode is {training.update}, {made_of_it}"] * (
-        training.update not in ("", update)
-    ) + [f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here"] * (
-        rules.era == "C" and not training.backends
+    return that_apply(
+        (training.update not in ("", update), f"actor.weight_update_mode is {training.update}, {effect}"),
+        (
+            rules.era == "C" and not training.backends,
+            f"{rules.tag}'s trainer reads actor.backend and rollout.backend, which are missing here",
+        ),
     )
 
 
@@ -248,7 +250,8 @@ def check(text: str, tag: str = "") -> None:
     tag."""
     rules = areal_rules.at(tag) if tag else areal_rules.newest()
     try:
-        parse(text, rules) if text.strip() else None
+        if text.strip():
+            parse(text, rules)
     except Refused as why:
         raise ValueError(f"AReaL {rules.tag} cannot read the allocation {text}: {why.says}") from why
 

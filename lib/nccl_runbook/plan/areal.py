@@ -120,7 +120,9 @@ def parse(text: str, rules: Rules) -> Mode:
     taken: set[str] = set()
     if any(getattr(t, "type", "") == "EVAL" for t in tree.children):
         engine = dataclasses.replace(_part(tree.children[0], rules, taken), name=None)
-        return Mode((engine, *[Part("eval", "cpu", None, {})] * (rules.era != "A")), "DECOUPLED_EVAL")
+        return Mode(
+            (engine, *([Part("eval", "cpu", None, {})] if rules.era != "A" else [])), "DECOUPLED_EVAL"
+        )
     parts: list[Part] = []
     for group in tree.children:
         parts += _joined([_part(node, rules, taken) for node in group.children], len(parts), rules)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from nccl_runbook.causes.tables import table
 from nccl_runbook.plan.allocation.flags import Launch
 from nccl_runbook.plan.areal import Mode, Part, part
-from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply
+from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply, verdict_of
 from nccl_runbook.plan.later import LATER
 
 LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
@@ -45,8 +45,11 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
         *refusals,
         *[f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] * waits,
         *notes,
-        *[f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"]
-        * (not nodes and count > 1),
+        *(
+            [f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"]
+            if not nodes and count > 1
+            else []
+        ),
     )
     engines, trainers = ([j for j in jobs if j.size] for jobs in jobs_of(mode, parts, 0, gpus * count))
     groups = groups_of(engines, trainers, update)
@@ -55,7 +58,7 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
         dataclasses.replace(mode, parts=tuple(p for p in parts if p.world_size)),
         Placed(
             groups,
-            "duplicate" if shared else "refused" if refusals else ("oversubscribed" if waits else "clean"),
+            verdict_of((shared, "duplicate"), (refusals, "refused"), (waits, "oversubscribed")),
             notes,
         ),
         count,
@@ -87,19 +90,24 @@ def _verl(launch: Launch) -> _Shape:
         pools,
         "xccl" if apart else "in-process",
         [how],
-        [
-            f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
-            + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
-            + f"use a multiple of {tensor} GPUs for the rollout"
-        ]
-        * bool(rollout % tensor),
+        (
+            [
+                f"verl refuses {rollout} rollout GPUs: no multiple of {tensor} (tensor, data, pipeline). "
+                + _divisors("actor_rollout_ref.rollout.tensor_model_parallel_size", rollout, tensor // own)
+                + f"use a multiple of {tensor} GPUs for the rollout"
+            ]
+            if rollout % tensor
+            else []
+        ),
     )
 
 
 def _divisors(name: str, total: int, others: int) -> str:
     fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
     # none where the others alone do not divide the total
-    return f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{''.join(fit[-1:])}, or " * bool(fit)
+    return (
+        f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{''.join(fit[-1:])}, or " if fit else ""
+    )
 
 
 def _openrlhf(launch: Launch) -> _Shape:
@@ -233,12 +241,17 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
             part("trainer", "accelerate", "trainer", processes),
             part("engine", "vllm", "vllm", processes // tensor or 1, tensor, 0),
         ]
-        refusals = [
-            f"TRL refuses this: vllm_tensor_parallel_size {tensor} does not divide {processes} processes. "
-            + _divisors("vllm_tensor_parallel_size", processes, 1)
-            + f"start a multiple of {tensor} processes"
-        ] * bool(processes % tensor)
-        verdict = "refused" if refusals else "clean" if processes <= len(sees) else "zero-visible"
+        refusals = (
+            [
+                "TRL refuses this: "
+                f"vllm_tensor_parallel_size {tensor} does not divide {processes} processes. "
+                + _divisors("vllm_tensor_parallel_size", processes, 1)
+                + f"start a multiple of {tensor} processes"
+            ]
+            if processes % tensor
+            else []
+        )
+        verdict = verdict_of((refusals, "refused"), (processes > len(sees), "zero-visible"))
         notes += [
             "vllm_mode colocate: each trainer process holds its own engine and loads the weights itself: "
             "no NCCL group for it"
@@ -253,15 +266,8 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
     elsewhere = machines > 1 or launch.value("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
-    verdict = (
-        "zero-visible"
-        if (len(used) < tensor * data or len(held) < processes)
-        else "duplicate"
-        if shared
-        else "oversubscribed"
-        if crowded
-        else "clean"
-    )
+    lacking = len(used) < tensor * data or len(held) < processes
+    verdict = verdict_of((lacking, "zero-visible"), (shared, "duplicate"), (crowded, "oversubscribed"))
     notes += that_apply(
         (
             shared,

@@ -110,12 +110,20 @@ def place(mode: Mode, site: Site) -> Placed:
     too_large = not site.own_gpus and any(
         j.size > site.gpus for j in (trainers if controlled else engines + trainers)
     )
-    short = "oversubscribed" if asked > count else "clean"
     return Placed(
         groups,
-        "zero-visible" if too_large and not controlled else "duplicate" if shares or too_large else short,
+        verdict_of(
+            (too_large and not controlled, "zero-visible"),
+            (shares or too_large, "duplicate"),
+            (asked > count, "oversubscribed"),
+        ),
         tuple(_notes(mode, site, trainers)),
     )
+
+
+def verdict_of(*cases: tuple[object, str]) -> str:
+    """The first verdict that holds; "clean" if none does."""
+    return next((verdict for holds, verdict in cases if holds), "clean")
 
 
 def jobs_of(mode: Mode, ordered: Sequence[Part], ring: int, count: int) -> tuple[list[Job], list[Job]]:
@@ -153,12 +161,7 @@ def _ray(mode: Mode, site: Site) -> Placed:
             f"the string asks for {wanted}"
         ]
     )
-    short = (
-        "oversubscribed"
-        if size > (count - left if engine and engine.backend == "vllm" else nodes * site.gpus)
-        or size + left > count
-        else "clean"
-    )
+    held = count - left if engine and engine.backend == "vllm" else nodes * site.gpus
     return Placed(
         groups_of(
             [job(engine.name or "engine", 0, size, count=count)] if engine else [],
@@ -167,7 +170,10 @@ def _ray(mode: Mode, site: Site) -> Placed:
             else [],
             site.update,
         ),
-        "zero-visible" if mode.of("trainer") and not left else short,
+        verdict_of(
+            (mode.of("trainer") and not left, "zero-visible"),
+            (size > held or size + left > count, "oversubscribed"),
+        ),
         tuple(notes),
     )
 

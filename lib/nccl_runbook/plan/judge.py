@@ -152,7 +152,9 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
             f"CUDA_VISIBLE_DEVICES={_range(server, server + trainer)} accelerate launch "
             f"--num_processes {trainer} ...",
         )
-        fixes += [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] * (trainer > 0)
+        fixes += (
+            [Remedy("your launcher", "Give server and trainer different GPUs:", lines)] if trainer > 0 else []
+        )
     can_share = (
         placed.verdict == "duplicate"
         or (any(p.anchor is None for p in mode.of("engine")) and not launch.on("async"))
@@ -163,8 +165,10 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
     alone = (
         placed.verdict == "duplicate" and launch.framework != "trl"
     )  # they share by a flag: more GPUs change nothing
-    return fixes + [Remedy("your launcher", f"Give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",))] * (
-        not alone
+    return fixes + (
+        [Remedy("your launcher", f"Give the job {asked} GPUs.", (f"#SBATCH --gpus={asked}",))]
+        if not alone
+        else []
     )
 
 

@@ -62,7 +62,7 @@ def _seats(group: Any, gpu: int) -> Cell:
     ranks = [r for r in group.ranks if r.gpu == gpu]
     names = [
         *(f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]),
-        *[f"and {len(ranks) - MOST_NAMES} more"] * (len(ranks) > MOST_NAMES),
+        *([f"and {len(ranks) - MOST_NAMES} more"] if len(ranks) > MOST_NAMES else []),
     ]
     return Cell(", ".join(names), "broken" if len(ranks) > 1 else "ok" if ranks else "")
 

@@ -139,7 +139,7 @@ def render_index(
         "fixes": answer,
         "fixed": [
             *(remedy for _, remedies in answer for remedy in remedies),
-            *[NOTHING_KNOWN] * bool(document.causes),
+            *([NOTHING_KNOWN] if document.causes else []),
         ],
         "stands": {
             **{f.title: f.severity.value for s in document.steps for f in s.findings},
@@ -156,7 +156,7 @@ def render_index(
         "missing": not_looked_at_table(document),
     }
     template = environment().get_template("index.html.j2")
-    sub = [_counts(document)] * (len(document.steps) > 1) + [
+    sub = ([_counts(document)] if len(document.steps) > 1 else []) + [
         f"exit code {document.exit_code}{' if it ended now' * document.running}"
     ]
     for cut in CUTS:
@@ -179,12 +179,12 @@ def _first_shown(table: Table) -> tuple[bool, bool]:
 
 def _counts(document: VerdictDocument) -> str:
     words = [s.status for s in document.steps]
-    told = [
+    counts = [
         f"{words.count(w)} {badge(w).word}"
         for w in ("broken", "warn", "unknown", "skipped", "note", "ok")
         if w in words
     ]
-    return counted(len(words), "step") + (f": {', '.join(told)}" if told else "")
+    return counted(len(words), "step") + (f": {', '.join(counts)}" if counts else "")
 
 
 def _table(data: dict[str, Any]) -> Table:

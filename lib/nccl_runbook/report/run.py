@@ -57,13 +57,13 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
     document. OSError if writing fails."""
     from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
 
-    document, found, _ = build(run_dir, run)
+    document, good, _ = build(run_dir, run)
     document.written = utc_now()
     files = {p.name for p in run_dir.glob("[0-9][0-9]-*") if p.suffix in (".html", ".ipynb", ".json")}
     records.write_texts(
         {
             run_dir / "verdict.json": records.json_text(document, Redactor(os.environ)),
-            run_dir / "index.html": render_index(document, found, files),
+            run_dir / "index.html": render_index(document, good, files),
         }
     )
     return document
@@ -82,16 +82,16 @@ def info_of(run_dir: Path) -> RunInfo:
 
 def collect(run_dir: Path) -> RunFolder:
     """The folder's verdict as a fact, for 99-verdict; writes nothing."""
-    document, found, unreadable = build(run_dir, info_of(run_dir))
+    document, good, unreadable = build(run_dir, info_of(run_dir))
     return RunFolder(
-        run_dir.name, [r.step for r in found if r.step != VERDICT_STEP], unreadable, to_json(document)
+        run_dir.name, [r.step for r in good if r.step != VERDICT_STEP], unreadable, to_json(document)
     )
 
 
 def judge(folder: RunFolder) -> list[Finding]:
     """At least one finding: records read, a record unreadable, or none at all. The verdict itself sums up
     the steps."""
-    found = [
+    findings = [
         Finding(
             "record-unreadable",
             Severity.UNKNOWN,
@@ -101,9 +101,9 @@ def judge(folder: RunFolder) -> list[Finding]:
         for step, why in folder.unreadable.items()
     ]
     if not folder.read:
-        return [*found, Finding("no-records", Severity.UNKNOWN, f"no step left a record in {folder.name}")]
+        return [*findings, Finding("no-records", Severity.UNKNOWN, f"no step left a record in {folder.name}")]
     return [
-        *found,
+        *findings,
         Finding(
             "records-read",
             Severity.OK,

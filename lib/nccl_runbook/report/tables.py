@@ -105,11 +105,11 @@ def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Calla
     def of(make: Callable[..., Table]) -> Callable[..., Table]:
         @functools.wraps(make)
         def table(fact: Any, *more: Any, **options: Any) -> Table:
-            seen = fact
+            part = fact
             for name in inside:
-                seen = seen if isinstance(seen, Gap) else getattr(seen, name, seen)
-            if isinstance(seen, Gap):
-                return Table(caption, ["not looked at", "why"], [[Cell(seen.reason, "muted"), seen.detail]])
+                part = part if isinstance(part, Gap) else getattr(part, name, part)
+            if isinstance(part, Gap):
+                return Table(caption, ["not looked at", "why"], [[Cell(part.reason, "muted"), part.detail]])
             made = make(fact, *more, **options)
             return dataclasses.replace(made, caption=caption + made.caption)
 
@@ -134,8 +134,8 @@ def finding_text(finding: Finding) -> str:
     status = f" ({badge(finding.status).word})" if finding.cause and finding.status else ""
     lines = [
         f"    {what}: {e.text}" + (f" [{e.source}]" if e.source else "")
-        for what, told in (("seen", finding.evidence), ("against", finding.against))
-        for e in told
+        for what, evidence in (("seen", finding.evidence), ("against", finding.against))
+        for e in evidence
     ]
     fixes = [
         line
@@ -173,11 +173,11 @@ class StepView:
 
 def _by_hand(commands: list[Command]) -> list[str]:
     """Lines to paste; a long value that several of them carry, such as a model's shapes, is set once."""
-    found = collections.Counter(
+    long_values = collections.Counter(
         v for c in commands for v in _QUOTED.findall(c.line) if v[0] == "'" and len(v) > 300
     )
-    value = next((v for v, count in found.most_common(1) if count > 1), "")
-    return [f"repeat by hand, first: LONG={value}"] * bool(value) + [
+    value = next((v for v, count in long_values.most_common(1) if count > 1), "")
+    return ([f"repeat by hand, first: LONG={value}"] if value else []) + [
         f"repeat by hand, in the runbook's folder ({c.label}): "
         + _QUOTED.sub(lambda m: '"$LONG"' if m[0] == value else m[0], c.line)
         for c in commands

@@ -45,10 +45,10 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
             *[("unknown", False)] * run.interrupted,
         ]
     )
-    found = [by_name[n] for n in names if n in by_name]
+    shown = [by_name[n] for n in names if n in by_name]
     made = {s.notebook for s in steps if s.status not in ("unknown", "skipped")}
-    causes, judged = merge_causes(found, made), _judged(found)
-    done = sum(r.status != "running" and not (run.interrupted and r.step in run.not_run) for r in found)
+    causes, judged = merge_causes(shown, made), _judged(shown)
+    done = sum(r.status != "running" and not (run.interrupted and r.step in run.not_run) for r in shown)
     return VerdictDocument(
         run=run,
         verdict=word,
@@ -57,8 +57,8 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
         judged=judged,
         causes=causes,
         steps=steps,
-        not_looked_at=[f"{r.step}: {line}" for r in found for line in r.not_looked_at]
-        + _different(found)
+        not_looked_at=[f"{r.step}: {line}" for r in shown for line in r.not_looked_at]
+        + _different(shown)
         + [
             f"{step}: its notebook: {why}"
             for step, why in run.not_run.items()
@@ -103,27 +103,27 @@ def merge_causes(records: Iterable[Record], made: Collection[str] = ()) -> list[
         (f.cause, (record.step, f)) for record in records for f in record.findings if f.cause is not None
     )
     return sorted(
-        (_merged(cause, found, made) for cause, found in named.items()),
+        (_merged(cause, findings, made) for cause, findings in named.items()),
         key=lambda c: STATUSES.index(c.status),
     )
 
 
-def _merged(cause: str, found: list[tuple[str, Finding]], made: Collection[str]) -> Cause:
-    best = min((f for _, f in found), key=lambda f: STATUSES.index(f.status or "ruled-out"))
+def _merged(cause: str, findings: list[tuple[str, Finding]], made: Collection[str]) -> Cause:
+    best = min((f for _, f in findings), key=lambda f: STATUSES.index(f.status or "ruled-out"))
     opposed = {"ruled-out"} - {best.status}  # what such a finding saw speaks against the cause
-    pro = [e for step, f in found if f.status not in opposed for e in _sourced(step, f.evidence)]
+    pro = [e for step, f in findings if f.status not in opposed for e in _sourced(step, f.evidence)]
     contra = [
         e
-        for step, f in found
+        for step, f in findings
         for e in _sourced(step, (*f.evidence, *f.against) if f.status in opposed else f.against)
     ]
-    named = [f for _, f in found if f.id == "hang-told"] or [
-        f for _, f in found
+    named = [f for _, f in findings if f.id == "hang-told"] or [
+        f for _, f in findings
     ]  # who named the rank knows more than a message
-    told = (
+    remedies = (
         [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     )
-    plainly = {(f"If so: {r.text}", r.lines) for r in told}
+    plainly = {(f"If so: {r.text}", r.lines) for r in remedies}
     return Cause(
         id=cause,
         status=best.status,
@@ -131,7 +131,9 @@ def _merged(cause: str, found: list[tuple[str, Finding]], made: Collection[str])
         evidence=[e for e in _told_once(pro) if not _asks([e.text], made)],
         against=_told_once(contra),
         remedy=[
-            r for r in dict.fromkeys(told) if (r.text, r.lines) not in plainly and not _asks(r.lines, made)
+            r
+            for r in dict.fromkeys(remedies)
+            if (r.text, r.lines) not in plainly and not _asks(r.lines, made)
         ],
     )
 
@@ -169,14 +171,14 @@ def _judged(records: Iterable[Record]) -> Judged:
 def _different(records: Iterable[Record]) -> list[str]:
     """A line if steps judged different software: then the first line of the page does
     not speak for all of them."""
-    seen = grouped(
+    by_software = grouped(
         ((r.judged.python, r.judged.torch, r.judged.nccl), r.step) for r in records if r.judged.torch
     )
-    if len(seen) < 2:
+    if len(by_software) < 2:
         return []
     software = [
         f"{', '.join(steps)}: {python or 'python'}, torch {torch}, NCCL {nccl or '?'}"
-        for (python, torch, nccl), steps in seen.items()
+        for (python, torch, nccl), steps in by_software.items()
     ]
     return [f"the same software in every step: {'; '.join(software)}"]
 

@@ -56,8 +56,8 @@ def _sentence(
 
 def _changed(steps: Iterable[StepEntry]) -> str:
     """What changed since the good run and could explain the leading finding; empty without such a change."""
-    told = [e.text for s in steps for f in s.findings for e in f.evidence if e.source == CHANGED]
-    return "".join(f"; since the good run, {text}" for text in told[:1])
+    changes = [e.text for s in steps for f in s.findings for e in f.evidence if e.source == CHANGED]
+    return "".join(f"; since the good run, {text}" for text in changes[:1])
 
 
 def _bare(text: str) -> str:
@@ -108,11 +108,11 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
         ]
         return f"{word.capitalize()}: {''.join(whys[:1])}"
     status = next((c.status for c in causes if c.id == lead.cause), "")
-    said = _bare(lead.title) or lead.id
+    trouble = _bare(lead.title) or lead.id
     if lead.id in MEASURED and lead.cause:  # what happened is seen; how sure is why
-        return f"{word.capitalize()}: {said} ({status}: {known()[lead.cause].title})"
+        return f"{word.capitalize()}: {trouble} ({status}: {known()[lead.cause].title})"
     return (
-        f"{word.capitalize()}: {said}"
+        f"{word.capitalize()}: {trouble}"
         + (f" ({status.replace('-', ' ')})" if status else "")
         + _printed(lead, steps)
     )

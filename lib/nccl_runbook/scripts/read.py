@@ -100,7 +100,7 @@ def read(text: str) -> Script:
         program: name for name, row in table("scripts/launchers").items() for program in row["programs"]
     }
     # what follows the script that a launcher starts is for that script
-    told = [
+    launches = [
         (
             launchers[program],
             _size(launchers[program], re.split(r"(?<!mason)\.py(?= |$)", c.text, maxsplit=1)[0], asked[0]),
@@ -114,7 +114,7 @@ def read(text: str) -> Script:
         if program in launchers
         and c.words[0] not in ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")
     ]
-    submitted = [asked, *(size for name, size, *_ in told if name in ("sbatch", "mason"))]
+    submitted = [asked, *(size for name, size, *_ in launches if name in ("sbatch", "mason"))]
     nodes, gpus = (next((size[i] for size in submitted if size[i]), 0) for i in (0, 1))
     sourced = [
         *(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
@@ -122,7 +122,7 @@ def read(text: str) -> Script:
     ]
     crowded = (
         (size[1] * tasks, there)
-        for name, size, shown, tasks in told
+        for name, size, shown, tasks in launches
         if name not in ("sbatch", "mason")
         for there in [shown.count(",") + 1 if _GPUS.fullmatch(shown) else asked[1]]
         if 0 < there < size[1] * tasks
@@ -131,7 +131,7 @@ def read(text: str) -> Script:
         commands,
         nodes,
         gpus,
-        max([nodes, *(size[0] for _, size, *_ in told)]),
+        max([nodes, *(size[0] for _, size, *_ in launches)]),
         tuple(dict.fromkeys(sourced)),
         () if _UNSURE.search(text[:MOST_BYTES]) else next(crowded, ()),
     )
@@ -190,7 +190,7 @@ def _commands(
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
     """The word with variables and arithmetic expanded. A word that is only a variable may become several
     words."""
-    names = [found[0] or found[2] for found in _USED.findall(word)]
+    names = [match[0] or match[2] for match in _USED.findall(word)]
     left[0] -= sum(len(known.get(name, "")) for name in names)
     if left[0] < 0 or not (names or "$((" in word):
         return [word]
@@ -204,8 +204,8 @@ def worked_out(text: str, known: Mapping[str, str] | None) -> str:
     """The text with $((4 * 1024)) computed; without blanks inside if ``known`` is None or a variable is
     unknown."""
 
-    def result(found: re.Match[str]) -> str:
-        expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", found[1])
+    def result(match: re.Match[str]) -> str:
+        expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", match[1])
         try:
             return (
                 f"$(({expression}))"
@@ -279,16 +279,16 @@ def _unquoted(word: str) -> str:
 
 
 def _flags(words: list[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    flags: dict[str, tuple[str, ...]] = {}
     latest = ""  # the flag that takes the words behind it
     for word in words:
         if dotted := _DOTTED.fullmatch(word):
-            found[dotted[1]] = (dotted[2],)
+            flags[dotted[1]] = (dotted[2],)
             latest = ""
         elif word.startswith("--"):
             flag, equals, value = word[2:].partition("=")
-            found[flag.replace("-", "_")] = (value,) if equals else ()
+            flags[flag.replace("-", "_")] = (value,) if equals else ()
             latest = "" if equals else flag.replace("-", "_")
         elif latest:
-            found[latest] += (word,)
-    return found
+            flags[latest] += (word,)
+    return flags

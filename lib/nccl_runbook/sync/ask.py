@@ -162,8 +162,8 @@ def _world(
         json.dumps(spec, separators=(",", ":")),
         *(["--trainers", trainers or "0"] if resharded(method) else ["--buckets", _buckets(method)]),
         *options,
-        *["--directory", folder] * ("disk" in method),
-        *["--cpu"] * (devices[0] is None),
+        *(["--directory", folder] if "disk" in method else []),
+        *(["--cpu"] if devices[0] is None else []),
     ]
     env = {
         **(LOGGED if method.startswith("nccl") else {}),

@@ -86,7 +86,7 @@ class SyncArm:
     stopped: str = ""
 
     @property
-    def said(self) -> str:
+    def outcome(self) -> str:
         """The result in a few words."""
         if self.wrong:
             return f"wrong: {self.wrong[0]['tensor']}"
@@ -108,7 +108,7 @@ class SyncArm:
 
     def __str__(self) -> str:
         took = f"first {self.syncs[0].seconds:.3f} s, steady {self.steady_s:.3f} s, " if self.syncs else ""
-        return f"{self.method}: {took}{self.said}"
+        return f"{self.method}: {took}{self.outcome}"
 
     @property
     def complete(self) -> bool:

@@ -70,14 +70,15 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
     name = next((n for n in runs.gpu_names if n), "")
     nvlink = next((limit for key, limit in NVLINK_GB_PER_S.items() if key in name), WIDEST_GB_PER_S)
     here = HBM_GB_PER_S if len(set(runs.devices)) < len(runs.devices) else nvlink
-    limit = (
-        HBM_GB_PER_S * len(runs.devices)  # each rank copies or moves its part
-        if resharded(arm.method)
-        else nvlink
-        if arm.method.startswith("nccl")
-        else here
-        if arm.method.startswith("ipc")
-        else PCIE_GB_PER_S
+    limit = next(
+        rate
+        for fits, rate in (
+            (resharded(arm.method), HBM_GB_PER_S * len(runs.devices)),  # each rank copies or moves its part
+            (arm.method.startswith("nccl"), nvlink),
+            (arm.method.startswith("ipc"), here),
+            (True, PCIE_GB_PER_S),
+        )
+        if fits
     )
     rate = runs.size_bytes / seconds / 1e9 if seconds else float("inf")
     return (
@@ -169,7 +170,8 @@ def topology(runs: SyncRuns | Gap) -> str:
     if refusal and refusal[0].id == "duplicate-gpu" and len(known) == len(runs.devices):
         return "bus-ids"
     carried = " ".join(name for a in nccl if isinstance(a.transports, dict) for name in a.transports)
-    return "p2p" if "P2P" in carried else "shm" if "SHM" in carried else "sockets" if "NET" in carried else ""
+    ways = {"P2P": "p2p", "SHM": "shm", "NET": "sockets"}
+    return next((way for name, way in ways.items() if name in carried), "")
 
 
 def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:

@@ -3,7 +3,6 @@ shapes. No weight is read."""
 
 import contextlib
 import difflib
-import errno
 import functools
 import json
 import math
@@ -14,6 +13,7 @@ from typing import Any
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import grouped
+from nccl_runbook.sync.pays.read import first_bytes
 
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
 _LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
@@ -183,24 +183,18 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _bytes(path: Path, size: int, start: int = 0) -> bytes:
+def _bytes(path: Path, size: int) -> bytes:
     try:
-        if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        with open(path, "rb") as file:
-            file.seek(start)
-            return file.read(size)
-    except OSError as error:
-        raise ValueError(
-            f"cannot read {path}: {error.strerror}; the shapes are in its config.json or safetensors files"
-        ) from error
+        return first_bytes(str(path), size)[0]
+    except ValueError as error:
+        raise ValueError(f"{error}; the shapes are in its config.json or safetensors files") from error
 
 
 def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
-    data = _bytes(path, min(size, _HEADER_BYTES), start)
+    data = _bytes(path, start + min(size, _HEADER_BYTES))[start:]
     with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(data), dict):
-            return found
+        if isinstance(document := json.loads(data), dict):
+            return document
     raise ValueError(f"cannot read {path}: it is not the JSON of a model")
 
 

@@ -126,9 +126,16 @@ def _note(runs: SyncRuns) -> str:
     return " ".join(
         (
             f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases.",
-            *["NCCL's first sync also creates the communicator."]
-            * any(a.method.startswith("nccl") for a in runs.run),
-            *[f"Disk: {' and '.join(written)}, no fsync in between; every byte is read."] * bool(written),
+            *(
+                ["NCCL's first sync also creates the communicator."]
+                if any(a.method.startswith("nccl") for a in runs.run)
+                else []
+            ),
+            *(
+                [f"Disk: {' and '.join(written)}, no fsync in between; every byte is read."]
+                if written
+                else []
+            ),
             *(f"{a.method}: by {a.by}." for a in runs.run if a.by),
             *(f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]),
             *["Rehearsal on the CPU: these figures do not hold for GPUs."] * runs.on_cpu,
@@ -140,7 +147,7 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
     word = (
         Cell(f"not run ({arm})", "unknown")
         if isinstance(arm, Gap)
-        else Cell(arm.said, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
+        else Cell(arm.outcome, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
     )
     if isinstance(arm, Gap) or arm.steady is None:
         return [method, "", "", "", "", "", word]

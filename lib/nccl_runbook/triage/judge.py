@@ -48,20 +48,20 @@ def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; empty if nothing is known. `benign` alone means that only harmless messages
     were seen."""
     out = triage_ranks_judge_experiments.ruled_out(logs.context)
-    seen = [
+    not_ruled_out = [
         p
         for p in (weighed(p, logs) for p in [*pointers(logs), *survived(logs)])
         if p.status == "established" or p.cause not in out
     ]
-    found = sorted(
-        [*seen, *triage_ranks_judge_experiments.experiments(logs.context)],
+    in_order = sorted(
+        [*not_ruled_out, *triage_ranks_judge_experiments.experiments(logs.context)],
         key=lambda p: (p.cause in ENDED and failed_before(p.evidence[0], logs), p.place),
     )  # what had failed comes first
     ranked = _without_noise(
         sorted(
             [
                 _hypothesis(cause, those, logs)
-                for cause, those in grouped((p.cause, p) for p in found).items()
+                for cause, those in grouped((p.cause, p) for p in in_order).items()
             ],
             key=lambda h: STATUSES.index(h.status),
         ),
@@ -87,8 +87,10 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
     )
 
 
-def _hypothesis(cause_id: str, found: list[triage_ranks_judge_pointer.Pointer], logs: Logs) -> Hypothesis:
-    best = sorted(found, key=lambda p: STATUSES.index(p.status))
+def _hypothesis(
+    cause_id: str, own_pointers: list[triage_ranks_judge_pointer.Pointer], logs: Logs
+) -> Hypothesis:
+    best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
     texts = [line.text for line in evidence]
@@ -115,19 +117,21 @@ def _hypothesis(cause_id: str, found: list[triage_ranks_judge_pointer.Pointer], 
 def _not_done(remedy: Rows, logs: Logs) -> Rows:
     """The rows without the settings that a job printed as set."""
     done = {
-        f"export {pair}" for pair, seen in logs.seen.items() if "=" in pair and seen.lines[0].file != CONTEXT
+        f"export {pair}"
+        for pair, message in logs.seen.items()
+        if "=" in pair and message.lines[0].file != CONTEXT
     }
     left = tuple(
         (who, text, tuple(line for line in lines if line not in done)) for who, text, lines in remedy
     )
     kept = tuple(row for row, (_, _, lines) in zip(left, remedy) if row[2] or not lines)
-    told = (
+    already_set = (
         "you",
         "The usual setting is in the log already. Check that the ranks which failed have it; if so, "
         "it does not help here.",
         (),
     )
-    return kept if kept or not remedy else (told,)
+    return kept if kept or not remedy else (already_set,)
 
 
 def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
@@ -201,11 +205,11 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
 def answer(logs: Logs, hang_asks: str | None = None) -> Answer:
     """The answer from the logs alone. ``hang_asks``: what `hang`, which read dumps among these files, asks
     for next."""
-    read, found = current(logs), judge(current(logs))
+    read, hypotheses = current(logs), judge(current(logs))
     if hang_asks is not None:
-        found = [_after_hang(h, hang_asks) for h in found]
-    shown = findings(dataclasses.replace(read, catalogue=logs.catalogue), found)
-    return Answer(read, found, shown, *there(read, found), tuple(fits(read, found)))
+        hypotheses = [_after_hang(h, hang_asks) for h in hypotheses]
+    shown = findings(dataclasses.replace(read, catalogue=logs.catalogue), hypotheses)
+    return Answer(read, hypotheses, shown, *there(read, hypotheses), tuple(fits(read, hypotheses)))
 
 
 def _after_hang(hypothesis: Hypothesis, asks: str) -> Hypothesis:

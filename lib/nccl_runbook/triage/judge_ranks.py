@@ -76,7 +76,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
     """A living rank has enqueued less than another one waits for."""
-    told = {
+    statuses = {
         "collective-on-some-ranks-only": "likely",
         "rank-dependent-branch": "possible",
         "uneven-minibatches": "possible",
@@ -91,9 +91,10 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
             if 0 <= r.enqueued.get(group, -1) < seq and not any((t.seq or 0) >= seq for t in r.timeouts)
         ]
         if late:
-            lines = (work.at, *(r.progress or r.last for r in late[:2] if r.progress or r.last))
+            lines = (work.at, *filter(None, (r.progress or r.last for r in late[:2])))
             return [
-                Pointer(cause, status, lines, (), 20 + i) for i, (cause, status) in enumerate(told.items())
+                Pointer(cause, status, lines, (), 20 + i)
+                for i, (cause, status) in enumerate(statuses.items())
             ]
     return []
 
@@ -117,7 +118,7 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
         "a killed process and a stopped one both print nothing; only the process state shows which it is",
     )
     busy = [line for line in last if _AT_WORK.search(line.text)]
-    told = enumerate(
+    placed = enumerate(
         ("rank-busy-on-host", "collective-on-some-ranks-only") * bool(busy or not last)
         + ("peer-crashed", "peer-stopped")
         + ("rank-busy-on-host",) * bool(last and not busy)
@@ -133,21 +134,21 @@ def rank_is_silent(logs: Logs) -> list[Pointer]:
             )
         )
         for r in silent
-        if r.last in (busy or last or [None])
+        if not last or r.last in (busy or last)
     ][:1]
     lines = tuple(dict.fromkeys((*(busy or last)[:1], waiting[0].timeouts[0].at, *last[:2])))
     return [
         Pointer(cause, "possible", lines, against, 28 + i, advice)
-        for (i, cause), advice in zip(told, [*doing, *[None] * 4])
+        for (i, cause), advice in zip(placed, [*doing, *[None] * 4])
     ]
 
 
 def guards_failed(logs: Logs) -> list[Pointer]:
     """A guard in the job itself measured the fault before the collective."""
     return [
-        Pointer(found[3], "established", (line,), (), 0, Advice(f"{found[2]} (guard {found[1]})"))
-        for found, line in matches(logs, "guard-failed")
-        if found[3] in causes()
+        Pointer(match[3], "established", (line,), (), 0, Advice(f"{match[2]} (guard {match[1]})"))
+        for match, line in matches(logs, "guard-failed")
+        if match[3] in causes()
     ]
 
 
@@ -158,11 +159,11 @@ def runs_apart(logs: Logs) -> list[Pointer]:
         line.file: line.line for _, line in reversed(matches(logs, "nccl-tests-end"))
     }  # behind a result stands another run
     begun = [
-        (found, line)
-        for found, line in matches(logs, "nccl-tests-rank-0")
+        (match, line)
+        for match, line in matches(logs, "nccl-tests-rank-0")
         if line.line < first.get(line.file, line.line + 1)
     ]
-    by = {found[1].split(".")[0]: line for found, line in begun if line.file == begun[0][1].file}
+    by = {match[1].split(".")[0]: line for match, line in begun if line.file == begun[0][1].file}
     return [Pointer("rendezvous-misconfigured", "likely", tuple(by.values()), (), 38)] if len(by) > 1 else []
 
 

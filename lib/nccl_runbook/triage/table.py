@@ -79,7 +79,7 @@ def _short(line: LogLine | None) -> str:
 
 def order_table(logs: Logs) -> Table:
     """Important lines of each rank by time, on one clock."""
-    said = [
+    events = [
         (line, Cell(what, tone), ran_ms / 1000)
         for r in logs.ranks
         for line, what, tone, ran_ms in (
@@ -94,7 +94,7 @@ def order_table(logs: Logs) -> Table:
     timed = sorted(
         (
             (when(line, logs), line, what, ran_s)
-            for line, what, ran_s in said
+            for line, what, ran_s in events
             if line and line.time is not None
         ),
         key=lambda row: row[0],

@@ -72,11 +72,15 @@ def _ladder(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
         return [explain("first-failing-world-size", failing.name, failing.world, failing.again)]
     untried = ", ".join(map(str, ladder.wanted[len(ladder.rungs) :]))
-    return [
-        _unknown(
-            "ladder-not-finished", f"the budget ended before {untried} ranks", f"passed: {_sizes(ladder)}"
-        )
-    ] * bool(untried)
+    return (
+        [
+            _unknown(
+                "ladder-not-finished", f"the budget ended before {untried} ranks", f"passed: {_sizes(ladder)}"
+            )
+        ]
+        if untried
+        else []
+    )
 
 
 def _pairs(pairs: Pairs | Gap) -> list[Finding]:
@@ -93,7 +97,7 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
         f"the budget ended after {len(pairs.pairs)} of {pairs.wanted} pairs",
         "raise budget_s to test all",
     )
-    return findings + [unfinished] * (len(pairs.pairs) < pairs.wanted)
+    return findings + ([unfinished] if len(pairs.pairs) < pairs.wanted else [])
 
 
 def _every_pair(what: str, world: World, again: World) -> Finding:
@@ -139,7 +143,11 @@ def _search(search: Search | Gap) -> list[Finding]:
         search.example,
         [len(group) for r in search.rounds for group in r.groups],
     )
-    twice = "; the named part failed at least twice, in fresh processes" * (diagnosed.kind != "intermittent")
+    twice = (
+        "; the named part failed at least twice, in fresh processes"
+        if diagnosed.kind != "intermittent"
+        else ""
+    )
     runs = Evidence(
         f"{len(sizes)} runs of at most {most_runs(len(search.gpus))}, in {len(search.rounds)} rounds{twice}",
         "table below",

@@ -25,7 +25,7 @@ UNSURE = {
 @dataclasses.dataclass(frozen=True)
 class Outcomes:
     """Outcomes in the terms of transports.toml. ``control`` (of a repeated failure, its kind), ``after``
-    (control at the end, of ``again``), ``arms`` by name (without arms that cannot act here), ``clean``.
+    (the control at the end), ``arms`` by name (without arms that cannot act here), ``clean``.
     ``settled``: clean passes and the guilty variables are proven; ``connected``: the control used a
     transport; ``message``: whether the ranks' own errors or ends name the cause."""
 
@@ -99,8 +99,8 @@ def _unsteady(outcomes: Outcomes) -> str:
     apart = len(once) > 1 and not frozenset.intersection(*once.values())
     same = [
         *(name for name, word in outcomes.arms.items() if word == "no effect"),
-        *["clean, once of twice"] * (outcomes.clean == "once of twice"),
-        *["the control again"] * (outcomes.after == "pass"),
+        *(["clean, once of twice"] if outcomes.clean == "once of twice" else []),
+        *(["the control again"] if outcomes.after == "pass" else []),
     ]
     return next(
         why

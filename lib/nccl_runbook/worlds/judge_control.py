@@ -35,7 +35,7 @@ def acted(arm: Arm, control: Trial) -> bool | None:
     if not acts_on or any(name in _BY_LOG_LINE for name in arm.env):
         return None if isinstance(settings, Gap) else all(f"{k}={v}" in settings for k, v in arm.env.items())
     before, after = used(control.world, acts_on), used(arm.trial.world, acts_on)
-    if before is None or not used(arm.trial.world):
+    if before is None or after is None or not used(arm.trial.world):
         return None
     if "NCCL_P2P_LEVEL" in arm.env:  # narrows: less of it, not none
         return after < before if used(control.world) else None
@@ -101,7 +101,9 @@ def _unset(text: str, names: Iterable[str]) -> Remedy:
 
 
 def _price(arm: Arm, control: Trial) -> str:
-    before, after = control.world.busbw_gb_per_s("all_reduce"), arm.trial.world.busbw_gb_per_s("all_reduce")
+    before, after = (
+        t.world.busbw_gb_per_s("all_reduce") if isinstance(t, Trial) else None for t in (control, arm.trial)
+    )
     slower = f", {before / after:.1f} times slower than the control" if before and after else ""
     return f"{arm.name}: {after:.1f} GB/s{slower}" if after else f"{arm.name}: passed"
 
@@ -139,7 +141,11 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
         *decisive,
         *fault.evidence,
         *tried.values(),
-        *[NOT_SEEN] * (decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}),
+        *(
+            [NOT_SEEN]
+            if decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}
+            else []
+        ),
     )
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
@@ -162,10 +168,11 @@ def _undecided(
 ) -> Finding:
     """The ranks reported it themselves, it is not the transport, or nothing can be concluded."""
     if decision.kind == "explained":
-        settled = isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
         return dataclasses.replace(
             fault,
-            title=f"{fault.title}; it passes without {_names(arms.guilty)}" if settled else fault.title,
+            title=f"{fault.title}; it passes without {_names(arms.guilty)}"
+            if isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
+            else fault.title,
             evidence=evidence,
             remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())),
         )
@@ -195,14 +202,18 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         decision.status == "established",
     )
     # confounded: others do it too
-    names = arms.clean.env if guilty.why_not in ("confounded", "not tried") else guilty.variables
+    names = (
+        arms.clean.env
+        if isinstance(arms.clean, Arm) and guilty.why_not in ("confounded", "not tried")
+        else guilty.variables
+    )
     named = [
         cause
         for k in names
         for pattern, cause in table("environment/environment")["causes"].items()
         if re.fullmatch(pattern, k)
     ]
-    cause = causes()[named[0] if named and settled else decision.cause]
+    cause = causes()[named[0] if named and settled else decision.cause or ""]
     left = (
         f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}"
         if "budget" in guilty.why_not

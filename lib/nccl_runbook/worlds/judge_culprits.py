@@ -25,7 +25,7 @@ def culprits(diagnosed: Diagnosis) -> str:
     if diagnosed.sides:
         return f"{' and '.join(map(gpus, diagnosed.sides))} each work, but no pair across them does"
     bad = [
-        *[f"{gpus(diagnosed.gpus)} with every partner"] * bool(diagnosed.gpus),
+        *([f"{gpus(diagnosed.gpus)} with every partner"] if diagnosed.gpus else []),
         *(f"the link between GPUs {a} and {b}" for a, b in diagnosed.pairs),
     ]
     return f"at fault: {', and '.join(bad)}" if bad else ""
@@ -96,10 +96,10 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
         )
         if fits
     )
-    at_times = ", but not every time: intermittent" * (not steady)
+    at_times = ", but not every time: intermittent" if not steady else ""
     words = [
         *(f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{at_times}" for p in failed),
-        *[f"{untried} of {pairs.wanted} pairs were not tested"] * bool(untried),
+        *([f"{untried} of {pairs.wanted} pairs were not tested"] if untried else []),
     ]
     finding = dataclasses.replace(
         fault,
@@ -107,7 +107,7 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
         evidence=(
             *(Evidence(text, "table below") for text in words),
             *fault.evidence,
-            *[NOT_SEEN] * (NOT_SEEN not in fault.evidence),
+            *([NOT_SEEN] if NOT_SEEN not in fault.evidence else []),
         ),
     )
     if passed and diagnosed.gpus + diagnosed.pairs:
@@ -125,10 +125,10 @@ def _without(failed: list[Group]) -> list[int]:
 def _part_at_fault(finding: Finding, diagnosed: Diagnosis, failed: list[World], via: list[str]) -> Finding:
     """Other pairs that pass over P2P, too, clear the host's settings, unless a GPU has nothing but failing
     ones: it may sit behind another bridge. Of a cause that has nothing to do with P2P nothing is changed."""
+    pairs = [tuple(d for d in world.request.devices if d is not None) for world in failed]
     around = Remedy(
         "you",
-        "Workaround until it is fixed: "
-        f"run without {gpus(_without([tuple(w.request.devices) for w in failed]))}: "
+        f"Workaround until it is fixed: run without {gpus(_without(pairs))}: "
         "every other pair that was tried passes.",
     )
     if finding.cause is not None and (finding.cause != "p2p-broken-acs-iommu" or via != ["P2P"]):

@@ -157,20 +157,23 @@ def _tried(arms: Arms, decision: Decision) -> str:
         for a in (*arms.arms, arms.clean)
         if isinstance(a, Arm) and isinstance(a.trial, Trial) and a.trial.passed
     }
-    change = decision.arm or "clean" * (isinstance(arms.guilty, Guilty) and not arms.guilty.why_not)
+    change = decision.arm or ("clean" if isinstance(arms.guilty, Guilty) and not arms.guilty.why_not else "")
     if change not in passed:
         return ""
     rates = {name: trial.world.busbw_gb_per_s("all_reduce") or 0.0 for name, trial in passed.items()}
     fastest = max(rates, key=rates.__getitem__)
-    what = f"without {', '.join(arms.clean.env)}" if change == "clean" else f"with {change}"
+    what = (
+        f"without {', '.join(arms.clean.env)}"
+        if change == "clean" and isinstance(arms.clean, Arm)
+        else f"with {change}"
+    )
     slower = (
         f", {rates[fastest] / rates[change]:.1f} times slower than {fastest}"
         if 0 < rates[change] < rates[fastest]
         else ""
     )
-    return (
-        f"with your settings: {_runs(arms.control)}; {what}: {_runs(passed[change])}"
-        + f", {rates[change]:.1f} GB/s{slower}" * bool(rates[change])
+    return f"with your settings: {_runs(arms.control)}; {what}: {_runs(passed[change])}" + (
+        f", {rates[change]:.1f} GB/s{slower}" if rates[change] else ""
     )
 
 

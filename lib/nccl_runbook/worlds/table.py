@@ -97,7 +97,7 @@ def search_table(search: Search) -> Table:
                 [str(n), *(_groups(r.groups, r.passed, wanted) for wanted in (True, False))]
                 for n, r in enumerate(search.rounds, 1)
             ),
-            *[["", Cell(search.why, "unknown"), ""]] * bool(search.why),
+            *([["", Cell(search.why, "unknown"), ""]] if search.why else []),
         ],
         "The groups of a round ran at the same time. The named part failed in more than one.",
     )

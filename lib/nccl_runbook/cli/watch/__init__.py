@@ -100,5 +100,5 @@ def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoRe
         if ranks
         else "the process ended before a rank of it was seen"
     )
-    said = f"{sentence}\nverdict: unknown (exit code {code})"
-    answer.end(look.document([], [], "unknown", code) if json else said, code)
+    text = f"{sentence}\nverdict: unknown (exit code {code})"
+    answer.end(look.document([], [], "unknown", code) if json else text, code)

@@ -80,7 +80,7 @@ def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
         "two-libraries",
         Severity.WARN if differ else Severity.NOTE,
         f"{role.name}: {len(paths)} copies of libnccl in one process: {words}"
-        + "; LD_PRELOAD has the first one called" * (paths[0] in role.preloaded),
+        + ("; LD_PRELOAD has the first one called" if paths[0] in role.preloaded else ""),
         _mapped(*paths),
         (
             Remedy(

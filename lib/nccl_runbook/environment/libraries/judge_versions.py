@@ -56,7 +56,7 @@ def _distribution(line: str) -> str:
         canonicalize_name,
     )  # a script without installed packages needs none of it: 35 ms
 
-    return canonicalize_name(re.match(r"\s*([\w.-]*)", line)[1])
+    return canonicalize_name(re.split(r"[^\w.-]", line.lstrip(), maxsplit=1)[0])
 
 
 def _unmet(

@@ -27,7 +27,7 @@ class Setting:
         return variables().get(self.name)
 
     @property
-    def seen(self) -> Evidence:
+    def evidence(self) -> Evidence:
         """The setting as evidence, with where it was set."""
         return Evidence(
             f"{self.name}={self.value} ({', '.join(filter(None, (self.where, *self.who)))})", self.source
@@ -42,16 +42,24 @@ class Setting:
         return version(running) if isinstance(running, str) else ()
 
     def finding(
-        self, rule: str, severity: Severity, text: str, advice: str, *lines: str, **more: str
+        self,
+        rule: str,
+        severity: Severity,
+        text: str,
+        advice: str,
+        *lines: str,
+        cause: str | None = None,
+        status: str | None = None,
     ) -> Finding:
         """A finding about this setting; ``lines``: what to set instead."""
         return Finding(
             rule,
             severity,
             f"{self.name}: {text}",
-            (self.seen,),
+            (self.evidence,),
             (Remedy("your launcher", advice, tuple(filter(None, lines))),),
-            **more,
+            cause,
+            status,
         )
 
 

@@ -76,16 +76,16 @@ def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
 def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
     """/dev/shm is too small; one finding for each mount."""
     mounts = {
-        role.shm[2]: (index, role)
+        role.shm[2]: (index, role.name, role.shm)
         for index, role in reversed([*enumerate(roles)])
         if isinstance(role.shm, list)
     }
-    for index, role in (m for m in mounts.values() if m[1].shm[1] < LEAST_SHM):
-        size, free = (n >> 20 for n in role.shm[:2])
+    for index, name, shm in (m for m in mounts.values() if m[2][1] < LEAST_SHM):
+        size, free = (n >> 20 for n in shm[:2])
         yield Finding(
             "shm-too-small",
             Severity.WARN,
-            f"{role.name}: /dev/shm: {free} MiB free of {size} MiB",
+            f"{name}: /dev/shm: {free} MiB free of {size} MiB",
             (Evidence(f"{free} MiB of {size} MiB are free", f"environment.roles[{index}].shm"),),
             (
                 Remedy(

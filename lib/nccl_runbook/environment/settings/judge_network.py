@@ -105,7 +105,7 @@ def interface_missing(s: Setting) -> Iterator[Finding]:
 def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
     """A named adapter that this host does not have: NCCL uses the remaining ones, or sockets."""
     hit, missed = _matches(s.value, known(host.hcas), False)
-    if s.name == "NCCL_IB_HCA" and known(host.hcas) and missed:
+    if s.name == "NCCL_IB_HCA" and not isinstance(host.hcas, Gap) and host.hcas and missed:
         left = f"only {', '.join(hit)} is used" if hit else "NCCL then uses sockets"
         yield s.finding(
             "hca-missing",
@@ -151,7 +151,7 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
 def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
     """PCI access control redirects traffic between GPUs through the root: slow, or hanging with an IOMMU. A
     note: this is usual with an IOMMU and does not affect NVLink; steps 03 and 04 measure the effect."""
-    if known(host.acs):
+    if not isinstance(host.acs, Gap) and host.acs:
         yield Finding(
             "peer-traffic-redirected",
             Severity.NOTE,

@@ -22,7 +22,7 @@ _MEANT = {
 _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
 
 
-def unread_variable(s: Setting, _: None) -> Iterator[Finding]:
+def unread_variable(s: Setting) -> Iterator[Finding]:
     """No program reads this name: a widespread error, or a typing error."""
     if s.name in unread():
         says, instead = unread()[s.name]

@@ -14,7 +14,7 @@ from nccl_runbook.hang.facts import Channel, Count, Difference, Group, Track
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.sources import SHORT_ENDS, sources
-from nccl_runbook.logs.text import rank_of_name, said
+from nccl_runbook.logs.text import rank_of_name, who_says
 from nccl_runbook.messages import excerpt as logs_excerpt
 
 SHOWN = 16  # numbers of each group that are shown
@@ -189,7 +189,7 @@ def counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count]
             if (match := _MINIBATCHES.search(raw.decode("utf-8", "replace")))
         )
         for number, match in matches:
-            who = said(match.string)
+            who = who_says(match.string)
             rank = rank_of_name(source.name) if who.rank is None else who.rank
             if rank is not None:
                 last[rank] = Count(

@@ -39,11 +39,11 @@ class Path:
 
     def __init__(self, name, port, token, wait_s):
         self.name, self.port, self.token, self.wait_s = name, port, token, wait_s
-        self.seen = {"address": "", "mss": 0}
+        self.progress = {"address": "", "mss": 0}
 
     def tried(self):
-        """A dict: ``kind`` of the result, and ``seen``. Since the listener is known to run, *refused* means
-        a firewall."""
+        """A dict: ``kind`` of the result, and ``progress``. Since the listener is known to run, *refused*
+        means a firewall."""
         began = time.monotonic()
         try:
             kind, detail = self.walked()
@@ -51,7 +51,12 @@ class Path:
             kind, detail = "unresolved", error.strerror
         except OSError as error:
             kind, detail = self.stopped(error), str(error)
-        return {"kind": kind, "detail": detail, "seconds": round(time.monotonic() - began, 3), **self.seen}
+        return {
+            "kind": kind,
+            "detail": detail,
+            "seconds": round(time.monotonic() - began, 3),
+            **self.progress,
+        }
 
     def walked(self):
         """(kind, detail) of a connection that was not broken: passes, other-host or closed. OSError
@@ -59,28 +64,28 @@ class Path:
         # the listener is IPv4, and so are the addresses that node.py shows
         rows = socket.getaddrinfo(self.name, self.port, socket.AF_INET, socket.SOCK_STREAM)
         family, _, _, _, address = rows[0]
-        self.seen["address"] = address[0]
+        self.progress["address"] = address[0]
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.settimeout(self.wait_s)
             connection.connect(address)
-            self.seen["mss"] = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            self.progress["mss"] = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             connection.sendall(self.token.encode() + b"\n")
             stream = connection.makefile("rb")
             for size, direction in ((1, "there"), (LARGE_BYTES, "there")):
-                self.seen["stage"] = "%d B %s" % (size, direction)
+                self.progress["stage"] = "%d B %s" % (size, direction)
                 connection.sendall(b"%d\n" % size + b"x" * size)
                 if stream.readline().decode().strip() != self.token:
                     return "other-host", "whoever listens there is not the agent of that host"
-                self.seen["stage"] = "%d B back" % size
+                self.progress["stage"] = "%d B back" % size
                 if len(stream.read(size)) < size:
                     return "closed", "the connection ended early"
-                self.seen["reached"] = size
+                self.progress["reached"] = size
         return "passes", ""
 
     def stopped(self, error):
         """The kind of path that this OSError shows: large-lost, no-answer, refused, no-route or closed."""
         if isinstance(error, socket.timeout):
-            return "large-lost" if self.seen.get("reached") else "no-answer"
+            return "large-lost" if self.progress.get("reached") else "no-answer"
         if error.errno == errno.ECONNREFUSED:
             return "refused"
         return "no-route" if error.errno in UNROUTED else "closed"

@@ -51,8 +51,10 @@ def _disk(rules: Rules, mode: Mode, site: Site) -> list[Remedy]:
     share = {"sglang": "sglang.mem_fraction_static=0.3", "vllm": "vllm.gpu_memory_utilization=0.3"}.get(
         engine.backend if engine else ""
     )
-    room = [f"{share}  # both share one GPU: the engine must leave memory for the trainer"] * bool(
-        share and site.gpus == 1
+    room = (
+        [f"{share}  # both share one GPU: the engine must leave memory for the trainer"]
+        if share and site.gpus == 1
+        else []
     )
     apart = (
         [Remedy("you", "Also add this to the command line that starts the job:", tuple(room))]

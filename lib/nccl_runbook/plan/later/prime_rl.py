@@ -47,6 +47,6 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
         (not serves, "there is no [inference] table: the inference server runs elsewhere"),
         (several, "prime-rl starts several nodes through Slurm only"),
     )
-    engines = [part("engine", "vllm", "inference", max(1, rollout // tensor), tensor)] * (rollout > 0)
+    engines = [part("engine", "vllm", "inference", max(1, rollout // tensor), tensor)] if rollout > 0 else []
     parts = [*engines, part("trainer", "prime-rl", "trainer", train)]
     return parts, [p for p in pools if p[0] * p[1]], "xccl" if in_memory else "disk", notes, refusals

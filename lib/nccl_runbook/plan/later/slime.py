@@ -30,7 +30,9 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     engines = [
         part("engine", "sglang", "rollout", rollout // tensor, tensor, 0 if together and not larger else None)
     ]
-    critic = [part("trainer", "megatron", "critic", actor, anchor=0)] * (launch.value("estimator") == "ppo")
+    critic = (
+        [part("trainer", "megatron", "critic", actor, anchor=0)] if launch.value("estimator") == "ppo" else []
+    )
     trainers = [part("trainer", "megatron", "actor", actor, anchor=0 if larger else None), *critic]
     each = max(1, launch.number("eval_tensor")) if launch.value("eval") else 1
     evals = (

@@ -82,7 +82,7 @@ class Reshard:
         self.trains, self.serves = rank < self.trainers, rank in self.engines
         self.below = dist.new_group(sorted({0, *self.engines}), backend=backend)
         self.live, self.applied, self.at, self.straight = 0, -1, self.names[0], "reshard" in args.method
-        both = ", on the same devices" * (self.trainers == size)
+        both = ", on the same devices" if self.trainers == size else ""
         self.by = f"{self.trainers} trainer ranks, to {len(self.engines)} engine ranks{both}"
 
     def lay_out(self, shapes):

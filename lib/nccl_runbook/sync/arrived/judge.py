@@ -28,18 +28,18 @@ def judge(arrival: Arrival) -> list[Finding]:
                 "weights-arrived",
                 Severity.NOTE if loose else Severity.OK,
                 f"all {sum(len(p.trainer) for p in arrival.pairs)} tensors of the trainer are in the engine"
-                + f"; of {loose} of the engine's the order of rows was not compared" * (loose > 0),
+                + (f"; of {loose} of the engine's the order of rows was not compared" if loose > 0 else ""),
                 (how,),
             )
         ]
     first, name = wrong[0], (wrong[0].engine or wrong[0].trainer)[0]
     title = f"{len(wrong)} of {count} tensors differ; the first is {name} ({first.said})"
-    told = (
+    examples = (
         Evidence(f"{', '.join(pair.engine or pair.trainer)}: {pair.said}, {pair.detail}", "arrived")
         for pair in wrong[:5]
     )
     return [
         Finding(
-            "weights-differ", Severity.BROKEN, title, (*told, how), (Remedy("you", REMEDIES[first.said]),)
+            "weights-differ", Severity.BROKEN, title, (*examples, how), (Remedy("you", REMEDIES[first.said]),)
         )
     ]

@@ -122,10 +122,10 @@ def _pair(trainer: list[str], engine: list[str], held: Digest, ranks: Sequence[D
     together = joined(shards, side_by_side=shards[0].rows == want.rows)
     each = shards if all(shard[:3] == want[:3] for shard in shards) else [together]
     fused = len(shards) > 1 and len(trainer) + len(engine) > 2
-    said, got = max(
+    outcome, got = max(
         ((_said(want, got, engine[0], fused), got) for got in each), key=lambda s: not s[0].startswith("same")
     )
-    return Pair(trainer, engine, said, f"{want} on the trainer, {got} on the engine")
+    return Pair(trainer, engine, outcome, f"{want} on the trainer, {got} on the engine")
 
 
 def _said(want: Held, got: Held, name: str, fused: bool) -> str:

@@ -28,10 +28,10 @@ GRACE_S, LATE = 5.0, 3  # LATE: how count.py ends without time
 def link_rate(text: str) -> float:
     """GB/s (1e9 bytes per second) from "25GB/s" or "200Gb/s". ValueError without a unit, which may mean
     bytes or bits."""
-    found = _RATE.fullmatch(text)
-    if not found or not float(found[1]):
+    rate = _RATE.fullmatch(text)
+    if not rate or not float(rate[1]):
         raise ValueError(f"--link {text[:40]!r} is no rate: write 25GB/s (bytes) or 200Gb/s (bits)")
-    return float(found[1]) * PREFIXES[found[2]] / (1 if found[3] == "B" else 8)
+    return float(rate[1]) * PREFIXES[rate[2]] / (1 if rate[3] == "B" else 8)
 
 
 def collect(a: str, b: str, link_gb_per_s: float, prefix: Sequence[str], within_s: float) -> Comparison | Gap:

@@ -10,27 +10,27 @@ SMALL_S = 0.15
 SAME = Remedy("you", "Name two checkpoints that the same trainer saved, in the same dtype.")
 
 
-def judge(seen: Comparison | Gap) -> list[Finding]:
+def judge(comparison: Comparison | Gap) -> list[Finding]:
     """The fastest method and the price of FP8; one finding if the tensors differ; empty for a Gap."""
-    if isinstance(seen, Gap):
+    if isinstance(comparison, Gap):
         return []
-    if seen.difference:
+    if comparison.difference:
         return [
             Finding(
                 "pays-different-tensors",
                 Severity.BROKEN,
-                f"Not the same tensors: {seen.difference}",
+                f"Not the same tensors: {comparison.difference}",
                 (),
                 (SAME,),
             )
         ]
     return [
-        Finding(*_fastest(seen), tuple(map(Evidence, _evidence(seen)))),
+        Finding(*_fastest(comparison), tuple(map(Evidence, _evidence(comparison)))),
         Finding(
             "pays-fp8",
             Severity.OK,
-            f"FP8 takes {seen.on_link_s(seen.total.fp8):.3g} s on the link. It changes the weights: "
-            "use it only if the engine serves FP8",
+            f"FP8 takes {comparison.on_link_s(comparison.total.fp8):.3g} s on the link. "
+            "It changes the weights: use it only if the engine serves FP8",
             (
                 Evidence(
                     "matrices as bytes with a float32 for 128 x 128; embeddings, lm_head, norms, routers stay"
@@ -40,20 +40,20 @@ def judge(seen: Comparison | Gap) -> list[Finding]:
     ]
 
 
-def _fastest(seen: Comparison) -> tuple[str, Severity, str]:
-    total = seen.total
-    full, delta = seen.on_link_s(total.size), seen.on_link_s(total.delta)
+def _fastest(comparison: Comparison) -> tuple[str, Severity, str]:
+    total = comparison.total
+    full, delta = comparison.on_link_s(total.size), comparison.on_link_s(total.delta)
     needed = total.size / 1e9 / max(full - delta, 1e-9)
     share = f"{percent(total.changed, total.values)} of the values changed"
-    at, whole = f"{full:.3g} s at {seen.link_gb_per_s:g} GB/s", "gather, assembly and apply take longer"
+    at, whole = f"{full:.3g} s at {comparison.link_gb_per_s:g} GB/s", "gather, assembly and apply take longer"
     cases = (
         (not total.changed, "nothing-changed", "Nothing changed: both checkpoints hold the same bits"),
         (delta >= full, "full", f"Full is fastest, {at}: {share}, so a delta saves no bytes"),
         (full < SMALL_S, "small", f"Full is fast enough, {at}: {whole} than the link ({share})"),
         (
-            delta + seen.find_s < full,
+            delta + comparison.find_s < full,
             "delta",
-            f"Delta is fastest: {delta + seen.find_s:.3g} s with the search for changes; full: {at} "
+            f"Delta is fastest: {delta + comparison.find_s:.3g} s with the search for changes; full: {at} "
             f"({share})",
         ),
         (
@@ -63,16 +63,22 @@ def _fastest(seen: Comparison) -> tuple[str, Severity, str]:
             f"GB/s ({share})",
         ),
     )
-    found, title = next((found, title) for applies, found, title in cases if applies)
-    return f"pays-{found}", Severity.OK if total.changed else Severity.NOTE, title
+    rule, title = next((rule, title) for applies, rule, title in cases if applies)
+    return f"pays-{rule}", Severity.OK if total.changed else Severity.NOTE, title
 
 
-def _evidence(seen: Comparison) -> list[str]:
-    total, search = seen.total, f"finding the changes took {seen.find_s:.3g} s on one CPU core here"
-    rate, limit = total.size / max(seen.core_s, 1e-9), (total.size - total.delta) / max(seen.find_s, 1e-9)
+def _evidence(comparison: Comparison) -> list[str]:
+    total, search = (
+        comparison.total,
+        f"finding the changes took {comparison.find_s:.3g} s on one CPU core here",
+    )
+    rate, limit = (
+        total.size / max(comparison.core_s, 1e-9),
+        (total.size - total.delta) / max(comparison.find_s, 1e-9),
+    )
     return [
         f"full {total.size:,} bytes, delta {total.delta:,}, FP8 {total.fp8:,}",
-        f"{search} ({rate / 1e9:.2g} GB/s of one checkpoint, {seen.counter}). A GPU was not measured",
+        f"{search} ({rate / 1e9:.2g} GB/s of one checkpoint, {comparison.counter}). A GPU was not measured",
         f"so found, a delta is faster on links below {limit / 1e9:.3g} GB/s, and slower above, as on NVLink",
     ]
 

@@ -45,28 +45,30 @@ def checkpoint(path: str) -> dict[str, Place]:
     files = sorted(map(str, at.glob("*.safetensors"))) if at.is_dir() else [str(at)]
     indices = at.glob("*.safetensors.index.json")
     missing = [n for index in indices for n in _shards(index) if str(at / n) not in files]
-    found = [*itertools.islice((item for file in files for item in header(file).items()), MOST_TENSORS + 1)]
+    tensors = [*itertools.islice((item for file in files for item in header(file).items()), MOST_TENSORS + 1)]
     refuse(
         (not files, f"{path} contains no .safetensors file; if there are .pt or .bin files, {CONVERT}"),
         (missing, f"{path} lacks {missing[:1]}, which its index names"),
-        (len(found) > MOST_TENSORS, f"{path} has more than {MOST_TENSORS} tensors"),
-        (len(found) > len(dict(found)), f"{path}: two of its files contain the same tensor"),
+        (len(tensors) > MOST_TENSORS, f"{path} has more than {MOST_TENSORS} tensors"),
+        (len(tensors) > len(dict(tensors)), f"{path}: two of its files contain the same tensor"),
     )
-    return dict(found)
+    return dict(tensors)
 
 
-def refuse(*wrong: tuple[Any, str]) -> None:  # ValueError with the first sentence that applies
+def refuse(*wrong: tuple[Any, str]) -> None:
     """ValueError with the first sentence that applies; nothing if none does."""
     for why in [why for applies, why in wrong if applies]:
         raise ValueError(clipped(why, 400))
 
 
 def _shards(index: Path) -> list[Any]:
-    named = _object(_start(str(index), MOST_HEADER)[0], str(index)).get("weight_map")
+    named = _object(first_bytes(str(index), MOST_HEADER)[0], str(index)).get("weight_map")
     return [n for n in {*map(str, named.values())} if "/" not in n] if isinstance(named, dict) else []
 
 
-def _start(path: str, size: int) -> tuple[bytes, int]:  # the first ``size`` bytes, and the size of the file
+def first_bytes(path: str, size: int) -> tuple[bytes, int]:
+    """(first ``size`` bytes, bytes of the whole file). ValueError if it is no regular file, or not
+    readable."""
     refuse(
         (os.path.exists(path) and not os.path.isfile(path), f"cannot read {path}: it is not a regular file")
     )
@@ -77,10 +79,10 @@ def _start(path: str, size: int) -> tuple[bytes, int]:  # the first ``size`` byt
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
 
-def header(path: str) -> dict[str, Place]:  # in the order of the bytes
+def header(path: str) -> dict[str, Place]:
     """Tensor name -> place, in the order of the bytes. ValueError if the file is a pickle, cut, or no
     safetensors."""
-    start, whole = _start(path, 8)
+    start, whole = first_bytes(path, 8)
     length = int.from_bytes(start, "little")
     refuse(
         (
@@ -92,7 +94,7 @@ def header(path: str) -> dict[str, Place]:  # in the order of the bytes
             f"{path} is no safetensors file, or was cut: a header of {length} bytes does not fit",
         ),
     )
-    listed = _object(_start(path, 8 + length)[0][8:], path)
+    listed = _object(first_bytes(path, 8 + length)[0][8:], path)
     places = [
         (n, _place(path, n, tensor, 8 + length, whole)) for n, tensor in listed.items() if n != "__metadata__"
     ]
@@ -106,11 +108,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _object(data: bytes, path: str) -> dict[str, Any]:
     try:
-        found = json.loads(data, object_pairs_hook=_once)
+        entries = json.loads(data, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: its header cannot be read as JSON") from error
-    refuse((not isinstance(found, dict), f"{path}: its header is not a JSON object"))
-    return found
+    refuse((not isinstance(entries, dict), f"{path}: its header is not a JSON object"))
+    return entries
 
 
 def _place(path: str, name: str, tensor: Any, data: int, whole: int) -> Place:

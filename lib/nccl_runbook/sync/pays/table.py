@@ -9,25 +9,25 @@ DELTA = "bit for bit; for each tensor the smallest of places and values, bit mas
 
 
 @titled("What each method sends")
-def methods_table(seen: Comparison) -> Table:
+def methods_table(comparison: Comparison) -> Table:
     """One row a method: GB (1e9 bytes), share of the full weights, and seconds on the link."""
-    total = seen.total
+    total = comparison.total
     rows = [
-        [name, f"{size / 1e9:.4g}", percent(size, total.size), f"{seen.on_link_s(size):.3g} s", *more]
+        [name, f"{size / 1e9:.4g}", percent(size, total.size), f"{comparison.on_link_s(size):.3g} s", *more]
         for name, size, *more in (
             ("full", total.size, "", "every byte"),
-            ("delta", total.delta, f"{seen.on_link_s(total.delta) + seen.find_s:.3g} s", DELTA),
+            ("delta", total.delta, f"{comparison.on_link_s(total.delta) + comparison.find_s:.3g} s", DELTA),
             ("FP8", total.fp8, "", "changes the weights; the conversion was not measured"),
         )
     ]
     columns = ["method", "GB", "of full", "on the link", "with the search on one core", "note"]
-    return Table(f" at {seen.link_gb_per_s:g} GB/s", columns, rows)
+    return Table(f" at {comparison.link_gb_per_s:g} GB/s", columns, rows)
 
 
 @titled("What changed")
-def kinds_table(seen: Comparison) -> Table:
+def kinds_table(comparison: Comparison) -> Table:
     """One row a kind of tensor, the first MOST_ROWS, and the total: how much changed."""
-    rest = len(seen.kinds) - MOST_ROWS
+    rest = len(comparison.kinds) - MOST_ROWS
     rows = [
         [
             k.name,
@@ -36,11 +36,11 @@ def kinds_table(seen: Comparison) -> Table:
             percent(k.changed, k.values),
             percent(k.changed_bytes, k.size),
         ]
-        for k in [*seen.kinds[:MOST_ROWS], seen.total]
+        for k in [*comparison.kinds[:MOST_ROWS], comparison.total]
     ]
     return Table(
         "",
         ["tensors", "count", "GB", "values changed", "bytes changed"],
         rows,
-        f"{rest} more kinds are in the JSON." * (rest > 0),
+        (f"{rest} more kinds are in the JSON." if rest > 0 else ""),
     )

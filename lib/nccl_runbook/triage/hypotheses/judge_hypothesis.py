@@ -63,7 +63,7 @@ def platform(logs: Logs) -> str:
     return next((words for message, words in PLATFORMS.items() if message in logs.seen), "")
 
 
-def elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
+def elsewhere(decides: tuple[str, ...]) -> tuple[str, ...]:
     """A deciding test for a library other than NCCL: a step that needs NVIDIA tools is replaced by that
     library's own test."""
     return (
@@ -75,13 +75,13 @@ def elsewhere(decides: tuple[str, str, str]) -> tuple[str, str, str]:
 
 def fires(clue: Clue, logs: Logs) -> bool:
     """Whether the clue's line was seen, with everything that must and nothing that must not accompany it."""
-    seen = logs.seen.get(clue.message)
+    matches = logs.seen.get(clue.message)
     if (
-        seen is None
-        or seen.resumed
+        matches is None
+        or matches.resumed
         and not clue.stays
         or clue.cause in SLOW
-        and not may_be_slow(logs, seen.resumed)
+        and not may_be_slow(logs, matches.resumed)
     ):
         return False
     return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)

@@ -127,7 +127,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
         (
             line,
             "; or ".join(h.title for h in those),
-            f"about {step[line].about_s} s" if step[line] else "reads only",
+            f"about {text.about_s} s" if (text := step[line]) else "reads only",
         )
         for line, those in lines.items()
     ]

@@ -98,9 +98,11 @@ def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
 def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
     """Messages after which the job went on."""
     went_on = [
-        seen.lines[0]
-        for seen in [logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW]
-        if seen.resumed or works(logs.context)
+        message.lines[0]
+        for message in [
+            logs.seen[c.message] for c in clues() if c.message in logs.seen and c.cause not in SLOW
+        ]
+        if message.resumed or works(logs.context)
     ]
     lines = tuple(line for line in went_on if _ALARMS.search(line.text))[:4]
     return (
@@ -120,17 +122,17 @@ def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
 
 
 def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
-    seen, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
+    message, beside = logs.seen[clue.message], [logs.seen[i].lines[0] for i in clue.also]
     place = (
         100 + 0.3 * clue.order - 100 * bool(clue.also)
     )  # what must stand beside it makes a message say more
     pattern = compiled({**catalogue()["printed"], **catalogue()["spoken"]}[clue.message])
     fields = (
-        found.groupdict() for line in seen.lines for found in [pattern.search(plain(line.text))] if found
+        match.groupdict() for line in message.lines for match in [pattern.search(plain(line.text))] if match
     )
     advice = clue.advice and clue.advice.filled(next(fields, {}))
     return triage_ranks_judge_pointer.Pointer(
-        clue.cause, clue.status, (*seen.lines[:4], *beside), (), place, advice
+        clue.cause, clue.status, (*message.lines[:4], *beside), (), place, advice
     )
 
 

@@ -33,11 +33,11 @@ def calls_differ(logs: Logs) -> list[Pointer]:
     """Waiting ranks wait in different calls: other numbers, or one number with another operation or size."""
     works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
     numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
-    told: dict[str, tuple[str, int]] = {}  # cause -> status and place
+    causes: dict[str, tuple[str, int]] = {}  # cause -> status and place
     if len({_group(rank, t) for rank, t in works}) > 1 and len(calls) > 1:
-        told = {"communicator-order": ("possible", 39), "collective-on-some-ranks-only": ("possible", 40)}
+        causes = {"communicator-order": ("possible", 39), "collective-on-some-ranks-only": ("possible", 40)}
     elif len(numbers) > 1 and max(numbers) - min(numbers) < 100:
-        told = {
+        causes = {
             "collective-on-some-ranks-only": ("possible", 40),
             "rank-dependent-branch": ("possible", 41),
             "uneven-minibatches": ("possible", 42),
@@ -49,11 +49,11 @@ def calls_differ(logs: Logs) -> list[Pointer]:
             if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls)
             else "likely"
         )
-        told = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
+        causes = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
     lines = tuple(
         same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()
     )  # one of each call
-    return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in told.items()]
+    return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()]
 
 
 def _group(rank: int, work: Timeout) -> str:
@@ -66,7 +66,7 @@ def _group(rank: int, work: Timeout) -> str:
 
 def tensors_differ(logs: Logs) -> list[Pointer]:
     """Sender and receiver print different types or shapes of one tensor."""
-    by = grouped((found[1], (found[2], found[3], line)) for found, line in matches(logs, "tensor-described"))
+    by = grouped((match[1], (match[2], match[3], line)) for match, line in matches(logs, "tensor-described"))
     name, one, other = next(
         ((n, t[0], u) for n, t in by.items() for u in t if u[:2] != t[0][:2]), ("", None, None)
     )
@@ -99,10 +99,10 @@ def all_wait_alike(logs: Logs) -> list[Pointer]:
             else []
         )
     lines = tuple(r.timeouts[0].at for r in waiting[:2])
-    told = ("collective-on-some-ranks-only", "rank-busy-on-host", "rank-dependent-branch")
+    causes = ("collective-on-some-ranks-only", "rank-busy-on-host", "rank-dependent-branch")
     return [
         Pointer(cause, "possible", lines, ("the missing rank is not known",), 900 + i)
-        for i, cause in enumerate(told)
+        for i, cause in enumerate(causes)
     ]
 
 

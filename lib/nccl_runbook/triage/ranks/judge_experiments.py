@@ -46,9 +46,9 @@ def ruled_out(context: str) -> set[str]:
 def _broken(row: Mapping[str, Any], out: set[str], clause: str) -> list[Pointer]:
     left = [cause for cause in row["causes"] if cause not in out]
     status = "likely" if len(left) == 1 else "possible"
-    told = Advice(f"The job works with this path switched off: {row['path']}.", **advice(row))
+    path_at_fault = Advice(f"The job works with this path switched off: {row['path']}.", **advice(row))
     return [
-        Pointer(cause, status, (LogLine(CONTEXT, 1, clause),), (), 10 + at, told)
+        Pointer(cause, status, (LogLine(CONTEXT, 1, clause),), (), 10 + at, path_at_fault)
         for at, cause in enumerate(left)
     ]
 
@@ -77,7 +77,7 @@ def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
         + row.get("words", row["name"] + table("triage/experiments")["number"])
         + r"(?![\w.]*\d)"
     )
-    told = [
+    named = [
         (v, clause[: v.start()], clause)
         for clause in _SAYS["next"].split(context)
         for v in expression.finditer(clause)
@@ -85,13 +85,13 @@ def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
     ]
     works = [
         (bool(_SAYS["not-with"].search(before)) or _outcome(clause, v), v[1], clause.strip())
-        for v, before, clause in told
+        for v, before, clause in named
     ]
     bad = [(version, clause) for ok, version, clause in works if ok is False]
     good = [(version, clause) for ok, version, clause in works if ok and version not in dict(bad)]
     begins = [
         (v[1], clause.strip())
-        for v, before, clause in told
+        for v, before, clause in named
         if _SAYS["since"].search(before + v[0][: -len(v[1])]) or _SAYS["on"].match(clause, v.end())
     ]
     if not (good and (bad or row["alone"]) or begins and not good and not row["alone"]):

@@ -11,22 +11,24 @@ MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     """Behind `Duplicate GPU`: the devices that the ranks took."""
-    seen = logs.seen.get("nccl-duplicate-gpu-detected")
+    refusal = logs.seen.get("nccl-duplicate-gpu-detected")
     taken = ((row, device.partition("busId ")) for row in logs.ranks for device in row.devices)
     named = grouped((f"{row.hosts[:1]} {bus}", row) for row, (_, known, bus) in taken if known)
     same = next((rows for rows in named.values() if len({r.rank for r in rows}) > 1), None)
-    if not seen or seen.resumed or not same or "reporter-uuids-differ" in logs.seen:
+    if not refusal or refusal.resumed or not same or "reporter-uuids-differ" in logs.seen:
         return []
     devices = {d.split()[1] for r in same for d in r.devices if d.startswith("cudaDev")}
     nvml = {d.split()[3] for r in same for d in r.devices if " nvmlDev " in d}
     if len(nvml) > 1:
-        return [Pointer("bus-id-collision", "likely", tuple(seen.lines[:2]), ("UUIDs were not printed",), 1)]
+        return [
+            Pointer("bus-id-collision", "likely", tuple(refusal.lines[:2]), ("UUIDs were not printed",), 1)
+        ]
     if len(devices) == 1 and nvml == devices:
         return [
             Pointer(
                 "device-not-set-per-rank",
                 "likely",
-                tuple(seen.lines[:2]),
+                tuple(refusal.lines[:2]),
                 ("no rank's CUDA_VISIBLE_DEVICES was printed",),
                 1,
             )
@@ -35,7 +37,7 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
         Pointer(
             "scheduler-shares-gpu" if len(devices) > 1 else "device-not-set-per-rank",
             "possible",
-            tuple(seen.lines[:2]),
+            tuple(refusal.lines[:2]),
             (),
             2,
         )
@@ -45,8 +47,8 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
 def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
     """Two ranks that NCCL refuses printed the same device; if both see the same GPUs, the program chose it
     twice."""
-    own = {found[1] or str(line.rank): (found[2], line) for found, line in matches(logs, "device-of-rank")}
-    visible = {str(line.rank): found[1] for found, line in matches(logs, "visible-devices")}
+    own = {match[1] or str(line.rank): (match[2], line) for match, line in matches(logs, "device-of-rank")}
+    visible = {str(line.rank): match[1] for match, line in matches(logs, "visible-devices")}
     for pair, refused in matches(logs, "ranks-share-gpu"):
         chosen = [own[rank] for rank in pair.groups() if rank in own]
         lists = {visible.get(rank, visible.get("None", "")) for rank in pair.groups()}
@@ -66,7 +68,7 @@ def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
 
 def first_gpu_is_held(logs: Logs) -> list[Pointer]:
     """In nvidia-smi's list, processes of other GPUs hold memory of the first one."""
-    rows = [(found[1], found[2], line) for found, line in matches(logs, "nvidia-smi-process")]
+    rows = [(match[1], match[2], line) for match, line in matches(logs, "nvidia-smi-process")]
     first = {pid for gpu, pid, _ in rows if gpu == "0"}
     both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
     return (
@@ -88,22 +90,22 @@ def versions_differ(logs: Logs) -> list[Pointer]:
     """Processes use different NCCL versions: likely the fault if each rank or host names one and a message
     arrived with an unexpected size."""
     files = {f.name for f in logs.files}  # a line that names neither rank nor host
-    told = {v: [w for w in who if w not in files] or who for v, who in logs.nccl_versions.items()}
-    if len(told) < 2:
+    by_version = {v: [w for w in who if w not in files] or who for v, who in logs.nccl_versions.items()}
+    if len(by_version) < 2:
         return []
-    speakers = [who for those in told.values() for who in those]
+    speakers = [who for those in by_version.values() for who in those]
     are_ranks, are_hosts = all(w.startswith("rank ") for w in speakers), not files & {*speakers}
     apart = len(speakers) == len(set(speakers)) and (
         are_ranks or are_hosts and "nccl-message-truncated" in logs.seen
     )
     says = "; ".join(
-        f"{', '.join(w[:4])} {'runs' if len(w) == 1 else 'run'} NCCL {v}" for v, w in told.items()
+        f"{', '.join(w[:4])} {'runs' if len(w) == 1 else 'run'} NCCL {v}" for v, w in by_version.items()
     )
     return [
         Pointer(
             "nccl-version-mismatch",
             "likely" if apart else "possible",
-            tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in told.items()),
+            tuple(LogLine(who[0], 0, f"NCCL version {version}") for version, who in by_version.items()),
             (),
             35,
             Advice(f"{says}."),
@@ -115,25 +117,27 @@ def nodes_differ(logs: Logs) -> list[Pointer]:
     """Ranks or hosts of a communicator use different networks or numbers of channels. Hosts may share a
     name, and runs a file."""
     networks = {
-        found[1]: line for found, line in matches(logs, "nccl-network") if line.rank is not None or line.host
+        match[1]: line for match, line in matches(logs, "nccl-network") if line.rank is not None or line.host
     } | {
-        r.network: LogLine("".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, *r.hosts[:1])
+        r.network: LogLine(
+            "".join(r.files[:1]), 0, f"Using network {r.network}", r.rank, "".join(r.hosts[:1])
+        )
         for r in logs.ranks
         if r.network
     }
     sure = "likely" if len({(line.rank, line.host) for line in networks.values()}) > 1 else "possible"
     channels = {
-        found[1]: line
-        for found, line in matches(logs, "nccl-channels")
+        match[1]: line
+        for match, line in matches(logs, "nccl-channels")
         if line.rank is not None and (logs.failed or logs.context)
     }
-    told = (
+    differences = (
         (networks, sure, (), 36),
         (channels, "possible", ("communicators of other ranks may have different numbers of channels",), 37),
     )
     return [
         Pointer("nodes-differ", status, tuple(by.values()), why, place)
-        for by, status, why, place in told
+        for by, status, why, place in differences
         if len(by) > 1
     ]
 

@@ -40,7 +40,7 @@ def _traceback(line: LogLine) -> Advice:
 def matches(logs: Logs, message: str) -> list[tuple[re.Match[str], LogLine]]:
     """Lines of one expression of PRINTED, each with its match."""
     return [
-        (found, line)
+        (match, line)
         for line in (logs.seen[message].lines if message in logs.seen else [])
-        if (found := compiled(PRINTED[message]).search(line.text))
+        if (match := compiled(PRINTED[message]).search(line.text))
     ]

@@ -1,0 +1,187 @@
+"""One run for a maintainer, with other names and without secrets: records, page, logs of ranks and job, and a
+text for each issue form."""
+
+import dataclasses
+import os
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nccl_runbook.core import records
+from nccl_runbook.core.facts import counted, to_json
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.share import learn
+from nccl_runbook.report.page import render_index
+from nccl_runbook.report.run import info_of, read_records
+from nccl_runbook.report.verdict import verdict_document
+from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
+from nccl_runbook.report.verdict_sentence import leading
+
+LOG_BYTES = 1 << 20  # of one log: the first half and the last
+MOST_FILES = 400  # printed files: a run of 8 GPUs leaves about 200
+TABLE_ROWS = 40
+GPU_STEP = "01-gpu-visibility"
+# headings of the issue forms, with what stands below each: NVIDIA/nccl ISSUE.yaml at 6ce7c07, pytorch/pytorch
+# bug-report.yml at 001fe16, vllm-project/vllm 400-bug-report.yml at 2c89721; AReaL has no form (c13279a)
+FORMS = {
+    "NVIDIA-nccl": {
+        "How is this issue impacting you?": "choose",
+        "Share Your Debug Logs": "files",
+        "Steps to Reproduce the Issue": "steps",
+        "NCCL Version": "nccl",
+        "Your platform details": "platform",
+        "Error Message & Behavior": "error",
+    },
+    "pytorch": {"🐛 Describe the bug": "error", "To reproduce": "steps", "Versions": "platform"},
+    "vllm": {
+        "Your current environment": "platform",
+        "🐛 Describe the bug": "error",
+        "To reproduce": "steps",
+    },
+    "AReaL": {"Describe the bug": "error", "To reproduce": "steps", "Environment": "platform"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """``texts``: name in the archive -> content; ``left_out``: name -> why, in one sentence."""
+
+    texts: dict[str, str]
+    left_out: dict[str, str]
+
+
+def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
+    """Everything that a run left, and the logs of the failed job, as text with other names. All texts are
+    searched for names before the first is replaced: a host that one file shows in NCCL's form is replaced
+    wherever another file names it.
+
+    RecordError if the folder holds no readable record.
+    """
+    found, left_out = read_records(run_dir)
+    if not found:
+        why = "; ".join(left_out.values()) or "it holds no record"
+        raise records.RecordError(f"{run_dir} is not the folder of a run: {why}")
+    printed = sorted(p for p in (run_dir / "logs").rglob("*") if p.is_file())
+    left_out |= {p.name: f"one of more than {MOST_FILES} files" for p in printed[MOST_FILES:]}
+    texts: dict[str, str] = {}
+    for path, name in [
+        *((p, p.relative_to(run_dir).as_posix()) for p in printed[:MOST_FILES]),
+        *((p, f"job/{number}-{p.name}") for number, p in enumerate(logs, 1)),
+    ]:
+        try:
+            texts[name] = ends(path)
+        except OSError as error:
+            left_out[name] = f"it cannot be read: {error.strerror}"
+    redactor = Redactor(os.environ)
+    for value in (*texts.items(), *map(to_json, found), to_json(info_of(run_dir))):
+        learn(value)
+    shared: list[records.Record] = [
+        records.read(records.Record, redactor.json(to_json(record))) for record in found
+    ]
+    run = records.read(RunInfo, redactor.json(to_json(info_of(run_dir))))
+    document = verdict_document(run, shared)
+    files = {redactor.text(name): redactor.text(text) for name, text in texts.items()}
+    return Bundle(
+        {
+            "index.html": render_index(document, shared, set()),
+            "verdict.json": records.json_text(document, redactor),
+            **{f"{r.step}.json": records.json_text(r, redactor) for r in shared},
+            **files,
+            **{f"issues/{name}.md": text for name, text in _issues(document, shared, files)},
+        },
+        {redactor.text(name): redactor.text(why) for name, why in left_out.items()},
+    )
+
+
+def write(bundled: Bundle, path: Path) -> int:
+    """Write the archive and return its size in bytes. OSError if that fails (no part remains), or if the
+    file exists."""
+    try:
+        with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in bundled.texts.items():
+                archive.writestr(name, text.encode(errors="replace"))
+    except FileExistsError:
+        raise
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return path.stat().st_size
+
+
+def ends(path: Path) -> str:
+    """Text of a log; of a long one the first and last part, with the size of what is missing between.
+    OSError if unreadable."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        first = file.read(LOG_BYTES if size <= LOG_BYTES else LOG_BYTES // 2)
+        file.seek(max(file.tell(), size - LOG_BYTES // 2))
+        last = file.read(LOG_BYTES // 2)
+    between = f"\n... {size - len(first) - len(last)} bytes are left out here ...\n" if last else ""
+    return (first + between.encode() + last).decode(errors="replace")
+
+
+def _issues(
+    document: VerdictDocument, found: Sequence[records.Record], files: Iterable[str]
+) -> Iterable[tuple[str, str]]:
+    """A text for each issue form, by the form's name."""
+    lead = leading(document.steps, document.causes)
+    judged = next((r.judged for r in found if r.judged.torch), records.Judged())
+    commands = [c for r in found if r.status in ("broken", "warn") for c in r.commands]
+    parts = {
+        "choose": "Choose one in the form: lower performance, crash, data corruption, or hang.",
+        "files": _list(files) or "No log was at hand.",
+        "nccl": judged.nccl or "unknown",
+        "error": "\n".join(
+            [document.sentence, "", *_fenced(e.text for e in (lead.evidence if lead else ()))]
+        ),
+        "steps": "\n".join(
+            [
+                "These commands failed, each by itself, without the job:" if commands else "Run again:",
+                *_fenced([c.line for c in commands] or [document.run.command]),
+            ]
+        ),
+        "platform": "\n".join(
+            [
+                *_fenced(
+                    f"{name}: {text or 'unknown'}"
+                    for name, text in (
+                        ("torch", judged.torch),
+                        ("CUDA of torch", judged.cuda),
+                        ("NCCL", judged.nccl),
+                        ("GPUs", ", ".join(judged.gpus)),
+                    )
+                ),
+                *(row for r in found if r.step == GPU_STEP for table in r.tables for row in _table(table)),
+            ]
+        ),
+    }
+    for name, form in FORMS.items():
+        yield name, "\n\n".join(f"### {heading}\n\n{parts[part]}" for heading, part in form.items()) + "\n"
+
+
+def _list(names: Iterable[str]) -> str:
+    return "\n".join(f"- `{name}`" for name in names)
+
+
+def _fenced(lines: Iterable[str]) -> list[str]:
+    """Lines that nobody reads as Markdown: of a log, or to copy."""
+    inside = [line.replace("```", "'''") for line in lines]
+    return ["```text", *inside, "```"] if inside else []
+
+
+def _table(table: dict[str, Any]) -> list[str]:
+    """A table of a record as Markdown."""
+    rows = [[cell["text"] for cell in row] for row in table["rows"]]
+    if not rows:
+        return []
+    return [
+        "",
+        f"**{table['caption']}**",
+        "",
+        *(
+            "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in row) + " |"
+            for row in [table["columns"], ["---"] * len(table["columns"]), *rows[:TABLE_ROWS]]
+        ),
+        *[f"\n... and {counted(len(rows) - TABLE_ROWS, 'row')}"] * (len(rows) > TABLE_ROWS),
+    ]
