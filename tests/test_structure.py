@@ -142,7 +142,7 @@ def test_the_library_stays_small() -> None:
 
 
 def public(nodes: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
-    """Functions and classes of a module and the methods of its classes, by name; nested functions are nobody else's."""
+    """Functions and classes of a module and the methods of its classes, by name; without nested functions."""
     for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
             yield above + node.name, node
