@@ -33,8 +33,8 @@ _LONGEST_WORD = 2000  # characters of one argument: nobody reads or pastes more;
 
 
 class Step:
-    """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then
-    ``finish`` with findings."""
+    """One notebook at work, made by ``open_step(name, globals())``: ``collect`` facts, then ``finish`` with
+    findings."""
 
     def __init__(self, name: str, parameters: dict[str, Any], stopped: Callable[[], str] = never) -> None:
         """``stopped``: says why the engine is to end what runs, "" as long as it is not.
@@ -223,14 +223,11 @@ class Step:
         ops: tuple[str, ...] | str = ("all_reduce",),
         deadline_s: float = 30.0,
     ) -> World:
-        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record
-        as *tried by hand*. ``gpus`` and ``ops`` may be texts, as the parameters of notebooks are: "0,1"
-        and "all_reduce,broadcast".
-
-        Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record
-        is being judged; ValueError for a GPU that is not there, a variable that cannot be set, and
-        numbers that mean nothing.
-        """
+        """Run your own experiment: one checked world with this environment on these GPUs; it joins the
+        record as *tried by hand*. ``gpus`` and ``ops`` may be texts, as in notebooks: "0,1" and
+        "all_reduce,broadcast". RuntimeError if another process uses the GPUs (unless ``allow_busy``), or
+        while a record is replayed; ValueError for a missing GPU, a variable that cannot be set, or a number
+        out of range."""
         if somebody := next(filter(None, (check() for check in self._busy_checks.values())), None):
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}

@@ -1,4 +1,4 @@
-"""What was given, sorted by what reads it."""
+"""What was given, sorted by its reader."""
 
 import dataclasses
 import itertools

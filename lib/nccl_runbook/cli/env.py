@@ -1,4 +1,4 @@
-"""`nccl-runbook env`: what is set, who reads it, and what should stand there instead."""
+"""`nccl-runbook env`: which settings are set, what reads them, and what to set instead."""
 
 import dataclasses
 import sys

@@ -1,4 +1,4 @@
-"""Facts of a comparison: two set-ups, what they differ in, and what each run of them gave."""
+"""Facts of a comparison: two set-ups, their differences, and the result of each run."""
 
 import dataclasses
 

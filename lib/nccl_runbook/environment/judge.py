@@ -1,5 +1,5 @@
-"""What is set: does somebody read it, does it hold what its reader takes, and does it fit the rest, the
-versions and the machine."""
+"""The settings: whether they are read, hold an accepted value, and fit each other, the versions and the
+machine."""
 
 import posixpath
 from collections.abc import Callable, Iterator

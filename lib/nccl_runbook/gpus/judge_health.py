@@ -1,4 +1,4 @@
-"""What NVML's health fields say of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and
+"""What NVML's health fields show of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and
 cards without P2P are healthy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

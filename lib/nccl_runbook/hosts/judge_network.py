@@ -1,4 +1,4 @@
-"""What hosts say of their own names and interfaces."""
+"""Names and interfaces as the hosts report them."""
 
 from collections.abc import Sequence
 

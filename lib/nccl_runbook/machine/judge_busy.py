@@ -1,4 +1,4 @@
-"""May GPU tests run now: only where nobody else works on the GPUs."""
+"""Whether GPU tests may run now: only if no other process uses the GPUs."""
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity

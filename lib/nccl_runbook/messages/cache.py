@@ -1,5 +1,5 @@
-"""A private folder of the user for what takes long to work out.
-What others could have written there is not read."""
+"""A private folder of the user for results that take long to compute. Files that other users could have
+written are not read."""
 
 import contextlib
 import os

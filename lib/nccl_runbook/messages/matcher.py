@@ -80,8 +80,8 @@ def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
 
 
 def _spread(parts: list[Part]) -> list[list[Part]]:
-    """The sequence; one for each of its alternatives, where it ends in some or a part
-    of it needs only short literals."""
+    """The sequence, or one for each of its alternatives if it ends in some, or if a part of it needs only
+    short literals."""
     if parts and isinstance(parts[-1], list):
         return [whole for one in parts[-1] for whole in _spread([*parts[:-1], *one])]
     for at, part in enumerate(parts):

@@ -114,8 +114,8 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
 
 
 def _flat(data: dict[str, Any]) -> dict[str, str]:
-    """Plain values by dotted name; what "<<" brings holds where nothing nearer says anything of the name,
-    be it null or another map. Lists and what hangs deeper than eight levels are left out."""
+    """Plain values by dotted name; a value from "<<" holds unless a nearer one (even null or a map) has the
+    name. Lists and anything below eight levels are left out."""
     values: dict[str, str] = {}
     taken: set[str] = set()
     left: list[tuple[str, Any, int]] = [("", data, 0)]

@@ -133,8 +133,8 @@ def part(store, rank, size):
 
 def prepare(device):
     """Make the CUDA context and load the kernels of the checks, then wait at the engine's gate (if there is
-    one) for this world's turn, while other ranks still run: slow preparation delays nobody. Exits if the
-    runbook has gone."""
+    one) for this world's turn. Other ranks still run meanwhile, so slow preparation delays none. Exits if
+    the runbook has gone."""
     warm = pattern(PERIOD, device, 0)
     (warm + 1 != warm).nonzero()
     settle(device)

@@ -165,7 +165,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _fenced(lines: Iterable[str]) -> list[str]:
-    """Lines that nobody reads as Markdown: of a log, or to copy."""
+    """Lines of a log, or to copy, that are shown verbatim in Markdown."""
     inside = [line.replace("```", "'''") for line in lines]
     return ["```text", *inside, "```"] if inside else []
 

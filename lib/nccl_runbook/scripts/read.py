@@ -230,8 +230,8 @@ def _number(node: ast.AST, known: Mapping[str, str]) -> int:
 
 
 def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
-    """The words of each command. A quote may span lines, but none leaves a heredoc: that is a text of its
-    own, with commands of its own unless it is only printed, or Python."""
+    """The words of each command. A quote may span lines but not leave a heredoc, whose text has its own
+    commands unless it is only printed, or Python."""
     words, parts, heredocs, at, left = [], [], [], 0, MOST_HEREDOCS
     while at < len(text):
         token = _TOKEN.match(text, at)

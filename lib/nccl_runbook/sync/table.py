@@ -1,4 +1,4 @@
-"""Tables of weight syncs: who sits where, what each method took, what changes it, and which to take."""
+"""Tables of weight syncs: where ranks sit, how long each method took, what affects it, and which to use."""
 
 from collections import Counter
 from typing import Any

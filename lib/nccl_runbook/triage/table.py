@@ -1,4 +1,4 @@
-"""Tables of what a job printed: its ranks side by side, and the lines that nobody knows."""
+"""Tables of what a job printed: its ranks side by side, and unknown lines."""
 
 from collections.abc import Sequence
 from textwrap import shorten

@@ -219,8 +219,8 @@ def _why_not_later(
 def _trials(
     session: _Session, envs: Dict[str, Dict[str, str]], control: Trial
 ) -> Dict[str, Union[Trial, Gap]]:
-    """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the
-    arms are only checked, and what passes is repeated and timed: it may be what one runs with meanwhile."""
+    """Beside a passing control every arm is timed and failures are repeated. Beside a failing one arms are
+    only checked, and those that pass are repeated and timed: they may serve as a workaround."""
     first = session.worlds(envs, timed=control.passed)
     more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
     both = {

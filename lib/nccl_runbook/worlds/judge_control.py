@@ -166,7 +166,8 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
 def _undecided(
     arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None
 ) -> Finding:
-    """The ranks reported it themselves, it is not the transport, or nothing can be concluded."""
+    """The finding if the ranks reported the cause themselves, it is not the transport, or nothing can be
+    concluded."""
     if decision.kind == "explained":
         return dataclasses.replace(
             fault,

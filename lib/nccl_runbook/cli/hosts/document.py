@@ -1,4 +1,4 @@
-"""What `nccl-runbook hosts` says: for a terminal, and as JSON."""
+"""The answer of `nccl-runbook hosts`, for a terminal and as JSON."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Variables that nobody reads, or that are wrong, renamed, obsolete or too new for the installed version."""
+"""Variables that no program reads, or that are wrong, renamed, obsolete or too new for the installed
+version."""
 
 import re
 from collections.abc import Iterator

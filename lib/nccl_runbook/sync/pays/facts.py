@@ -1,4 +1,4 @@
-"""What two checkpoints say about a weight sync between them: what changed, and the bytes of each method."""
+"""Two checkpoints and a weight sync between them: what changed, and the bytes of each method."""
 
 import dataclasses
 

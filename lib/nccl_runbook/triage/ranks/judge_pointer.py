@@ -28,7 +28,7 @@ def _waiting(logs: Logs) -> list[RankLog]:
 
 
 def _traceback(line: LogLine) -> Advice:
-    """An exception says more in the lines above it."""
+    """Advice to read the lines above an exception; empty for a reporter's words."""
     shown = f"sed -n '{max(1, line.line - 40)},{line.line}p' {shlex.quote(line.file)}"
     return (
         Advice()

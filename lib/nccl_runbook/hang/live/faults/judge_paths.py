@@ -1,4 +1,4 @@
-"""Paths between hosts that lose what ranks send, and a store that nobody reaches."""
+"""Paths between hosts that lose data, and a store that no rank reaches."""
 
 import re
 import shlex

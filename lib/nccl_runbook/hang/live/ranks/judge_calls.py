@@ -1,4 +1,4 @@
-"""Calls that ranks launched, as NCCL's RAS and torch count them, and where they differ."""
+"""Calls that ranks launched, as counted by NCCL's RAS and torch, and where they differ."""
 
 import collections
 import dataclasses
