@@ -42,22 +42,20 @@ _TYPES = {stored: dtype for dtype, stored in _STORED.items()}
 
 
 class NotEnough(OSError):
-    """Bytes ``needed`` and ``free`` of ``what``. Raised before anything is written, or once it was removed again."""
+    """Too little of ``what``: bytes ``needed`` and ``free``. Nothing was written, or it was removed again."""
     def __init__(self, what, needed, free):
         super().__init__(errno.ENOSPC, f"not enough {what} for the weights: {needed} bytes needed beside the old ones, {free} free")
         self.what, self.needed, self.free = what, needed, free
 
 
 class Torn(ValueError):
-    """A file is not what the index, its own header or its checksums promise; the message names it."""
+    """A file differs from what the index, its own header or its checksums promise; the message names the file."""
 
 
 def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
-    """``tensors`` ({name: tensor}, all on one device) are what ``path`` leads to; nothing has changed if this raises.
-
-    ``fsync``: they also survive a power failure. ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns
-    bytes, files, seconds, and fsync_s of them. Raises NotEnough, OSError that names the path, ValueError for what cannot be stored.
-    """
+    """Let ``path`` lead to these ``tensors`` ({name: tensor}, all on one device); if this raises, nothing has changed. ``fsync``: they
+    also survive a power failure. ``clean``: else the old weights stay until ``sweep(path)`` or the next save. Returns bytes, files,
+    seconds and fsync_s (seconds). Raises NotEnough, OSError with the path, and ValueError for what cannot be stored."""
     began, device, (parent, path) = time.perf_counter(), _device_of(tensors), _place(path)
     if os.path.lexists(path) and not os.path.islink(path):
         raise FileExistsError(errno.EEXIST, "the weights' path is to be a symbolic link; move away what is there", path)
@@ -94,10 +92,9 @@ def save(tensors, path, lanes=LANES, checksums=True, fsync=False, clean=True):
 
 def load(path, into=None, device="cpu", rows=None, verify=True):
     """The weights at ``path``, every byte read and checked: into the tensors of ``into`` ({name: tensor}), or new ones on ``device``.
-
-    ``rows``: {name: (first, last)} where a tensor of ``into`` holds only these. Names that it lacks are read and dropped. Raises Torn where
-    a byte differs from what was saved (by another writer or CHUNK: only index, header, size), KeyError for a name that was not saved.
-    """
+    ``rows``: {name: (first, last)} if a tensor of ``into`` holds only these; names that ``into`` lacks are read and dropped. Raises
+    FileNotFoundError without weights, Torn if a byte differs from what was saved (by another writer or CHUNK: only index, header, size),
+    KeyError for a name that was not saved."""
     held = None
     while held is None and os.path.isdir(path):  # again where a save has just replaced it
         held = _hold(folder := os.path.realpath(path), fcntl.LOCK_SH)
@@ -132,18 +129,18 @@ def room(folder, cgroup="/sys/fs/cgroup"):
 
 
 def free_memory():
-    """Bytes of memory that processes can have; more than anybody needs if the kernel does not say."""
+    """Bytes of memory available to processes; a number that is always enough if the kernel does not report it."""
     with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
         return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), sys.maxsize)
     return sys.maxsize
 
 
 def sweep(path):
-    """Remove every folder of ``path`` that it does not lead to and that no living sender or reader holds."""
+    """Remove every folder of ``path`` that is neither its target nor held by a living sender or reader."""
     parent, path = _place(path)
     ours = re.escape(f".{os.path.basename(path)}.") + r"[0-9a-f]{16}"
     for whole in [os.path.join(parent, n) for n in os.listdir(parent) if re.fullmatch(ours, n)]:
-        with contextlib.suppress(FileNotFoundError):  # another sweep was faster; in /dev/shm anybody may lay out such names
+        with contextlib.suppress(FileNotFoundError):  # another sweep was faster; in /dev/shm any user may create such names
             held = _hold(whole, fcntl.LOCK_EX) if os.lstat(whole).st_uid == os.geteuid() else None
             if held is not None:
                 if os.path.realpath(path) != whole:  # now that no saver can swap it in
@@ -332,7 +329,7 @@ def _write(lane, folder, shard, checksums):
 
 
 def _read(lane, task, verify):
-    """Some chunks of one file into its tensors; Torn where a checksum differs. A chunk is read while the last one goes to the GPU."""
+    """Read some chunks of one file into its tensors; Torn if a checksum differs. A chunk is read while the last one goes to the GPU."""
     (stored, start, chunks), sums, busy = task, [], [None, None]
     with open(stored.path, "rb", buffering=0) as file:
         file.seek(stored.start + start * CHUNK)

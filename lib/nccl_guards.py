@@ -57,12 +57,12 @@ _state: Dict[str, Any] = {"group": None, "of": None, "world": 0, "calls": 0, "of
 
 
 class GuardError(RuntimeError):
-    """A guard that failed; the message is its sentence."""
+    """A guard failed; the message says what and on which rank."""
 
 
 def _say(guard: str, ok: Optional[bool], says: str, began: float, data: Any, cause: Optional[str] = None,
          bad_ranks: Iterable[int] = (), prints: bool = True) -> None:
-    """Prints the line, and raises GuardError where it is not ok."""
+    """Print the line; GuardError if it is not ok."""
     if ok and not prints and (guard, False) in _state["said"]:
         return
     ready = dist.is_available() and dist.is_initialized()
@@ -95,7 +95,7 @@ def _side() -> Any:
 
 
 def _all(guard: str, began: float, act: Callable[[Any], Any]) -> Any:
-    """``act(group)``; where not all ranks come within the limit, says who is missing."""
+    """Result of ``act(group)``; if not all ranks come within the limit, GuardError names those that are missing."""
     _state["calls"] += 1
     try:
         return act(_side())
@@ -131,7 +131,7 @@ def _gather(group: Any, mine: Any) -> List[Any]:
 
 @functools.lru_cache(maxsize=256)
 def _number_of(text: str, times: int) -> torch.Tensor:
-    """A number that stands for ``text``, so many times."""
+    """``times`` copies of a number derived from ``text``."""
     number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
     return torch.full((times,), number, dtype=torch.int64, device="cpu")  # whatever the job's default device is
 
@@ -165,7 +165,7 @@ def _compared(guard: str, began: float, text: str, bad: bool, mine: Callable[[],
 
 
 def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
-    """Ranks whose value is not the most common one; none where two values are equally common."""
+    """Ranks whose value is not the most common one; empty if two values are equally common."""
     counts = collections.Counter(map(str, by_rank.values())).most_common(2)
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         return []
@@ -173,7 +173,8 @@ def _odd_ones(by_rank: Dict[str, Any]) -> List[int]:
 
 
 def check_device_map() -> None:
-    """Each rank on a GPU of its own, before step 1. Equal UUIDs are a shared GPU; equal bus ids alone an enumeration fault."""
+    """Check before step 1 that each rank has its own GPU. Equal UUIDs mean a shared GPU; only equal bus ids an enumeration fault.
+    GuardError on the ranks if not."""
     began = time.perf_counter()
     rows = [{"rank": rank, **row} for rank, row in enumerate(
         _all("check_device_map", began, lambda group: _gather(group, _device())))]
@@ -183,7 +184,7 @@ def check_device_map() -> None:
 
 
 def map_says(rows: List[Dict[str, Any]]) -> Tuple[Optional[bool], str, Optional[str], List[int]]:
-    """ok, says, cause and bad_ranks for the rows of a device map; ok is None where not every rank has a GPU."""
+    """(ok, sentence, cause, bad ranks) for the rows of a device map; ok is None if some rank has no GPU."""
     with_gpu = [r for r in rows if r["uuid"]]
     for cause, what, key in (("device-not-set-per-rank", "one GPU", "uuid"), ("bus-id-collision", "one PCI bus id", "pci_bus_id")):
         places = [(r["boot_id"], r[key]) for r in with_gpu if r[key]]
@@ -248,8 +249,8 @@ def _counted(counts: Tuple[Tuple[str, Union[int, Tuple[int, int]]], ...]) -> Tup
 
 
 def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optional[Callable[[], None]]:
-    """The same operation with the same dtype and shape on every rank; ``wait`` as above. NCCL 2.28.9 sums float16 with float32, or
-    1,048,576 elements with 1,052,672, without an error and with wrong values (measured on H200)."""
+    """Check that all ranks call the same operation with the same dtype and shape, else GuardError; ``wait`` as in check_minibatches. NCCL
+    2.28.9 sums float16 with float32, or 1,048,576 elements with 1,052,672, without an error and with wrong values (measured on H200)."""
     began = time.perf_counter()
     mine = f"{op} {str(tensor.dtype).replace('torch.', '')} {list(tensor.shape)} on {tensor.device.type}"
 
@@ -265,8 +266,9 @@ def check_agreement(tensor: torch.Tensor, op: str, wait: bool = True) -> Optiona
 
 @contextlib.contextmanager
 def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
-    """Where a pause goes: call what this gives with the phase that begins (gather, control, wire, load, resume; the first is pause, or
-    other where none is named). No rank waits for another; each prints its own line. A GPU is synchronised at each phase."""
+    """Time the phases of a pause: call the function that this yields with the phase that begins (gather, control, wire, load, resume);
+    time before the first call is pause, and other if no phase is ever named. No rank waits for another; each prints its own line with
+    seconds. A GPU is synchronised at each phase."""
     began = last = time.perf_counter()
     spent, current = {}, "pause"  # seconds by phase
 
@@ -275,7 +277,7 @@ def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
         now = time.perf_counter()
-        current = current if spent or following else "other"  # nobody named a phase: not all of it was a pause
+        current = current if spent or following else "other"  # no phase was ever named: not all of the time was a pause
         spent[current] = round(spent.get(current, 0.0) + now - last, 6)
         last, current = now, following
 
@@ -288,7 +290,8 @@ def pause_trace(name: str = "weight sync") -> Iterator[Callable[[str], None]]:
 
 
 def sync_clock(rounds: int = 8) -> float:
-    """This host's clock minus rank 0's in seconds, by the quickest of some round trips (Cristian, 1989); kept for the lines to come."""
+    """Seconds by which this host's clock is ahead of rank 0's, from the quickest of some round trips (Cristian, 1989); later lines use
+    it."""
     began = time.perf_counter()
     _state["offset_s"], uncertainty = _all("sync_clock", began, lambda group: _offset(group, rounds))
     _say("sync_clock", True, f"clock {_state['offset_s']:+.6f} s from rank 0's, +- {uncertainty:.6f} s", began,
@@ -316,8 +319,8 @@ def _offset(group: Any, rounds: int) -> Tuple[float, float]:
 
 
 def weights_digest(named_tensors: Iterable[Tuple[str, torch.Tensor]], compare: bool = True) -> str:
-    """One hex digest of names, dtypes, shapes and every byte, computed where the tensors are. ``compare``: over all ranks, and the
-    tensors that differ are named; without it no rank waits. Trainer and engine, which fuse and cut: digest.py of sync/arrived."""
+    """Hex digest of names, dtypes, shapes and every byte, computed where the tensors are. ``compare``: with all ranks, GuardError names
+    the tensors that differ; without it no rank waits. For trainer against engine, which fuse and cut tensors: sync/arrived/digest.py."""
     began, each, size = time.perf_counter(), {}, 0
     for name, tensor in named_tensors:
         size += tensor.numel() * tensor.element_size()
@@ -350,7 +353,8 @@ def _sum(tensor: torch.Tensor, block: int = 1 << 22) -> int:
 
 
 def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
-    """Sets what the installed torch calls it, before the process group: a count of events, not bytes; the dump's name ends in the rank."""
+    """Set the recorder's variables under the installed torch's names, before the process group: a number of events, not bytes; the dump's
+    name ends in the rank. OSError if the folder cannot be made."""
     began, newer = time.perf_counter(), tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
     size, file = (("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE") if newer else
                   ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"))
@@ -365,8 +369,8 @@ def enable_flight_recorder(folder: str = "", entries: int = 20000) -> None:
 
 
 def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, device_id: Optional[bool] = None, **options: Any) -> None:
-    """dist.init_process_group after the rank has its GPU, with one timeout, and a first collective. ``device_id``: whether the group is
-    bound to the GPU at once; None asks NCCL_GUARD_DEVICE_ID (0 or 1, default 0), so that two runs differ in nothing else."""
+    """Call dist.init_process_group after the rank has its GPU, with one timeout, then a first collective. ``device_id``: whether the group
+    is bound to the GPU at once; None asks NCCL_GUARD_DEVICE_ID (0 or 1, default 0), so that two runs differ in nothing else."""
     began, device = time.perf_counter(), torch.device("cpu")
     if "nccl" in backend:
         device = torch.device("cuda", (_number("LOCAL_RANK") or 0) % max(1, torch.cuda.device_count()))
@@ -385,7 +389,7 @@ def init_process_group_checked(backend: str = "nccl", timeout_s: float = 600.0, 
 
 
 def group_timeouts() -> Dict[str, float]:
-    """Seconds by group and backend, of every group that is there now: a timeout given to one group is not that of another."""
+    """"group backend" -> timeout in seconds, of every existing group: a timeout given to one group does not hold for another."""
     backends = {f"{group.group_name} {device.type}": group._get_backend(device)
                 for group in list(dist.distributed_c10d._world.pg_map) for device in group._device_types}
     limits = {name: getattr(getattr(backend, "options", None), "_timeout", None) for name, backend in backends.items()}

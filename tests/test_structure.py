@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -138,6 +139,22 @@ def test_the_library_stays_small() -> None:
     later = {subject: {p: n for p, n in counts.items() if p.is_relative_to(LIB / subject)} for subject in LATER}
     assert {subject: sum(of.values()) for subject, of in later.items() if sum(of.values()) > LATER[subject]} == {}
     assert sum(n for p, n in counts.items() if not any(p in of for of in later.values())) <= MOST_STATEMENTS
+
+
+def public(nodes: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
+    """Functions and classes of a module and the methods of its classes, by name; without nested functions."""
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            yield above + node.name, node
+            yield from public(node.body, f"{above}{node.name}.") if isinstance(node, ast.ClassDef) else ()
+        elif isinstance(node, (ast.If, ast.Try)):
+            yield from public([*node.body, *node.orelse, *(n for h in getattr(node, "handlers", ()) for n in h.body)], above)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "lib").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT / "lib")))
+def test_every_public_name_has_a_docstring(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert [name for name, node in public(tree.body) if not (ast.get_docstring(node) or "").strip()] == []
 
 
 def bindings(path: Path) -> list[str]:

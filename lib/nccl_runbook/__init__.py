@@ -1,5 +1,5 @@
-"""NCCL Runbook: from a failed multi-GPU job to a proven cause. The name that notebooks start with;
-imported by nobody inside."""
+"""NCCL Runbook: from a failed multi-GPU job to a proven cause. Notebooks import this name; no module inside
+does."""
 
 from typing import Any
 

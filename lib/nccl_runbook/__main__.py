@@ -20,7 +20,7 @@ COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage h
 _REPEATED = ("--step", "--record", "--pid")
 
 
-# what typer 0.29 says, and how we say it
+# wording of typer 0.29 -> ours
 _PLAINER = (
     (r"Invalid value for '(.+?)': Input should be a valid integer.*", r"\1 takes a whole number"),
     (r"Invalid value for '(.+?)': Input should be a valid number.*", r"\1 takes a number"),
@@ -37,8 +37,7 @@ _PLAINER = (
 
 
 def app(listed: bool = False) -> Any:
-    """The parser of the command that is named, of all if none is; ``listed``: only their
-    names and what they are for."""
+    """The parser of the named command, or of all; ``listed``: names and summaries only."""
     whole = answer.typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
@@ -87,8 +86,8 @@ def nccl_runbook(
 
 
 def spread(arguments: Sequence[str]) -> list[str]:
-    """`--step A B` as `--step A --step B`, and `-p NAME VALUE` as `-p NAME=VALUE`: forms that
-    typer does not take (0.29)."""
+    """`--step A B` as `--step A --step B`, and `-p NAME VALUE` as `-p NAME=VALUE`: forms that typer 0.29
+    does not accept."""
     rest, spreading, result = list(arguments), "", []
     while rest:
         argument = rest.pop(0)
@@ -106,6 +105,8 @@ def spread(arguments: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
+    """Run the command line and exit with its code: 2 for wrong usage, 1 if the answer cannot be written, 130
+    if interrupted."""
     Terminal.take()
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # `<&-`: as if nothing came
     command, *words = sys.argv[1:] or [""]

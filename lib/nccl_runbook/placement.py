@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from nccl_runbook.core.facts import grouped
 
-# on the CPU an eighth of the layers will do: nobody learns about a GPU from the rest, and it costs seconds
+# on the CPU an eighth of the layers is enough: the rest says nothing about a GPU and costs seconds
 REHEARSAL_SHARE = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """One rank of the group: ``role`` trainer or engine; ``cuda_index`` None for the CPU."""
+    """One rank of the group. ``role``: trainer or engine; ``cuda_index``: None for the CPU."""
 
     rank: int
     role: str
@@ -21,7 +21,7 @@ class Seat:
 
     @property
     def place(self) -> str:
-        """ "" for the CPU."""
+        """ "GPU 3"; empty for the CPU."""
         return "" if self.cuda_index is None else f"GPU {self.cuda_index}"
 
 
@@ -33,12 +33,13 @@ class Placement:
 
     @property
     def devices(self) -> list[int | None]:
+        """The cuda_index of each rank, None for the CPU."""
         return [s.cuda_index for s in self.seats]
 
     @property
     def shared(self) -> list[list[int]]:
-        """Ranks that share one GPU, a list for each such GPU. NCCL refuses these (before 2.30.7 by bus
-        id, from then on by UUID)."""
+        """Ranks that share a GPU, one list for each shared GPU. NCCL refuses these (before 2.30.7 by bus id,
+        since then by UUID)."""
         return [
             ranks
             for place, ranks in grouped((s.place, s.rank) for s in self.seats).items()
@@ -47,15 +48,14 @@ class Placement:
 
 
 def place(cuda_indices: Sequence[int | None]) -> Placement:
-    """Trainer on the first device, one engine on each other; with a single device both sit on it, as a
-    one-GPU job does."""
+    """The trainer on the first device, an engine on each other; on a single device both share it, as in a
+    one-GPU job."""
     seats = list(cuda_indices) if len(cuda_indices) != 1 else [cuda_indices[0], cuda_indices[0]]
     return Placement([Seat(rank, "engine" if rank else "trainer", index) for rank, index in enumerate(seats)])
 
 
 def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:
-    """How many of the model's layers: what was asked for; else all on GPUs, and an eighth in a rehearsal on
-    the CPU."""
+    """Number of layers to move: ``asked``, else all on GPUs, and an eighth in a rehearsal on the CPU."""
     if asked:
         return min(asked, layers_of)
     return (

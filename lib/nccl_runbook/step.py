@@ -33,8 +33,8 @@ _LONGEST_WORD = 2000  # characters of one argument: nobody reads or pastes more;
 
 
 class Step:
-    """One notebook at work. ``open_step(name, globals())`` makes it; ``collect`` facts, then
-    ``finish`` with findings."""
+    """One notebook at work, made by ``open_step(name, globals())``: ``collect`` facts, then ``finish`` with
+    findings."""
 
     def __init__(self, name: str, parameters: dict[str, Any], stopped: Callable[[], str] = never) -> None:
         """``stopped``: says why the engine is to end what runs, "" as long as it is not.
@@ -68,23 +68,23 @@ class Step:
 
     @property
     def by_hand(self) -> bool:
-        """Whether a reader runs this notebook, on this machine: no runner around
-        it, and no record replayed."""
+        """Whether a reader runs this notebook on this machine, without a runner or a replayed record."""
         return self.replayed is None and HEADLESS_VARIABLE not in os.environ
 
     @property
     def left_s(self) -> float:
-        """Seconds of this step's budget that are left, at least 1."""
+        """Seconds left of this step's budget, at least 1."""
         return max(1.0, self._ends - time.monotonic())
 
     @property
     def within_s(self) -> float:
-        """Seconds until the budget ends every wait, at least 1; by hand it ends none."""
+        """Seconds until the budget ends every wait, at least 1; infinite by hand."""
         return max(1.0, self._until - time.monotonic())
 
     @property
     def engine(self) -> Engine:
-        """The engine under the interpreter to be judged; started at the first use."""
+        """The engine of the judged interpreter, started at first use. RuntimeError while a record is
+        replayed; InterpreterError or EngineError if no ranks can run."""
         if self.replayed:
             raise RuntimeError("a record is judged, no machine is touched")
         if self._engine is None:
@@ -107,12 +107,9 @@ class Step:
     def collect(
         self, fact: str, probe: Callable[..., Any], *args: Any, unless: Finding | None = None, **kwargs: Any
     ) -> Any:
-        """Ask ``probe`` and keep its answer as ``fact``; in a replay read the answer from the record instead.
-
-        ``unless``: a finding that forbids the probe (GPUs busy, say); the fact is then a Gap that
-        names it. Arguments may be callables without parameters (``lambda: step.engine``): they are
-        called only if the probe is.
-        """
+        """Ask ``probe`` and keep its answer as ``fact``; a replay takes the record's (RecordError if it does
+        not fit). ``unless``: a finding that forbids the probe (such as busy GPUs); the fact is then a Gap.
+        Callable arguments (``lambda: step.engine``) are called only with the probe."""
         if self.replayed:
             recorded = self.record.facts
             self.facts[fact] = (
@@ -126,19 +123,19 @@ class Step:
             self.facts[fact] = probe(*(a() if callable(a) else a for a in args), **kwargs)
         if (
             not self.replayed and self.record.status == "running"
-        ):  # a later cell may fail: what was seen is not lost with it
+        ):  # a later cell may fail: the facts so far are not lost
             self.record.facts = to_json(self.facts)
             self.save()
         return self.facts[fact]
 
     def say(self, line: str) -> None:
-        """A line of progress, for a reader who waits at a cell."""
+        """Print progress for a reader who waits at a cell."""
         if self.by_hand:
             print(plain(self.redactor.text(line)), flush=True)
 
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
-        """Whether somebody uses the GPUs: the finding that forbids tests there, or None. ``trial`` asks again
-        each time. ``probe`` gets the seconds that the budget leaves."""
+        """The finding that forbids tests because another process uses the GPUs, or None. ``trial`` asks
+        again. ``probe``: called with the seconds left."""
         allowed = self.parameters.get("allow_busy", False)
         self._busy_checks[probe] = lambda: rule(probe(self.within_s), allowed)
         return rule(self.collect("users", probe, lambda: self.within_s), allowed)
@@ -146,16 +143,13 @@ class Step:
     def finish(
         self, findings: list[Finding], rests_on: Iterable[str] = (), tables: Iterable[Any] = ()
     ) -> Any:
-        """Judge the step, write its record, and show it.
-
-        ``rests_on``: patterns of fact paths (``fnmatch``); a Gap there makes the step unknown, any other
-        is listed as not looked at.
-        """
+        """Judge the step, write its record, and show it. ``rests_on``: patterns of fact paths (``fnmatch``);
+        a Gap there makes the step unknown, any other is listed as not looked at."""
         from nccl_runbook.report.tables import (
             StepView,
         )  # the page's look belongs to report; imported late so that probes never load it
 
-        titles = {f.title for f in findings}  # a Gap that a finding tells in its own words is not told again
+        titles = {f.title for f in findings}  # a Gap that a finding already states is not repeated
         missing = [(path, gap) for path, gap in gaps_in(self.facts) if gap.detail not in titles]
         needed = [(p, g) for p, g in missing if any(fnmatchcase(p, pattern) for pattern in rests_on)]
         sources = {e.source for f in findings if f.severity is Severity.UNKNOWN for e in f.evidence}
@@ -189,7 +183,7 @@ class Step:
         return StepView(self.record, self.save())
 
     def _not_here(self) -> list[Finding]:
-        """That GPUs were named and none is here: what ran says nothing of them."""
+        """A finding that GPUs were named and none is present: the runs say nothing about them."""
         named, missing = self.told("gpus").strip(), self.record.judged.torch and not self.record.judged.gpus
         return (
             [Finding("gpus-not-here", Severity.UNKNOWN, NOT_HERE % named)]
@@ -198,7 +192,7 @@ class Step:
         )
 
     def save(self) -> Path:
-        """Write the record into the run's folder; its path."""
+        """Write the record into the run's folder and return its path. OSError if that fails."""
         path = self.run_dir / f"{self.name}.json"
         records.save(self.record, path, self.redactor)
         return path
@@ -229,14 +223,11 @@ class Step:
         ops: tuple[str, ...] | str = ("all_reduce",),
         deadline_s: float = 30.0,
     ) -> World:
-        """Your own experiment: one checked world with this environment, on these GPUs; it joins the record
-        as *tried by hand*. ``gpus`` and ``ops`` may be texts, as the parameters of notebooks are: "0,1"
-        and "all_reduce,broadcast".
-
-        Raises RuntimeError where somebody uses the GPUs (unless ``allow_busy``), and while a record
-        is being judged; ValueError for a GPU that is not there, a variable that cannot be set, and
-        numbers that mean nothing.
-        """
+        """Run your own experiment: one checked world with this environment on these GPUs; it joins the
+        record as *tried by hand*. ``gpus`` and ``ops`` may be texts, as in notebooks: "0,1" and
+        "all_reduce,broadcast". RuntimeError if another process uses the GPUs (unless ``allow_busy``), or
+        while a record is replayed; ValueError for a missing GPU, a variable that cannot be set, or a number
+        out of range."""
         if somebody := next(filter(None, (check() for check in self._busy_checks.values())), None):
             raise RuntimeError(somebody.title)
         delta = {name: None if value is None else str(value) for name, value in (env or {}).items()}
@@ -274,19 +265,20 @@ class Step:
 
     @property
     def devices(self) -> list[int | None]:
-        """Devices that the parameter ``gpus`` names, one a rank; two ranks on the
-        CPU where CUDA shows no GPU."""
+        """One device a rank, from the parameter ``gpus``; two ranks on the CPU if CUDA shows no GPU.
+        ValueError for a GPU that does not exist."""
         return rank_devices(
             self.parameters.get("gpus", ""), self.parameters.get("max_ranks", 0), self.engine.cuda_count()
         )
 
     @property
     def named_gpus(self) -> int:
-        """How many the parameter ``gpus`` names, whether or not they are here; 0 for all."""
+        """Number of GPUs that ``gpus`` names, present or not; 0 for all. ValueError if it is no list of
+        GPUs."""
         return sum(last - first + 1 for first, last in gpu_ranges(self.told("gpus")))
 
     def told(self, name: str) -> str:
-        """A parameter that is a text; in a replay that of the recorded run where this one is left empty."""
+        """A text parameter; in a replay the recorded one if this is empty."""
         return str(self.parameters.get(name) or self.record.parameters.get(name, ""))
 
 
@@ -295,5 +287,6 @@ def _shown(env: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def open_step(name: str, namespace: Mapping[str, Any]) -> Step:
-    """The step of this notebook, from its parameters cell (``globals()``)."""
+    """The step of this notebook, from its parameters cell (``globals()``). ParameterError if they do not
+    fit."""
     return Step(name, read_parameters(namespace))

@@ -29,9 +29,9 @@ def gather(
     within_s: float,
     say: Callable[[str], None],
 ) -> Hosts | Gap:
-    """As `nccl-runbook hosts` with these options; a Gap where nothing names a host. In an allocation that
-    nobody named, ranks are started only with ``allow_busy``: somebody's job may run there. Raises
-    ValueError for what cannot be used; ``within_s``: seconds."""
+    """The answer of `nccl-runbook hosts` with these options; a Gap if no host is named. In an allocation
+    that was not named, ranks start only with ``allow_busy``: a job may run there. ``within_s``: seconds.
+    ValueError for unusable options."""
     if records:
         return read.read(map(Path, named(records)), command.judged)
     is_named = bool(hosts or job or ray)
@@ -46,10 +46,12 @@ def gather(
 
 
 def findings(hosts: Hosts | Gap) -> list[Finding]:
+    """Findings of the comparison of hosts; SKIPPED if no host was named."""
     if isinstance(hosts, Gap):
         return [Finding("hosts-not-named", Severity.SKIPPED, hosts.detail)]
     return command.judge(hosts, judge.differences(hosts.answered))
 
 
 def tables(hosts: Hosts | Gap) -> Sequence[table.Table]:
+    """Tables of the comparison of hosts; empty if no host was named."""
     return [] if isinstance(hosts, Gap) else table.tables(hosts, judge.differences(hosts.answered))

@@ -13,22 +13,19 @@ _INJECTED = "# Parameters"  # the first line of a cell that papermill injects (p
 
 
 def outputs_root() -> Path:
-    """``outputs/`` of the checkout that this package is installed from, else below the working directory."""
+    """``outputs/`` of the checkout that holds this package, else below the working directory."""
     checkout = Path(__file__).resolve().parents[2]
     return (checkout if (checkout / "notebooks").is_dir() else Path.cwd()) / "outputs"
 
 
 def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
-    """The cells that papermill put into this notebook."""
+    """Sources of the cells that papermill put into this notebook."""
     return [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
 
 
 def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """The notebook's parameters, typed as its parameters cell annotates them.
-
-    Only names in a cell that papermill injected are checked against the annotated ones, so that a reader
-    in Lab may define what he likes.
-    """
+    """The notebook's parameters, converted to their annotated types. ParameterError for a wrong value, and
+    for an unknown name in a cell of papermill (a reader in Lab may define further names)."""
     for parameter, path in (
         (name, path)
         for name in ("log", "against", "hang_path")

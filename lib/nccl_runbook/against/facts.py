@@ -7,13 +7,12 @@ from nccl_runbook.logs.facts import FileRead
 
 @dataclasses.dataclass(frozen=True)
 class RunProfile:
-    """How a run was set up and how long things took, as its logs and records show.
+    """How a run was set up and how long it took, from its logs and records.
 
-    ``settings``: kind, as in profile.toml -> name -> values seen; ``communicators``: communicators
-    opened (distinct ids); ``syncs``: weight syncs timed; ``times``: "init", "step", "sync" -> seconds, in
-    order; "all_reduce, control, GB/s" -> bus bandwidths; ``steps``: those of the records;
-    ``variables_from``: who names the variables that were set: "log", "script" or "record"; ``problem``: what
-    is wrong in the run itself, "" for nothing known.
+    ``settings``: kind (as in profile.toml) -> name -> values; ``communicators``: number of distinct ids;
+    ``syncs``: weight syncs timed; ``times``: "init", "step", "sync" -> seconds, in order; "all_reduce,
+    control, GB/s" -> bus bandwidths in GB/s; ``steps``: steps of the records; ``variables_from``: "log",
+    "script" or "record"; ``problem``: what is wrong in the run itself, empty if nothing is known.
     """
 
     files: list[FileRead]
@@ -28,8 +27,8 @@ class RunProfile:
 
 @dataclasses.dataclass(frozen=True)
 class TimeChange:
-    """A kind of time or bandwidth in both runs. ``good`` and ``bad``: (n, median, least, most), n 0 where
-    none was printed; ``unit``: s or GB/s."""
+    """A time or bandwidth in both runs. ``good``, ``bad``: (n, median, least, most), n 0 if none was
+    printed; ``unit``: s or GB/s."""
 
     kind: str
     good: tuple[int, float, float, float]
@@ -38,7 +37,8 @@ class TimeChange:
     unit: str = "s"
 
     @property
-    def spans(self) -> list[str]:  # of both runs in words: "22.5 s (n 27, 21.0 to 24.0)"
+    def spans(self) -> list[str]:
+        """Both runs as text: "22.5 s (n 27, 21.0 to 24.0)"."""
         return [
             f"{median:.3g} {self.unit} (n {n}, {least:.3g} to {most:.3g})" if n else "none printed"
             for n, median, least, most in (self.good, self.bad)
@@ -47,8 +47,8 @@ class TimeChange:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Something that is not the same in both runs. ``could_explain``: whether it could
-    be why; ``why`` in words; ``is_tested``: whether it is known that it could not."""
+    """Something that differs between the runs. ``could_explain``: whether it could be the cause; ``why``:
+    the reason; ``is_tested``: whether a cause that it excludes is established."""
 
     kind: str
     name: str
@@ -61,10 +61,10 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """``sentence`` first; then the times, and the differences, most telling first. ``settings``: how many
-    versions, variables and the like both runs show; ``of``: the cause or the finding that the differences
-    were judged for, "" for a change of speed; ``good_is``: what is wrong in the good run, "" for nothing
-    known; ``line``: that compares both set-ups in turn, "" for none."""
+    """``sentence`` first, then the times, and the differences, most telling first. ``settings``: number of
+    versions, variables and the like that both runs show; ``of``: cause or finding that the differences were
+    judged for, empty for a change of speed; ``good_is``: what is wrong in the good run, empty if nothing is
+    known; ``line``: command that compares both set-ups in turn, empty if there is none."""
 
     sentence: str
     times: tuple[TimeChange, ...]
@@ -75,5 +75,6 @@ class Comparison:
     line: str = ""
 
     @property
-    def slower(self) -> bool:  # whether any kind of time became slower, beyond its spread
+    def slower(self) -> bool:
+        """Whether any time became slower, beyond its spread."""
         return any("slower" in t.says for t in self.times)

@@ -17,15 +17,15 @@ from nccl_runbook.report.verdict_sentence import CHANGED
 # ratio of medians that somebody would act on; the noise of one set-up on one host was
 # below 5 % (4 H200, 2026-11-20)
 SLOWER = 1.2
-# samples on each side: with fewer nobody knows the spread; a bandwidth is a median of repeats already
+# samples on each side: fewer show no spread; a bandwidth is already a median of repeats
 LEAST = {"s": 3, "GB/s": 2}
 _TABLE = table("against/profile")
 _KINDS: dict[str, str] = _TABLE["kind"]  # the surest first, and why it could explain a change
 
 
 def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Comparison:
-    """What differs between two runs. Where only one of them shows a thing, it is no difference: silence
-    says nothing. ``line``: that runs both set-ups in turn."""
+    """What differs between two runs. A setting that only one run shows is no difference. ``line``: command
+    that runs both set-ups in turn."""
     read = [
         p for p in (good, bad) if isinstance(p, RunProfile) and (p.steps or any(f.lines for f in p.files))
     ]
@@ -35,7 +35,7 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
     kinds = dict.fromkeys([*("init", "step", "sync"), *sorted({*was.times, *now.times})])
     times = [_time(kind, was.times.get(kind, []), now.times.get(kind, [])) for kind in kinds]
     changed = [*_settings(was, now), *_communicators(was, now)]
-    # of what differs alike on many GPUs or ranks the first stands for all
+    # of equal differences on many GPUs or ranks only the first is kept
     alike = grouped(((d.kind, re.sub(r" \d+", "", d.name)), d) for d in changed).values()
     differences = tuple(
         dataclasses.replace(
@@ -49,8 +49,9 @@ def compare(good: RunProfile | Gap, bad: RunProfile | Gap, line: str = "") -> Co
 
 
 def explained(compared: Comparison, lead: Finding | None) -> Comparison:
-    """The same, judged for what leads in the bad run: a difference could explain it if the lead names it or
-    its cause depends on it. If the cause is established, another difference cannot; else it is not tested."""
+    """The comparison judged for the leading finding of the bad run: a difference could explain it if the
+    finding names it, or if its cause depends on it. An established cause excludes the others; otherwise they
+    are untested."""
     if not (lead and compared.differences) or compared.slower and lead.severity is not Severity.BROKEN:
         return compared  # the change of speed is what to explain
     fix = (line for r in lead.remedy for line in (r.text, *r.lines))
@@ -180,7 +181,7 @@ def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
 
 
 def findings(compared: Comparison | None) -> list[Finding]:
-    """The comparison as a finding of the step; none without one."""
+    """The comparison as a finding of the step; empty without a comparison."""
     if compared is None:
         return []
     could = [d for d in compared.differences if d.could_explain]

@@ -20,7 +20,7 @@ from nccl_runbook.logs.text import Said, pieces, who_says
 
 MAX_VALUES = 16  # of one setting
 MAX_TIMES = 100_000  # of one kind
-MAX_KINDS = 200_000  # of templates that tell nothing and are passed over at once
+MAX_KINDS = 200_000  # templates without information, skipped at once
 _HEX, _DIGITS = b"0123456789abcdef", b"0123456789"
 _UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0}
 _TABLE = table("against/profile")
@@ -44,8 +44,8 @@ def collect(
     limit: Limit | None = None,
     records: Sequence[Record] = (),
 ) -> RunProfile:
-    """The profile of these logs and records. Never raises for what is in them: what could not
-    be read says so in ``files``."""
+    """The profile of these logs and records. Never raises for their content: ``files`` says what could not
+    be read."""
     reader = _Reader()
     for record in records:
         reader.take(record)

@@ -5,7 +5,7 @@ from nccl_runbook.report.tables import Cell, Table
 
 
 def tables(compared: Comparison | None) -> list[Table]:
-    """A good run beside the bad one, most telling first; none without a comparison."""
+    """The good run beside the bad one, most telling difference first; empty without a comparison."""
     if compared is None:
         return []
     rows = [

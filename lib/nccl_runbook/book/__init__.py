@@ -24,14 +24,13 @@ from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 
 _DURATION = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?")
 LINE_CHARACTERS = 160
-# from the records so far and the steps that wait: which comes next; VERDICT_STEP where no other
-# is needed any more, and why not
+# (records so far, waiting steps) -> (next step, ""), or (VERDICT_STEP, why no other step is needed)
 Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
 VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a loaded node
 
 
 def duration_s(text: str) -> float:
-    """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for anything else and for nothing."""
+    """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for any other text."""
     match = _DURATION.fullmatch(text.strip())
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (total := hours * 3600 + minutes * 60 + seconds):
@@ -40,11 +39,9 @@ def duration_s(text: str) -> float:
 
 
 class Book:
-    """One run of a plan. ``run`` gives the verdict document, with what a command ends with.
-
-    Raises UsageError if the run's folder cannot be used or a notebook refuses a value of the command line,
-    and OSError (disk full, say) if a file cannot be written later: what was written before stays whole.
-    """
+    """One run of a plan. UsageError if the run's folder cannot be used or a notebook refuses a value of the
+    command line; OSError (such as a full disk) if a later file cannot be written: earlier files stay
+    whole."""
 
     def __init__(
         self, plan: list[Planned], options: Options, on_line: Callable[[str], None], choose: Choice = in_order
@@ -59,7 +56,8 @@ class Book:
     before: Path | None = None  # the report that `latest` pointed to
 
     def run(self) -> VerdictDocument:
-        """Every notebook in order; the page is complete on disk before the first and after each."""
+        """Run every notebook in order; returns the verdict document with its exit code. The page is complete
+        on disk before the first notebook and after each."""
         self._open_folder()
         self._pages = ThreadPoolExecutor(1, "pages").submit(_load_pages)
         with self.stop, Kernels(run_dir=str(self.run_dir)) as kernels:
@@ -202,7 +200,7 @@ class Book:
         return record
 
     def _parameters(self, planned: Planned, left_s: float) -> dict[str, Any]:
-        """What the runner sets, as far as the notebook declares it, under what the command line gave."""
+        """Parameters of the runner that the notebook declares, overridden by those of the command line."""
         given = {
             "run_dir": from_here(self.run_dir),
             "python": self.options.python,

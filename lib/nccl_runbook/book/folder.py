@@ -14,13 +14,10 @@ from nccl_runbook.core.facts import utc_now
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a run is told.
-
-    ``out``: its folder, None for a new one below ``outputs``, which `latest` then points to;
-    ``budget_s``: for the whole run; ``allowance_s``: what a notebook gets beyond its own budget for starting
-    and saving, at most a tenth of ``budget_s``; ``command``: the line that repeats the run; ``began``: when
-    the budget began, by time.monotonic().
-    """
+    """Settings of a run. ``out``: its folder, None for a new one below ``outputs``, to which `latest` then
+    points; ``budget_s``: seconds for the whole run; ``allowance_s``: seconds that a notebook gets beyond its
+    own budget for starting and saving, at most a tenth of ``budget_s``; ``command``: repeats the run;
+    ``began``: start of the budget, by time.monotonic()."""
 
     outputs: Path
     command: str
@@ -36,20 +33,22 @@ class Options:
 
     @property
     def reserve_s(self) -> float:
+        """Seconds kept for starting and saving a notebook: the allowance, at most a tenth of the budget."""
         return min(self.allowance_s, self.budget_s / 10)
 
     @property
     def left_s(self) -> float:
+        """Seconds left of the budget; negative once it is spent."""
         return self.budget_s - (time.monotonic() - self.began)
 
 
 def in_order(done: Sequence[records.Record], waiting: Sequence[str]) -> tuple[str, str]:
-    """Every step, by its number."""
+    """The step to run next, by number, with an empty reason. The same form as case.judge.following."""
     return waiting[0], ""
 
 
 def from_here(path: Path) -> str:
-    """Relative where it can be: a page that is passed on need not show the reader's home folder."""
+    """The path relative to the working directory if possible: a shared page need not show the home folder."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
@@ -72,8 +71,8 @@ def _folder(options: Options) -> Path:
 
 
 def point_latest(run_dir: Path) -> Path | None:
-    """Point `latest` beside the folder to it, as a whole; `latest.txt` with its name where links cannot
-    be made. The link, or None."""
+    """Let `latest` beside the folder point to it, atomically; `latest.txt` with its name if links cannot be
+    made. Returns the link, or None."""
     link = run_dir.parent / "latest"
     temporary = Path(tempfile.mktemp(prefix=".latest.", dir=run_dir.parent))
     try:

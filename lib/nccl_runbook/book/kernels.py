@@ -11,16 +11,13 @@ from nccl_runbook.launch.stop import own_folder, sweep
 
 
 class Kernels(contextlib.ExitStack):
-    """Where kernels get their sockets: unix sockets in a private folder, else TCP. Use as a context
-    manager; the folder goes with it.
-
-    Each kernel gets an absolute prefix of its own: relative sockets land in the working directory and
-    cross-talk (jupyter_client 8.10).
-    """
+    """Where kernels get their sockets: unix sockets in a private folder, else TCP. A context manager that
+    removes the folder. Each kernel gets an absolute prefix of its own: relative sockets land in the working
+    directory and cross-talk (jupyter_client 8.10)."""
 
     def __init__(self, base: str = "/tmp", run_dir: str = "") -> None:
-        """``base``: a short path, as a unix socket's may not be longer than 107 bytes;
-        ``run_dir``: where this run writes."""
+        """``base``: a short path, since paths of unix sockets are limited to 107 bytes; ``run_dir``: where
+        this run writes."""
         super().__init__()
         self.swept = sweep({base, tempfile.gettempdir(), "/dev/shm"})
         self.path = Path(
@@ -32,7 +29,7 @@ class Kernels(contextlib.ExitStack):
         self._count = 0
 
     def unfinished(self) -> list[Path]:
-        """Files that runs which were killed had not finished to write."""
+        """Files that killed runs left unfinished."""
         return [
             path
             for run_dir in self.swept
@@ -58,22 +55,19 @@ class Kernels(contextlib.ExitStack):
 
         self._count += 1
         socket = {} if self.note else {"transport": "ipc", "ip": str(self.path / f"k{self._count}")}
-        # the file goes with the folder, even if the kernel is killed
+        # the file is removed with the folder, even if the kernel is killed
         return Config(
             {"KernelManager": {"connection_file": str(self.path / f"k{self._count}.json"), **socket}}
         )
 
     def errors(self) -> Path:
-        """What the newest kernel itself writes to standard error; what its cells write is in the notebook."""
+        """File with the standard error of the newest kernel itself (that of its cells is in the notebook)."""
         return self.path / f"k{self._count}.stderr"
 
     def environment(self, until: float) -> dict[str, str]:
-        """The kernel's environment: the user's, without his Python and IPython start-up files (a rank,
-        which is not interactive, reads neither) and without widgets, which a page cannot show. What its warm
-        process writes goes with the folder, however both end.
-
-        ``until``: when the budget of its step ends.
-        """
+        """The kernel's environment: the user's, without Python and IPython start-up files (ranks read
+        neither) and without widgets, which a page cannot show. Files of its warm process are removed with
+        the folder. ``until``: end of the step's budget."""
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
         return {
             **kept,

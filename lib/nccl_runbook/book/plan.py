@@ -10,20 +10,20 @@ from nccl_runbook.core import records
 from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, check_names, read_cell
 from nccl_runbook.report.verdict import VERDICT_STEP
 
-# what the runner itself decides: an own option says each of them
+# decided by the runner: each has an option of its own
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
 # the name of a fact, in the text of a notebook; a call may go on in the next line, a string of its own there
 _COLLECTED = re.compile(r'\.collect\((?:\\n",\s{0,20}")?\s{0,8}\\"(\w+)')
 
 
 class UsageError(ValueError):
-    """The command line asks for something that does not exist or does not fit; one sentence. Exit code 2."""
+    """The command line names something that does not exist or does not fit; one sentence. Exit code 2."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """One notebook to run. ``parameters``: typed values from the command line that it declares;
-    ``record``: judged instead of a machine."""
+    """One notebook to run. ``parameters``: typed values of the command line; ``record``: judged instead of a
+    machine."""
 
     name: str
     source: Path
@@ -32,14 +32,14 @@ class Planned:
     record: Path | None = None
 
     def budget_s(self, left_s: float) -> int:
-        """Whole seconds for this step: its own budget, or what is left of the run's."""
+        """Whole seconds for this step: its own budget, or the rest of the run's if that is less."""
         default = self.declared["budget_s"].default if "budget_s" in self.declared else left_s
         return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
 
     def refused(self, why: str) -> str:
-        """What the notebook says of a value that the command line gave: its ValueError begins with
-        the name or the value, or quotes the value; else "". A number alone is no quote: Python's
-        own errors are full of them."""
+        """The notebook's ValueError about a value of the command line (it begins with the name or value, or
+        quotes the value); else empty. A bare number is no quote, since Python's own errors are full of
+        them."""
         error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
         reason = error[1] if error else ""
         words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
@@ -52,7 +52,7 @@ class Planned:
 
 
 def notebooks_in(folder: Path) -> dict[str, Path]:
-    """The notebooks of a book by step name, in the order in which they run."""
+    """Step name -> notebook, in running order. UsageError if the folder has none."""
     if not (by_stem := {path.stem: path for path in sorted(folder.glob("[0-9][0-9]-*.ipynb"))}):
         raise UsageError(
             f"no notebooks in {folder}: run from a checkout, or name the folder with --notebooks"
@@ -63,7 +63,8 @@ def notebooks_in(folder: Path) -> dict[str, Path]:
 def make_plan(
     folder: Path, steps: Sequence[str], given: Sequence[tuple[str, str]], replayed: Sequence[Path] = ()
 ) -> list[Planned]:
-    """The notebooks to run, 99-verdict last. Raises UsageError or ParameterError; touches nothing."""
+    """Notebooks to run, 99-verdict last; touches nothing. UsageError or ParameterError for what does not
+    fit."""
     book = notebooks_in(folder)
     check_names(steps, book, "step")
     by_step = _records_by_step(replayed, book)

@@ -33,11 +33,9 @@ NOT_RUN = "not run"
 
 
 def load() -> None:
-    """Import what executes a notebook, in one thread at a time.
-
-    jupyter_client 8.10 and IPython 9 import in circles: two threads that meet there each see half a module
-    (seen on every first run of a fresh checkout, whose imports are slow as nothing is compiled yet).
-    """
+    """Import what executes notebooks, in one thread at a time: jupyter_client 8.10 and IPython 9 import in
+    circles, and two threads that meet there each see half a module (seen on first runs of a fresh checkout,
+    where imports are slow)."""
     with _loading:
         import IPython  # noqa: F401
         import papermill.clientwrap
@@ -45,11 +43,8 @@ def load() -> None:
 
 
 class Visit:
-    """One execution in a thread of its own; ``watch`` is called by the main thread,
-    which stays free for signals.
-
-    ``notebook``: as far as it got, None if it never began.
-    """
+    """One execution, in its own thread; the main thread calls ``watch`` and stays free for signals.
+    ``notebook``: as far as it got, None if it never began."""
 
     def __init__(self, source: Path, parameters: dict[str, Any], kernels: Kernels) -> None:
         self.source, self.parameters, self.kernels = source, parameters, kernels
@@ -86,8 +81,8 @@ class Visit:
             self._done.set()
 
     def watch(self, limit_s: float, stop: Stop, grace_s: float = INTERRUPT_GRACE_S) -> str:
-        """Wait for the end; at the limit interrupt, then kill; kill at once when stopped.
-        How it ended; "" at its end."""
+        """Wait for the end; interrupt at the limit, then kill; kill at once when stopped. Returns why it
+        ended early, or empty."""
         self._thread.start()
         self._wait(limit_s, stop)
         why = stop()
@@ -158,7 +153,7 @@ def _first_line(text: str) -> str:
 
 
 def error_in(notebook: Any) -> str:
-    """Name and first line of the last error that a cell shows, "" if none does."""
+    """Name and first line of the last error in the cells; empty if there is none."""
     shown = [
         o
         for cell in (notebook.cells if notebook else [])
@@ -227,8 +222,8 @@ def _engine() -> type:
 
 
 def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
-    """Write the notebook, repaired, without secrets, as a whole. ``why``: the reason that it has
-    no result, "" if it has one."""
+    """Write the notebook atomically, repaired and redacted. ``why``: the reason for a missing result, else
+    empty. OSError if writing fails."""
     import nbformat
 
     given = redactor.json(notebook.metadata.get("papermill", {}).get("parameters", {}))
@@ -243,7 +238,8 @@ def save(notebook: Any, why: str, target: Path, redactor: Redactor) -> None:
 
 
 def mend(notebook: Any, why: str) -> Any:
-    """papermill calls cells completed that never ran (2.7.0); only their missing start time shows it."""
+    """The notebook with cells that never ran marked as such: papermill 2.7.0 calls them completed; only
+    their start time is missing."""
     notebook.cells = [
         c for c in notebook.cells if "papermill-error-cell-tag" not in c.metadata.get("tags", [])
     ]

@@ -28,9 +28,9 @@ MOST_NAMED = 8
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What was gathered, added up. ``lead``: the strongest proof, None where nothing is wrong
-    or no cause stands out; ``test``: what to do next; ``collect``: lines for the job's next run,
-    that collect what is missing."""
+    """The sum of everything gathered. ``lead``: the strongest proof, None if nothing is wrong or no cause
+    stands out; ``test``: what to do next; ``collect``: lines that make the job's next run collect what is
+    missing."""
 
     document: VerdictDocument
     found: Gathered
@@ -40,8 +40,7 @@ class Case:
 
 
 def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
-    """The one answer. ``name`` and ``command``: of the command that was called, and
-    the line that repeats it."""
+    """The one answer. ``name``, ``command``: the command that was called, and the line that repeats it."""
     names = [
         f.name
         for f in (gathered.logs.logs.files if gathered.logs else ())
@@ -101,14 +100,13 @@ def _named(finding: Finding, logs: Sequence[str]) -> Finding:
 
 
 def beside(compared: Comparison, document: VerdictDocument) -> tuple[Comparison, Record]:
-    """The comparison, judged for what leads, and as a step of its own."""
+    """(the comparison judged for the leading finding, its record as a step)."""
     judged = against_judge.explained(compared, leading(document.steps, document.causes))
     return judged, of_findings(AGAINST_STEP, against_judge.findings(judged), against_tables(judged))
 
 
 def _together(same: Sequence[Record]) -> Record:
-    """Records of one step as one: what was given now, and what a run that may have
-    ended too early had found."""
+    """The records of one step as one: what was given now, and what an incomplete run had found."""
     done = [r for r in same if r.status != "running"] or [*same]
     findings = worst_first(dict.fromkeys(f for r in done for f in r.findings))
     status, reason = step_status(findings) if len(done) > 1 else (done[0].status, done[0].reason)
@@ -123,7 +121,7 @@ def _together(same: Sequence[Record]) -> Record:
 
 
 def of_run(document: VerdictDocument) -> Case:
-    """The answer of a whole run, whose records were added up."""
+    """The answer of a whole run, from its records."""
     lead = leading(document.steps, document.causes)
     return Case(document, Gathered([]), lead, next_test(document, lead, (), (), {}))
 

@@ -19,7 +19,7 @@ from nccl_runbook.triage.table import all_tables
 
 @dataclasses.dataclass(frozen=True)
 class Dumps:
-    """``sentence``: as `hang` says it; ``next``: what to collect next, or ""."""
+    """``sentence``: as `hang` words it; ``next``: what to collect next, or empty."""
 
     sentence: str
     finding: Finding
@@ -28,8 +28,8 @@ class Dumps:
 
 
 def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
-    """What `hang` says of them, None without any, or where an old record holds none; and the logs, in which
-    these files count as read."""
+    """(what `hang` concludes, None without dumps or in an old record; the logs, in which these files count
+    as read)."""
     if hang is None or isinstance(hang, Gap):
         return None, logs
     from nccl_runbook.hang.judge import hang_told, judge_hang
@@ -54,8 +54,8 @@ def dumps_of(hang: Hang | Gap | None, logs: Logs) -> tuple[Dumps | None, Logs]:
 
 @dataclasses.dataclass(frozen=True)
 class Gathered:
-    """One record for each subject; ``logs`` and ``dumps``: what they were judged to show, None without any;
-    ``steps``: those that decide the symptom; ``variables``: set by scripts; ``compared``: with a good run."""
+    """One record a subject. ``logs``, ``dumps``: conclusions, or None; ``steps``: those that decide the
+    symptom; ``variables``: set by scripts; ``compared``: with a good run."""
 
     records: list[Record]
     logs: Answer | None = None
@@ -66,20 +66,18 @@ class Gathered:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of every subject."""
+        """Findings of all subjects."""
         return [finding for record in self.records for finding in record.findings]
 
     @property
     def fits(self) -> tuple[Cause, ...]:
-        """Causes that fit the symptom and no line shows."""
+        """Causes that fit the symptom without a line of their own."""
         return self.logs.fits if self.logs and not self.dumps else ()
 
 
 def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = None) -> Gathered:
-    """Of dumps and stacks, then of what was printed and reported: each under its own step, so that
-    neither repeats the other.
-
-    ``compared``: with a good run; nothing is called harmless of a run that became slower."""
+    """What dumps and stacks show, then what was printed and reported, each under its own step. ``compared``:
+    with a good run; a run that became slower has no harmless messages."""
     dumps, logs = dumps_of(hang, logs)
     given = answer(logs, dumps.next if dumps else None)
     if compared and compared.slower:
@@ -88,9 +86,7 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
         given = dataclasses.replace(given, hypotheses=kept, findings=shown, fits=())
     words = logs.context.splitlines()
     records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
-    if (
-        logs.context or not dumps or any(f.lines for f in logs.files)
-    ):  # nobody named a log: that none was read is not missed
+    if logs.context or not dumps or any(f.lines for f in logs.files):  # no log was named, so none is missing
         unread = [f.title for f in given.findings if f.id == "log-not-read"]
         symptoms = (
             []

@@ -1,4 +1,4 @@
-"""What was given, sorted by what reads it."""
+"""What was given, sorted by its reader."""
 
 import dataclasses
 import itertools
@@ -19,9 +19,9 @@ from nccl_runbook.report.run import RECORDS
 
 @dataclasses.dataclass(frozen=True)
 class Brought:
-    """Sorted by what reads it. ``logs``: also dumps, stacks, archives, answers of RAS;
-    ``scripts``: launch scripts and lists of variables; ``allocations``: also launch lines;
-    ``words``: error texts and symptoms."""
+    """What was given, by its reader. ``logs``: also dumps, stacks, archives, answers of RAS; ``scripts``:
+    launch scripts and lists of variables; ``allocations``: also launch lines; ``words``: error texts and
+    symptoms."""
 
     logs: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ _PATH = re.compile(
 
 
 def sort(given: Iterable[str]) -> Brought:
-    """Everything under what it is; a path that leads nowhere is left to the reader of logs, which says so."""
+    """Everything by its kind; a path that does not exist goes to the log reader, which reports it."""
     return Brought(
         **{
             what: tuple(dict.fromkeys(names))
@@ -77,7 +77,7 @@ def _is_allocation(text: str) -> bool:
 
 
 def _of_path(path: str) -> Iterator[tuple[str, str]]:
-    """A file under what it is; a folder as a whole where it holds nothing but logs and dumps."""
+    """A file by its kind; a folder as a whole if it holds only logs and dumps."""
     if path == "-":
         yield "logs", path
         return
@@ -95,8 +95,8 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _without_pages(inside: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of a run's folder only the records: its pages and notebooks quote messages that nobody printed, and its
-    logs are of tests."""
+    """Only the records of a run's folder: its pages and notebooks quote messages that no job printed, and
+    its logs are tests."""
     files = list(inside)
     runs = {os.path.dirname(name) for what, name in files if what == "records"} & {
         os.path.dirname(name) for _, name in files if os.path.basename(name) == "verdict.json"

@@ -21,8 +21,8 @@ from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP
 
 
 def compared_with(given: Sequence[str], brought: Brought) -> Comparison | None:
-    """What a run that worked left, beside what was brought; None if nothing of one is ``given``. RecordError
-    if nothing can be compared."""
+    """A good run beside what was brought; None if nothing of one is ``given``. RecordError if nothing can be
+    compared; otherwise as in profile_of."""
     if not given:
         return None
     bad, logs = profile_of(brought), [*given, *brought.logs]
@@ -31,7 +31,8 @@ def compared_with(given: Sequence[str], brought: Brought) -> Comparison | None:
 
 
 def good_run(given: Sequence[str], steps: Iterable[str]) -> RunProfile:
-    """What a run that worked left; RecordError if it has nothing to lay beside ``steps``."""
+    """The profile of a run that worked; RecordError if it has nothing to compare with ``steps``, otherwise
+    as in profile_of."""
     worked, name = sort(given), ", ".join(given)
     profile = profile_of(worked)
     if not (profile.settings or profile.communicators or profile.times):
@@ -46,7 +47,8 @@ def good_run(given: Sequence[str], steps: Iterable[str]) -> RunProfile:
 
 
 def profile_of(brought: Brought) -> RunProfile:
-    """Its logs, records and scripts as one set of facts; ValueError for a record that cannot be read."""
+    """Logs, records and scripts of a run as one profile; ValueError (or its subclass RecordError) for an
+    unreadable record."""
     read_roles = map(read_file.read, (*brought.scripts, *brought.configurations))
     roles = [to_json(role) for role in read_roles if not isinstance(role, Gap)]
     records = [record for path in brought.records for record in load_all(Path(path))]
@@ -58,8 +60,8 @@ def profile_of(brought: Brought) -> RunProfile:
 def run_against(
     run_dir: Path, document: VerdictDocument, good: RunProfile, logs: list[str]
 ) -> tuple[VerdictDocument, Comparison]:
-    """The run of this document beside a good one: its folder gets the record of the comparison, and a page
-    and a verdict.json with it."""
+    """(document, comparison) of this run beside a good one; its folder gets the record of the comparison,
+    and a new page and verdict.json. RecordError as in good_run; OSError if writing fails."""
     bad = read.collect(logs, records=read_records(run_dir)[0])
     compared, record = beside(judge.compare(good, bad), document)
     save(record, run_dir / f"{AGAINST_STEP}.json", Redactor(os.environ))

@@ -26,8 +26,8 @@ READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 
 @dataclasses.dataclass(frozen=True)
 class Test:
-    """What to do next. ``separates``: the causes that its outcome separates; ``about_s``: seconds on four
-    GPUs, 0 for what only reads."""
+    """What to do next. ``separates``: causes that its outcome separates; ``about_s``: seconds on four GPUs,
+    0 if it only reads."""
 
     line: str
     why: str
@@ -36,12 +36,12 @@ class Test:
 
     @property
     def steps(self) -> list[str]:
-        """The steps that its line runs."""
+        """Steps that its line runs."""
         return re.findall(r"--step (\S+)", self.line)
 
 
 def sentence(document: VerdictDocument) -> str:
-    """Who, what, where, and how sure."""
+    """Who, what, where, and how certain, in one sentence."""
     if document.verdict in ("broken", "degraded"):
         return document.sentence
     sound = [s.reason.rstrip(".") for s in document.steps if s.status == "ok"]
@@ -57,8 +57,8 @@ def sentence(document: VerdictDocument) -> str:
 
 
 def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -> list[str]:
-    """The causes between which the proof does not decide yet, surest first; none where one
-    is established, or dumps name the rank."""
+    """Causes that are still undecided, most certain first; empty if one is established, or dumps name the
+    rank."""
     known = {
         c.id: c for c in document.causes if c.status != "ruled-out" and c.id in causes() and c.id != "benign"
     }
@@ -68,9 +68,9 @@ def left(document: VerdictDocument, lead: Finding | None, fits: Sequence[str]) -
 
 
 def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | None:
-    """Of the steps that were not done the one that tells most for its seconds, None where none separates
-    anything: each cause that a step decides is an outcome of its own, and the causes that it cannot see are
-    one together. All causes that are left count alike, as nothing says how usual each is."""
+    """Of the remaining steps the one that separates most for its seconds; None if none separates anything.
+    Each cause that a step decides is one outcome, all that it cannot see are one together; causes count
+    alike, since no frequencies are known."""
 
     def bits_per_second(step: StepText) -> float:
         decided = sum(causes()[c].decides[0] == step.name for c in open_causes)
@@ -88,7 +88,7 @@ def telling(open_causes: Sequence[str], done: Collection[str]) -> StepText | Non
 
 
 def cheapest(open_causes: Sequence[str], done: Collection[str]) -> Test | None:
-    """The test that separates what is left for the fewest seconds."""
+    """The test that separates the remaining causes in the fewest seconds; None if none does."""
     if not (best := telling(open_causes, done)):
         return None
     return Test(
@@ -106,9 +106,9 @@ def next_test(
     steps: Sequence[str],
     decisions: Mapping[str, Decides],
 ) -> Test | None:
-    """What comes next: what the dumps still ask for; else the cheapest step that separates what is left; else
-    what decides the leading cause. ``fits``: causes that only fit the symptom; ``steps``: those that decide
-    it; ``told``: what decides a cause in this job."""
+    """What comes next: what dumps ask for; else the cheapest step that separates the remaining causes; else
+    what decides the leading cause; None if nothing helps. ``fits``: causes that only fit the symptom;
+    ``steps``: those that decide it; ``decisions``: what decides a cause in this job."""
     for asked in (
         e.text
         for s in document.steps
@@ -129,9 +129,9 @@ def next_test(
     first = decisions.get(open_causes[0], usual) if open_causes else None
     if (
         first and first != usual and first.probe == "by hand" and first.line
-    ):  # the printed line says where to look
+    ):  # the printed line names the place to look
         return Test(first.line, first.why, (open_causes[0],))
-    # words alone, and no log: whoever says that it hangs looks at it first, as it may end
+    # only words and no log: a hanging job is looked at first, since it may end
     if (test := cheapest(open_causes, done)) and (lead or not first or first.probe != "hang"):
         return test
     if first:
@@ -156,8 +156,8 @@ def next_test(
 
 
 def met(finding: Finding, logs: Logs) -> Finding:
-    """The finding, without a cause that keeps ranks from meeting, if the ranks of this
-    job got through collectives."""
+    """The finding, without a cause that prevents ranks from meeting if this job's ranks completed
+    collectives."""
     done = min(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
     if not 0 < done < 1 << 60 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
         return finding
@@ -168,7 +168,7 @@ def met(finding: Finding, logs: Logs) -> Finding:
 
 
 def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
-    """Every step once, and why it is planned: what decides, then what rules out the rest.
+    """(step, why it is planned), each step once: first those that decide, then those that rule out the rest.
     ``steps``: those that decide the symptom."""
     separating = test.steps if test else []
     reasons = {
@@ -181,7 +181,7 @@ def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
 
 
 def symptom_recognised(symptom: Symptom) -> Finding:
-    """A symptom that many causes share names none: it only orders the steps."""
+    """The finding for a symptom that many causes share: it names none and only orders the steps."""
     return Finding(
         "symptom-recognised",
         Severity.NOTE,
@@ -193,12 +193,9 @@ def symptom_recognised(symptom: Symptom) -> Finding:
 def following(
     done: Sequence[Record], waiting: Sequence[str], symptom_steps: Sequence[str] = ()
 ) -> tuple[str, str]:
-    """The next step of a run that was given evidence; VERDICT_STEP once no other step can change
-    what is known, with why not.
-
-    First what only reads; then the cheapest step that separates what is left, those that decide a cause that
-    is left, and ``symptom_steps``; the others only as long as nothing is likely.
-    """
+    """(next step of a run with evidence, empty) or (VERDICT_STEP, why no other step can help). First steps
+    that only read; then the cheapest that separates the remaining causes, those that decide one of them, and
+    ``symptom_steps``; the others only while nothing is likely."""
     if reading := [name for name in READING if name in waiting]:
         return reading[0], ""
     steps = [r.step for r in done]
@@ -236,9 +233,9 @@ _OLDEST = "2.2"  # whose names every later torch reads as well: for a job that d
 def to_collect(
     document: VerdictDocument, deciding: Iterable[str], logs: Logs, has_dumps: bool, is_set: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """As this job's launcher takes them; none if a cause is established, or if nothing more can
-    be collected. ``deciding``: lines that would decide between the causes, none if no cause is known;
-    ``is_set``: variables of the job's script."""
+    """Lines in the form of this job's launcher; empty if a cause is established, or nothing more can be
+    collected. ``deciding``: lines that decide between causes, empty if none is known; ``is_set``: variables
+    of the job's script."""
     sure = document.verdict == "healthy" or any(c.status == "established" for c in document.causes)
     nothing_read = not logs.context and (logs.foreign or not any(f.lines for f in logs.files))
     if sure or nothing_read or any(message in logs.seen for message in _ELSEWHERE):

@@ -34,25 +34,23 @@ LIMIT_S = 5.0  # somebody waits for the first answer; 07-logs takes longer
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What was given to 00-start. ``logs``: what the log and the symptom hold; None if neither was given.
-    ``hang``: what dumps and stacks among the files show; None without any."""
+    """What 00-start was given. ``logs``: what log and symptom contain, or None; ``hang``: what dumps and
+    stacks show, or None."""
 
     logs: Logs | None
     hang: Hang | None = None
 
 
 def collect_start(symptom: str, log: str) -> Start:
-    """The symptom's text and the log at this path; "" for what was not given. No GPU is touched.
-
-    ``log``: a file, folder or archive, or several separated by a colon.
-    """
+    """The symptom's text and the log at this path; empty for what was not given. Touches no GPU. ``log``: a
+    file, folder or archive, or several separated by colons."""
     limit = Limit(LIMIT_S)
     logs = collect(log.strip(), symptom.strip(), limit=limit) if symptom.strip() or log.strip() else None
     return Start(logs, hang_of(logs, log.strip(), limit) if logs else None)
 
 
 def hang_of(logs: Logs, paths: Sequence[str] | str, limit: Limit) -> Hang | None:
-    """What recorder dumps and stacks among the files of these logs hold, None without any."""
+    """What recorder dumps and stacks among these files show; None without any."""
     if not any(READ_BY_HANG in f.kind + f.problem for f in logs.files):
         return None
     from nccl_runbook.hang.read import collect as collect_hang
@@ -67,11 +65,9 @@ def gather(
     look: Callable[[list[int]], Live],
     compared: Comparison | None = None,
 ) -> Gathered:
-    """The judgement of each subject. ``gpus``: of a node, 0 where nobody said; ``look``: at these processes,
-    or at every rank; ``compared``: with a good run.
-
-    Raises ValueError for a process, an allocation or a record that cannot be read.
-    """
+    """The judgement of each subject. ``gpus``: of a node, 0 if unknown; ``look``: at these processes, or at
+    every rank; ``compared``: with a good run. ValueError for a process, allocation or record that cannot be
+    read."""
     gathered = left_by(brought, stdin, gpus, compared)
     if brought.pids or brought == Brought():
         gathered.records.extend(_live([look([int(p) for p in brought.pids])]))
@@ -84,7 +80,7 @@ def left_by(
     gpus: int = 0,
     compared: Comparison | None = None,
 ) -> Gathered:
-    """The judgement of what a job left; no process is looked at. ``compared``: with a good run."""
+    """The judgement of what a job left, without a look at processes. ``compared``: with a good run."""
     gathered = (
         logs_of(brought, stdin, compared)
         if brought.logs or brought.words
@@ -113,7 +109,7 @@ def _recorded(paths: Iterable[str]) -> list[Record]:
 
 
 def logs_of(brought: Brought, stdin: BinaryIO | None, compared: Comparison | None = None) -> Gathered:
-    """Of what was printed and reported. ``compared``: with a good run."""
+    """The judgement of what was printed and reported. ``compared``: with a good run."""
     limit = Limit()
     logs = collect([*brought.logs], "\n".join(brought.words), stdin, limit)
     return of_logs(logs, hang_of(logs, [p for p in brought.logs if p != "-"], limit), compared)

@@ -25,7 +25,8 @@ NOTED = frozenset(
 
 
 def text(case: Case, diff: str = "") -> str:
-    """The answer, strongest first; anything weaker is one line. ``diff``: the fix in a script."""
+    """The answer for a terminal, strongest first; weaker findings take one line each. ``diff``: the fix in a
+    script."""
     document, lead, test = case.document, case.lead, case.test
     lines = [
         document.sentence,
@@ -134,8 +135,8 @@ def text(case: Case, diff: str = "") -> str:
 
 
 def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
-    """A cause in one line; where none stands before it, with the line that points to it, what it would mean
-    and what would then help."""
+    """A cause in one line; if no stronger one precedes it, with the line that points to it, its meaning and
+    what would help."""
     yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
     if not behind and cause.id in causes():
         yield from (_seen(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
@@ -145,7 +146,7 @@ def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
 
 
 def _seen(evidence: Evidence) -> str:
-    """What was seen, with its place unless that is a fact of a record; or what such lines say together."""
+    """What was seen, with its place (unless that is a fact of a record); or what such lines show together."""
     place = evidence.source.removeprefix(f"{LOGS}: ")
     shown = bool(place) and not re.search(r"\[\d+\]\.\w", place)
     return (
@@ -156,13 +157,12 @@ def _seen(evidence: Evidence) -> str:
 
 
 def remedy(r: Remedy) -> list[str]:
-    """Who can do it, what, and the lines to copy."""
+    """Lines of text: who can do it, what, and the lines to copy."""
     return [f"   {WHO[r.who]}: {r.text.removeprefix('If so: ')}", *(f"       {line}" for line in r.lines)]
 
 
 def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> list[Finding]:
-    """What is wrong and has no cause of its own, and what could not be read;
-    ``fine``: also what is only noted."""
+    """Problems without a cause, and what could not be read; ``fine``: also notes."""
     return [
         f
         for f in findings
@@ -179,14 +179,13 @@ def _beside(findings: Iterable[Finding], lead: Finding | None, fine: bool) -> li
 
 
 def _is_shown(text: str, sentence: str, before: Iterable[Evidence]) -> bool:
-    """Whether the first sentence or an earlier line says it already."""
+    """Whether the first sentence or an earlier line already states it."""
     return text.strip().rstrip(".") in sentence or any(text.strip() in e.text for e in before)
 
 
 @dataclasses.dataclass(repr=False)
 class Answer:
-    """The answer as a notebook shows it, and as a terminal does.
-    ``below``: what else a notebook shows, tables and lines."""
+    """The answer as a notebook or a terminal shows it. ``below``: further tables and lines of a notebook."""
 
     case: Case
     below: tuple[Any, ...] = ()
@@ -199,12 +198,12 @@ class Answer:
 
 
 def card(case: Case | None, run: object = None, page: str = "") -> str:
-    """The answer as HTML; ``run`` and ``page``: what was tested since, and where its report lies."""
+    """The answer as HTML. ``run``, ``page``: what was tested since, and its report."""
     return str(macros("cells.html.j2").answer(case, text(case).splitlines()[1:-1] if case else [], run, page))
 
 
 def plan_table(case: Case) -> Table:
-    """The steps that could follow, in the order that decides."""
+    """The steps that could follow, in deciding order."""
     rows = [
         [step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")]
         for step, why in plan(case.test, case.found.steps)

@@ -19,16 +19,16 @@ Rows = Sequence[tuple[str, str, Sequence[str]]]  # of a remedy: who, text, lines
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """What one message says of its cause, in place of what the cause says in general; empty parts leave that
-    as it is. ``decides``: the cheapest evidence that settles it, (probe, why, line)."""
+    """What one message says about its cause, instead of the general text; empty parts keep the general text.
+    ``decides``: the cheapest test that settles it, as (probe, why, line)."""
 
     says: str = ""
     remedy: Rows = ()
     decides: tuple[str, ...] = ()
 
     def filled(self, fields: Mapping[str, str | None]) -> Advice:
-        """With what stands in the message in place of ``<name>``; it says nothing
-        of what does not stand there."""
+        """The advice with each ``<name>`` replaced by the message's value, else by NAME. Without a value
+        that it needs, ``says`` is empty."""
 
         def fill(text: str) -> str:
             return re.sub(r"<([a-z_]+)>", lambda match: fields.get(match[1]) or match[1].upper(), text)
@@ -47,8 +47,8 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cause(Advice):
-    """One row of causes.toml, with what it says in general. ``by_message``: status where nothing but
-    a message names it; ``verify``: how the job shows that the remedy acts, or ""."""
+    """One row of causes.toml with its general advice. ``by_message``: status if only a message names it;
+    ``verify``: how the job shows that the remedy works, or empty."""
 
     id: str
     title: str
@@ -60,12 +60,12 @@ class Cause(Advice):
 
 @functools.cache
 def causes() -> dict[str, Cause]:
-    """Every cause, in the order in which signatures are tried."""
+    """Id -> cause, in the order in which signatures are tried."""
     return {row["id"]: Cause(**{**row, **advice(row)}) for row in table("causes/causes")["cause"]}
 
 
 def advice(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a table's row that are advice, as `Cause` and `Advice` take them."""
+    """The advice in a table's row, as arguments of `Cause` and `Advice`."""
     decides = (
         {"decides": tuple(row["decides"][part] for part in ("probe", "why", "line"))}
         if "decides" in row
@@ -75,8 +75,8 @@ def advice(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fitting(cause_id: str, *lines: str) -> Cause:
-    """The cause, with the advice for what the line which names it tells, the first one, or those beside it:
-    a program's own exception needs no look at the kernel's log."""
+    """The cause with the advice of the line that names it, or of lines beside it: a program's own exception
+    needs no look at the kernel log."""
     fit = (
         row
         for row in table("causes/causes")["said"]
@@ -94,8 +94,7 @@ def _patterns() -> list[tuple[Cause, re.Pattern[str]]]:
 
 
 def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
-    """The first cause in table order whose message is among ``lines``, with that line;
-    None where nothing is known."""
+    """(first cause in table order whose message is among ``lines``, that line); None if no cause is known."""
     text = list(lines)
     return next(
         ((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)),
@@ -104,7 +103,7 @@ def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
 
 
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
-    """The line as ``launcher`` takes it; unchanged where the table has no form for it and it sets nothing."""
+    """The line in the form of ``launcher``; unchanged if the table has no form for it and it sets nothing."""
     for form in (form for form in table("causes/launchers")["form"] if form["launcher"] == launcher):
         if match := re.fullmatch(form["of"], line):
             either = "|".join("".join(match.groups()[:1]).split())
@@ -133,8 +132,8 @@ def usual(
     launcher: str = "",
     rows: Rows | None = None,
 ) -> tuple[Remedy, ...]:
-    """What to do about it: ``rows``, or what the table of causes says, given ``lines`` that name it. The
-    lines to copy are as ``launcher`` takes them; of what is only possible nobody knows that it needs it."""
+    """Remedies: ``rows``, or those of the table of causes for the naming ``lines``, in the form of
+    ``launcher``. For a possible cause they are marked as unconfirmed."""
     rows = fitting(cause, *lines).remedy if rows is None else rows
     if_so = "If so: " if status == "possible" and cause != "benign" else ""
     return tuple(
@@ -144,9 +143,10 @@ def usual(
 
 
 def in_logs(line: str, logs: Sequence[str]) -> str:
-    """The line with the names of these logs in the place of LOG."""
+    """The line with the names of these logs instead of LOG."""
     return re.sub(r"\bLOGS?\b", lambda _: shlex.join(logs), line) if logs else line
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
+    """Usual remedies of a cause; NOTHING_KNOWN if there is no cause, or it has none."""
     return usual(cause.id, status) if cause and cause.remedy else (NOTHING_KNOWN,)

@@ -11,8 +11,8 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 
 
 def last_begun(rank: RankResult) -> str:
-    """What the rank was doing when it ended: "at the start", "in init", "after init", "in
-    all_reduce of 16777216 B"."""
+    """What the rank was doing at its end: "at the start", "in init", "after init", "in all_reduce of
+    16777216 B"."""
     last = rank.events[-1] if rank.events else {}
     begun = [e for e in rank.events if e.get("event") == "begin"]
     if last.get("event") == "init" or not begun:
@@ -22,7 +22,7 @@ def last_begun(rank: RankResult) -> str:
 
 
 def rank_line(rank: RankResult) -> str:
-    """One line: what became of the rank, and where it was."""
+    """One line: how the rank ended, and where."""
     ended = {
         "exited": f"exit code {rank.code}",
         "signalled": f"killed by signal {rank.code}",
@@ -117,8 +117,8 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
-    """A finding for a failed world. ``what``: "2 ranks"; ``again``: the same at once in a fresh world, for
-    *broken* needs a recurrence there."""
+    """The finding for a failed world. ``what``: "2 ranks"; ``again``: its repetition in fresh processes;
+    *broken* requires that the failure recurs."""
     if world.ended == "lost":
         is_stopped = any(r.state.startswith("T") for r in world.ranks)
         is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)

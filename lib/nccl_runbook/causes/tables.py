@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parents[1]
 
 @functools.cache
 def table(name: str) -> Mapping[str, Any]:
-    """The table ``name``.toml, a path below the package, with arrays as tuples. Read-only at every level."""
+    """The table ``name``.toml, a path below the package; read-only at every level, arrays as tuples."""
     return _fixed(tomllib.loads((PACKAGE / f"{name}.toml").read_text(encoding="utf-8")))
 
 

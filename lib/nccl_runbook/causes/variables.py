@@ -10,7 +10,7 @@ import re
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.secret_values import sounds_secret
 
-NOT_EVALUATED = "$"  # a value with a shell expression in it is not known here
+NOT_EVALUATED = "$"  # a value with a shell expression is unknown here
 # may be shown of a variable that is not in the table
 _PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
@@ -18,9 +18,9 @@ _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # p
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Who reads a section's variables: a row [reader] of variables.toml.
-    ``key``: its section; ``families``: prefixes of its names; ``is_complete``: the table holds every name
-    it reads; ``version_of``: "nccl" or "torch" if since and until count that version."""
+    """The program that reads a section's variables: a row [reader] of variables.toml. ``key``: its section;
+    ``families``: prefixes of its names; ``is_complete``: the table holds every name it reads;
+    ``version_of``: "nccl" or "torch" if since and until count that version."""
 
     key: str
     name: str
@@ -32,8 +32,8 @@ class Reader:
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """One row of variables.toml; see its head. ``renamed_to``: the new name, ``renamed_in``: the
-    first version that has it."""
+    """One row of variables.toml (its head explains the fields). ``renamed_to``: new name, ``renamed_in``:
+    first version with it."""
 
     name: str
     reader: Reader
@@ -48,8 +48,8 @@ class Variable:
     debugging: bool = False
 
     def accepts(self, value: str) -> bool:
-        """Whether the reader takes ``value`` as it stands. An empty value, or one that the shell still
-        has to work out, is taken."""
+        """Whether the reader accepts ``value``. An empty value, or one that the shell still has to expand,
+        is accepted."""
         if value == "" or NOT_EVALUATED in value:
             return True
         kind, _, rest = self.values.partition(":")
@@ -63,6 +63,7 @@ class Variable:
 
     @property
     def values_in_words(self) -> str:
+        """The allowed values, as in "a whole number from 0 to 5"."""
         kind, _, rest = self.values.partition(":")
         low, _, high = rest.partition("..")
         if kind == "int" and rest:
@@ -83,12 +84,13 @@ def _in_range(value: str, bounds: str) -> bool:
 
 @functools.cache
 def readers() -> dict[str, Reader]:
+    """Key -> the program that reads variables."""
     return {key: Reader(key, **row) for key, row in table("causes/variables")["reader"].items()}
 
 
 @functools.cache
 def variables() -> dict[str, Variable]:
-    """Every variable by name."""
+    """Name -> variable."""
     return {
         name: Variable(name, reader, **row)
         for key, reader in readers().items()
@@ -98,12 +100,12 @@ def variables() -> dict[str, Variable]:
 
 @functools.cache
 def unread() -> dict[str, tuple[str, str]]:
-    """Names that circulate and that nobody reads: what is so, and what to use instead."""
+    """Name that circulates but no program reads -> (explanation, replacement)."""
     return {name: (row["says"], row["instead"]) for name, row in table("causes/variables")["unread"].items()}
 
 
 def family(name: str) -> Reader | None:
-    """Whose family a name looks like, by its longest prefix."""
+    """The reader whose family the name belongs to, by its longest prefix; None if none does."""
     return max(
         ((len(p), r) for r in readers().values() for p in r.families if name.startswith(p)),
         key=lambda fitting: fitting[0],
@@ -113,8 +115,8 @@ def family(name: str) -> Reader | None:
 
 @functools.cache
 def nearest(name: str) -> str:
-    """The known name that looks most like it, "" where none is near. Only a name of the same length, give
-    or take two, counts as a slip; a slip leaves its beginning, its middle or its end as it was."""
+    """The most similar known name; empty if none is near. Only names whose length differs by at most two
+    count as typing errors, and their beginning, middle or end must agree."""
     near = [
         n
         for n in variables()
@@ -125,13 +127,13 @@ def nearest(name: str) -> str:
 
 @functools.cache
 def prefixes() -> tuple[str, ...]:
-    """Prefixes of every family: with the names of the table they are what may be kept of an environment."""
+    """Prefixes of every family: together with the names of the table they decide which variables are kept."""
     return tuple(sorted({*_MISSPELT, *(p for r in readers().values() for p in r.families)}))
 
 
 def is_kept(name: str) -> bool:
-    """Whether a variable of that name may be kept: one of the table, or of a family that it knows
-    unless the name sounds secret."""
+    """Whether a variable of this name may be kept: it is in the table, or of a known family without a name
+    that sounds secret."""
     return (
         name in variables()
         or name.startswith(prefixes())
@@ -141,5 +143,6 @@ def is_kept(name: str) -> bool:
 
 
 def may_be_shown(name: str, value: str) -> bool:
-    """Whether a page may hold it: of a variable that the table knows, or a plain number or yes and no."""
+    """Whether a page may show the value: the variable is in the table, or the value is a plain number, yes
+    or no."""
     return is_kept(name) or bool(_PLAIN.fullmatch(value))

@@ -153,8 +153,8 @@ def _compared(
     allow_busy: bool,
     stopped: stop.Stop,
 ) -> tuple[Comparison, Environment | Gap]:
-    """What was measured, and which libnccl a rank of each arm has. Raises ValueError where
-    it cannot be run as asked."""
+    """What was measured, and the libnccl of a rank of each arm. ValueError if the comparison cannot be run
+    as requested."""
     arms = reader.read(a, b, within_s=until - time.monotonic())
     if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests all the same")

@@ -49,14 +49,16 @@ def _own_patterns(path: str) -> str:
 
 
 def share(wanted: bool) -> bool:
-    """With a key of this call, unless it belongs to a run that has one."""
+    """Replace names in all output from now on if ``wanted``, which is returned; the key is that of the run
+    or new."""
     if wanted:
         os.environ.setdefault(SHARE, secrets.token_hex(16))
     return wanted
 
 
 def in_a_folder(path: Path | None) -> Path | None:
-    """Refused before anything is read: a typing error makes no folder, and replaces no log."""
+    """The path unchanged; exits with an error if it is a folder, or its folder does not exist: a typing
+    error makes no folder."""
     if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
         why = "name a file" if path.parent.is_dir() else f"there is no folder {path.parent}"
         leave(f"cannot write {path}: {why}")
@@ -125,14 +127,14 @@ def __getattr__(name: str) -> Any:
 
 
 def leave(sentence: object, code: int = 2) -> NoReturn:
-    """2 for wrong usage, 1 where the runbook itself fails."""
+    """Print the error and exit: 2 for wrong usage, 1 if the runbook itself fails."""
     say(f"nccl-runbook: {sentence}")
     sys.exit(code)
 
 
 def named(paths: list[str], one: bool = False) -> None:
-    """Leaves where one of them does not exist or can never be read; with ``one`` the latter only where all
-    are so, and what <(command) gives is read as "-" is."""
+    """Exit with an error if a path does not exist or is never readable; with ``one``, unreadable paths
+    matter only if all are. What <(command) gives is read like "-"."""
     wrong = sorted(
         (
             why
@@ -160,8 +162,8 @@ def _never_read(path: str) -> str:
 
 
 def put(text: str, stream: TextIO) -> None:
-    """A line for whoever reads there. One who has gone (`| head`, a `| tee` that Ctrl-C ended, a closed
-    terminal) misses what follows; page and exit code are still to come."""
+    """Print a line. A reader who has gone (`| head`, a closed terminal) does not stop the page and the exit
+    code."""
     try:
         print(text, file=stream, flush=True)
     except OSError as error:
@@ -171,15 +173,13 @@ def put(text: str, stream: TextIO) -> None:
 
 
 def say(line: str) -> None:
-    """Progress, on standard error."""
+    """Print progress on standard error."""
     put(Redactor(os.environ).text(line), sys.stderr)
 
 
 def tell(answer: Any) -> None:
-    """On standard output, a text as it is and any other value or fact as JSON; no secrets, and nothing
-    that a terminal would obey.
-
-    Comes before the page, so that the answer is there though no page can be written."""
+    """Print the answer on standard output: text as it is, any other value as JSON; redacted, no control
+    characters. Comes before the page, so that a failure to write that loses no answer."""
     import json
 
     redactor = Redactor(os.environ)
@@ -201,7 +201,7 @@ def end(
     save: Path | None = None,
     record: Callable[[], str] = str,
 ) -> NoReturn:
-    """Tells the answer, writes the record and the page that were asked for, and leaves with the exit code."""
+    """Print the answer, write the requested record and page, and exit with the exit code."""
     tell(shown)
     if save is not None:
         write(save, record(), 0o600)
@@ -211,8 +211,8 @@ def end(
 
 
 def write(path: Path, text: str, mode: int = 0o666) -> None:
-    """The file as a whole, a page with the mode of the umask, as it is made to be passed on; leaves with
-    a sentence where it cannot be written."""
+    """Write the file atomically (a page with the mode of the umask, to be shared); exits with an error if
+    that fails."""
     from nccl_runbook.core.records import write_text
 
     if (
@@ -242,8 +242,7 @@ def program() -> str:
 
 
 def command(*hidden: str) -> str:
-    """The line that repeats this call, without secrets and without words that are ours; each word
-    by itself, before a shell's quotes."""
+    """The line that repeats this call, redacted word by word before quoting, without words that are ours."""
     redactor = Redactor(os.environ)
     return redactor.text(
         shlex.join([program(), *(redactor.text(word) for word in sys.argv[1:] if word not in hidden)])
@@ -251,7 +250,7 @@ def command(*hidden: str) -> str:
 
 
 def judged(environment: Environment | Gap) -> dict[str, str]:
-    """The software of the first role, as a page names it."""
+    """Software of the first role, as a page shows it."""
     return {
         name: text
         for role in getattr(environment, "roles", [])[:1]
@@ -271,7 +270,7 @@ def page_of(
     diff: str = "",
 ) -> str:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top.
-    ``software``: what was judged, by records.Judged; ``not_seen``: what could not be looked at, with why."""
+    ``software``: by records.Judged; ``not_seen``: what could not be seen, with why."""
     from nccl_runbook.core.records import Judged, of_findings
     from nccl_runbook.report.verdict import verdict_document
     from nccl_runbook.report.verdict_document import RunInfo
@@ -293,7 +292,7 @@ def page_of(
 
 
 def index(document: Any, records: Iterable[Any], **more: Any) -> str:
-    """index.html of a report; jinja2 is loaded only where a page is asked for."""
+    """index.html of a report; loads jinja2 only when a page is wanted."""
     from nccl_runbook.report.page import render_index
 
     return render_index(document, records, **more)

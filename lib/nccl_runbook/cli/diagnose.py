@@ -114,7 +114,7 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
             lambda pids: live.look(live.checked_pids(pids), gap_s, answer.say),
             compared_with(against, brought),
         )
-    except ValueError as error:  # a record that is none, too
+    except ValueError as error:  # also a file that is no valid record
         answer.leave(error)
     finally:
         done.set()

@@ -1,4 +1,4 @@
-"""`nccl-runbook env`: what is set, who reads it, and what should stand there instead."""
+"""`nccl-runbook env`: which settings are set, what reads them, and what to set instead."""
 
 import dataclasses
 import sys
@@ -90,7 +90,7 @@ def env(
 
 
 def _read(file: Path | None, pids: list[int]) -> Environment:
-    """What was named, as facts; leaves with one sentence where it cannot be read."""
+    """What was named, as facts; exits with one sentence if it cannot be read."""
     if file:
         role = (
             environment_file.parse(sys.stdin.read(), "standard input")

@@ -71,7 +71,7 @@ def document(facts: Hang, judged: rules_silence.Told, verdict: str, code: int) -
 
 
 def text(facts: Hang, judged: rules_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
-    """The answer for a terminal: the first sentence first."""
+    """The answer for a terminal, the leading sentence first."""
     lines = [sentence, ""]
     lines += [
         f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in judged.evidence[:8]

@@ -71,8 +71,8 @@ def end(
     save: Path | None,
     began: float,
 ) -> NoReturn:
-    """Tells the answer, writes what was asked for, and leaves with the exit code. ``pids``: that were
-    named, None where records were read; ``began``: by time.monotonic()."""
+    """Print the answer, write the requested files, and exit with the exit code. ``pids``: named ones, None
+    for records; ``began``: by time.monotonic()."""
     pictures = [
         p
         if pids is None
@@ -117,7 +117,7 @@ def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
 
 
 def _recorded(paths: Sequence[Path]) -> list[Live]:
-    """The live looks in records; leaves with one sentence where a file is none."""
+    """The live looks in records; exits with one sentence if a file is no record."""
     try:
         recorded = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
     except RecordError as error:

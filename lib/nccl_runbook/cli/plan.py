@@ -72,7 +72,7 @@ def plan(
     try:
         rules = knowledge_rules.at(areal) if areal else knowledge_rules.newest()
         devices = _devices() if check_devices else None
-        # 0 and "" where the command line says nothing
+        # 0 and "" if not given on the command line
         plans, left_out = plans_of(target, Site(gpus or len(devices or ()), launcher, nodes, update), rules)
         if devices is not None:
             plans = [
@@ -101,7 +101,7 @@ def plan(
 
 
 def _devices() -> list[Identity]:
-    """The GPUs that a process here counts from 0 on. Raises ValueError where NVML says nothing."""
+    """The GPUs that a process here numbers from 0. ValueError if NVML does not answer."""
     view = nvml.view()
     if isinstance(view, Gap):
         raise ValueError(f"--check-devices: NVML reports no GPU here ({view})")

@@ -33,8 +33,8 @@ LOGS = Path("reduce-logs")
 
 @dataclasses.dataclass
 class Tried:
-    """One combination. ``outcome``: passed, failed, hung (at the deadline), interrupted, otherwise (it ended
-    badly, but not as --fail-on says)."""
+    """One combination. ``outcome``: passed, failed, hung (at the deadline), interrupted, otherwise (failed,
+    but not as --fail-on says)."""
 
     values: dict[str, str]
     outcome: str = "passed"
@@ -157,7 +157,7 @@ def _try(
 def _run(
     words: list[str], values: Mapping[str, str], wanted: str, deadline_s: float, tried: Tried, stopped: Stop
 ) -> tuple[str, int | None, str]:
-    """How one run ended, its exit code, and the line that says so."""
+    """How one run ended, its exit code, and the line that shows it."""
     from nccl_runbook.launch import command
 
     with (
@@ -190,7 +190,7 @@ def _unfinished(
 
 
 def _looked_at(pid: int) -> str:
-    """What a live look says of the hung job, before its evidence dies with it; "" for one without torch."""
+    """What a live look shows of the hung job, before its processes end; empty for a job without torch."""
     from nccl_runbook.hang.live.ask import Look
     from nccl_runbook.hang.live.judge import judge_looks
 
@@ -201,7 +201,7 @@ def _looked_at(pid: int) -> str:
     return "; ".join(p.sentence for p in judge_looks([looking.after(LOOK_S)]))
 
 
-# --- how it is told
+# --- the answer in words
 
 
 def _name(values: Mapping[str, str]) -> str:

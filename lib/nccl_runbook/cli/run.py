@@ -38,7 +38,7 @@ _READ = (
     "log",
     "against",
     "hang_path",
-)  # parameters that hold paths: a slip in one is told before the run, not after it
+)  # parameters that hold paths: a wrong one is reported before the run, not after it
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
 
@@ -190,8 +190,8 @@ def _progress(stream: TextIO, line: str) -> None:
 
 
 def _stop_with_stdin() -> None:
-    """End this run like SIGTERM does once standard input ends: whoever holds its other end
-    (a notebook kernel) is gone then."""
+    """End this run like SIGTERM once standard input closes, since its owner (a notebook kernel) has then
+    ended."""
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -206,7 +206,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     from nccl_runbook.plan.allocation import areal_rules as allocation_rules
     from nccl_runbook.sync import ask as sync, models
 
-    stop.end()  # until the runner takes over: the interpreter that is asked dies too
+    stop.end()  # until the runner takes over: the probed interpreter dies too
     checks = {
         "gpus": gpu_ranges,
         "model": models.find,

@@ -119,7 +119,7 @@ def _of_dumps(dumps: Dumps) -> Hypothesis:
 
 
 def text(judged: Case) -> str:
-    """The answer for a terminal, and below it what was read."""
+    """The answer for a terminal, with the files that were read below."""
     given = judged.found.logs
     logs, undecided = given.logs, judged.document.verdict == "unknown"
     shown = [

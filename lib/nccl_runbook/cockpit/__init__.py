@@ -25,12 +25,8 @@ BUDGET_S = 300  # what `nccl-runbook run` takes without --budget
 
 
 def is_interactive(namespace: Mapping[str, Any]) -> bool:
-    """Whether a person looks: a kernel with a frontend that has widgets, no runner
-    and no papermill around it.
-
-    JPY_SESSION_NAME is set by jupyter_server 2 for a notebook that somebody opened,
-    __vsc_ipynb_file__ by VS Code.
-    """
+    """Whether a person looks: a kernel with a frontend that has widgets, without runner or papermill.
+    JPY_SESSION_NAME is set by jupyter_server 2 for an open notebook, __vsc_ipynb_file__ by VS Code."""
     return (
         HEADLESS_VARIABLE not in os.environ
         and importlib.util.find_spec("ipywidgets") is not None
@@ -40,16 +36,14 @@ def is_interactive(namespace: Mapping[str, Any]) -> bool:
 
 
 def notebooks_here() -> Path:
-    """The folder that a run takes its notebooks from: the one this notebook is in, unless
-    it is the copy of a session."""
+    """Folder from which a run takes its notebooks: that of this notebook, unless it is a session's copy."""
     here = Path.cwd()
     is_book = (here / f"{START_STEP}.ipynb").is_file() and not here.is_relative_to(outputs_root())
     return here if is_book else outputs_root().parent / "notebooks"
 
 
 def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[str]:
-    """The options of `nccl-runbook run` that say the same as the plain variables; what
-    is a default is left out."""
+    """Options of `nccl-runbook run` that equal the plain variables; defaults are left out."""
     options = {
         "--log": values.get("log", "").strip(),
         "--symptom": values.get("symptom", "").strip(),
@@ -66,7 +60,7 @@ def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[
 
 
 def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> str:
-    """What to type instead of pressing Run, without secrets: each word by itself, before a shell's quotes."""
+    """The command that equals pressing Run, redacted word by word before quoting."""
     return shlex.join(
         [
             os.environ.get(FOLDER, "") + "nccl-runbook",
@@ -77,7 +71,7 @@ def command_line(values: Mapping[str, Any], notebooks: Path | None = None) -> st
 
 
 def show(namespace: MutableMapping[str, Any], case: Case) -> Any:
-    """The form, or the answer, the plan of steps and the command line if nobody could press a button."""
+    """The form; without a frontend the answer, the plan of steps and the command line."""
     if is_interactive(namespace):
         from nccl_runbook.cockpit.form import Cockpit
 

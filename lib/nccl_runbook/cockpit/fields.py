@@ -11,7 +11,7 @@ LOOK = {"layout": {"width": "98%"}, "style": {"description_width": "9.5rem"}}
 
 
 def fields(namespace: Mapping[str, Any], given: str, symptom: str) -> dict[str, Any]:
-    """One widget a variable of the notebook, ``given`` and ``symptom`` in place of log and symptom."""
+    """Variable of the notebook -> its widget; ``given`` and ``symptom`` replace log and symptom."""
     return {
         "given": w.Textarea(
             given,
@@ -51,7 +51,7 @@ def fields(namespace: Mapping[str, Any], given: str, symptom: str) -> dict[str, 
 
 
 def buttons() -> dict[str, w.Button]:
-    """What can be pressed."""
+    """Name -> button."""
     # no icons: their glyph would become part of the accessible name
     return {
         "run": w.Button(

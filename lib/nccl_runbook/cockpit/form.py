@@ -46,7 +46,7 @@ _latest: RunProcess | None = None  # of this kernel: two at a time would disturb
 
 
 class Cockpit:
-    """The form over one namespace. A second run beside one at work is refused, in another cell as well."""
+    """The form over one namespace. It refuses a second run while one is at work, also from another cell."""
 
     def __init__(self, namespace: MutableMapping[str, Any]) -> None:
         self.namespace = namespace
@@ -115,7 +115,7 @@ class Cockpit:
             _latest.on_change = lambda _run: self.draw()
 
     def changed(self) -> None:
-        """Write every field into its plain variable, and have what was given read."""
+        """Copy every field to its plain variable, and start reading what was given."""
         ticked = self._ticked()
         self.namespace.update(
             {name: self.fields[name].value for name in OPTIONS},
@@ -137,7 +137,7 @@ class Cockpit:
         return symptoms()[chosen].words if chosen else ""
 
     def look(self) -> None:
-        """Name every rank that runs here beside what was given: it is then read as any other pid."""
+        """Add every rank that runs here to what was given; they are read like any other pid."""
         ranks = [f"pid:{rank.pid}" for rank in Look([]).ranks]
         self.none_here = not ranks
         self.fields["given"].value = "\n".join(
@@ -146,7 +146,7 @@ class Cockpit:
         self.draw()
 
     def read(self, asked: tuple[str, str, int]) -> None:
-        """Answer it, unless something else was typed meanwhile."""
+        """Answer what was given, unless something else was typed meanwhile."""
         with _reading:
             if asked != self.asked:
                 return
@@ -173,7 +173,8 @@ class Cockpit:
                 self.draw()
 
     def case(self, run: RunProcess | None) -> Case | None:
-        """The answer to what was given, and to what a run tested that is over."""
+        """The answer to what was given and to what a finished run tested; None if nothing was given, or it
+        could not be read."""
         known = {r.step for r in self.gathered.records}
         tested = [
             r
@@ -199,8 +200,8 @@ class Cockpit:
         self.fix.layout.display = "" if self.setting.value else "none"
 
     def values(self) -> dict[str, Any]:
-        """What a run gets: the plain variables, and the steps that read what was given: its
-        page holds the answer, too."""
+        """The values for a run: plain variables, and the steps that read what was given, so that its page
+        holds the answer."""
         read = [r.step for r in self.gathered.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
         return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
 
@@ -218,7 +219,7 @@ class Cockpit:
         return ("given", self.wrong) if 10 <= seconds <= 86400 else ("budget_s", "give 10 to 86400 seconds")
 
     def draw(self) -> None:
-        """Show everything that follows from the fields, the answer and the run."""
+        """Show everything that depends on the fields, the answer and the run."""
         with _lock:
             field, refused = self._refused()
             at_work = _latest is not None and _latest.at_work
@@ -250,7 +251,7 @@ class Cockpit:
                 "seconds": seconds,
                 "run": run or _latest,
                 "other": run is not _latest,
-                # what is ticked now is not what runs
+                # the steps ticked now differ from those that run
                 "expected": seconds if run and run.about == self.asked else 0,
             }
             cells = macros("cells.html.j2")
@@ -267,11 +268,11 @@ class Cockpit:
             self.card.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
 
     def run(self) -> None:
-        """Start a run of what the plain variables say, unless one is at work."""
+        """Start a run with the plain variables, unless one is at work."""
         self._start(self.values())
 
     def try_setting(self) -> None:
-        """The setting of the fix against the environment as it is."""
+        """Start a comparison of the fix's setting with the environment as it is."""
         self._start(
             {**self.namespace, "symptom": "", "log": "", "steps": []},
             ("ab", ".", self.setting.value.strip(), "--json"),

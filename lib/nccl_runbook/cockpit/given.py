@@ -17,10 +17,8 @@ GAP_S = 10.0  # between two looks at a process, as the command line has it
 
 
 def items(given: str, root: Path, pasted: Path) -> list[str]:
-    """Each path, absolute; a line that is none, as it is; several such lines, which are a log, as one file.
-
-    ``root``: the folder that relative paths start from; ``pasted``: where the lines of a log are written.
-    """
+    """Each path, absolute; a line that is no path, unchanged; several such lines (a log) as one file.
+    ``root``: base of relative paths; ``pasted``: where lines of a log are written."""
     paths: list[str] = []
     rest: list[str] = []
     for line in filter(str.strip, given.splitlines()):
@@ -46,8 +44,8 @@ def _paths(line: str, root: Path) -> list[str]:
 
 
 def read(words: Sequence[str], gpus: int = 0) -> tuple[Brought, Gathered]:
-    """Sorted, and judged; ``gpus``: of a node, 0 if nobody said. Raises ValueError for a path that leads
-    nowhere, and for what cannot be read."""
+    """What was given, sorted and judged. ``gpus``: of a node, 0 if unknown. ValueError for a missing path,
+    or an unreadable file."""
     if not words:
         return Brought(), Gathered([])
     brought = sort(words)

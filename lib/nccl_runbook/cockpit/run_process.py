@@ -33,13 +33,10 @@ RUN = ("run", "--json", "--stop-with-stdin")
 
 
 class RunProcess:
-    """A run at work or over. ``on_change(run)`` is called from a thread of its own, at most twice
-    a second, and once at the end.
-
-    ``lines``: what it said; ``done``, ``total``: steps; ``document``: the verdict once there
-    is one; ``exit_code``: None while at work; ``compared``: what `ab` answered; ``about``: what
-    its starter had been given.
-    """
+    """A run at work or over. A thread calls ``on_change(run)`` at most twice a second, and once at the end.
+    ``lines``: what it printed; ``done``, ``total``: steps; ``document``: the verdict, once known;
+    ``exit_code``: None while at work; ``compared``: the answer of `ab`; ``about``: what was given at its
+    start."""
 
     def __init__(
         self,
@@ -49,7 +46,7 @@ class RunProcess:
         command: Sequence[str] = RUN,
     ) -> None:
         self.outputs, self.command, self.on_change = outputs, command, on_change
-        self.lines: tuple[str, ...] = ()  # replaced for each line: whoever reads it has a whole one
+        self.lines: tuple[str, ...] = ()  # replaced for each line, so that every reader has a complete one
         self.done = self.total = 0
         self.document: VerdictDocument | None = None
         self.compared: dict[str, Any] | None = None
@@ -76,21 +73,23 @@ class RunProcess:
 
     @property
     def at_work(self) -> bool:
+        """Whether the process has not ended."""
         return self.ended_at is None
 
     @property
     def wall_s(self) -> float:
+        """Seconds since the start, or until the end."""
         return (self.ended_at or time.monotonic()) - self.started_at
 
     @property
     def page(self) -> Path | None:
-        """index.html of the run, once its verdict is known."""
+        """index.html of the run; None before its verdict."""
         path = self.outputs / self.document.run.id / "index.html" if self.document else None
         return path if path and path.exists() else None
 
     @property
     def records(self) -> list[Record]:
-        """What its steps recorded, once its verdict is known."""
+        """Records of its steps; empty before its verdict."""
         steps = self.document.steps if self.document else []
         return [
             load(self.outputs / self.document.run.id / s.record)
@@ -100,19 +99,20 @@ class RunProcess:
 
     @property
     def now(self) -> str:
-        """The step at work, "" before the first."""
+        """The step at work; empty before the first."""
         path = self.outputs / "latest" / "verdict.json"
         steps = json.loads(path.read_bytes())["steps"] if path.exists() else []
         return next((s["notebook"] for s in steps if s["reason"] == AT_WORK), "")
 
     @property
     def interrupted(self) -> bool:
+        """Whether the run was cancelled, or ended by SIGINT or SIGTERM."""
         return self.cancelled_at is not None or (
             self.exit_code is not None and self.exit_code in (-signal.SIGTERM, 130, 143)
         )
 
     def cancel(self) -> None:
-        """Ask it to stop, as SIGTERM does; killed if that does not help."""
+        """Send SIGTERM; SIGKILL if that does not help."""
         if self.process.poll() is None:
             self.cancelled_at = self.cancelled_at or time.monotonic()
             self.process.send_signal(signal.SIGTERM)
@@ -130,7 +130,7 @@ class RunProcess:
                 self.process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.exit_code = self.process.wait(UPDATES_APART_S)
-        self._reader.join(2)  # whoever still holds the pipe is not waited for
+        self._reader.join(2)  # another process that still holds the pipe is not waited for
         self.process.stdin.close()
         self._said.seek(0)
         answer = self._said.read()
@@ -142,7 +142,7 @@ class RunProcess:
         self.on_change(self)
 
     def sentence(self) -> str:
-        """What to say of it, in one sentence."""
+        """One sentence about its state."""
         if self.at_work:
             return "Stopping the run" if self.cancelled_at else "At work"
         if self.document is not None:

@@ -28,8 +28,8 @@ GPU_BYTES, CPU_BYTES = 256 << 20, 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """What is run in each arm. ``run(arm, environment by role, deadline in seconds)`` gives its sample;
-    ``roles``: those it knows."""
+    """What runs in each arm. ``run(arm, environment by role, deadline in seconds)`` returns its sample;
+    ``roles``: the known ones."""
 
     what: str
     unit: str
@@ -51,8 +51,8 @@ def subject(
     method: str = "",
     stopped: Callable[[], str] = never,
 ) -> Subject:
-    """The user's command where there is one, a weight sync where ``spec`` names tensors, else the collective.
-    Raises ValueError for what is not known."""
+    """The user's command if there is one, a weight sync if ``spec`` names tensors, else the collective.
+    ValueError for anything unknown."""
     if argv:
         return of_command(argv, figure, more_is_better, stopped)
     if figure:
@@ -66,9 +66,9 @@ def subject(
 def of_command(
     argv: list[str], figure: str, more_is_better: bool = False, stopped: Callable[[], str] = never
 ) -> Subject:
-    """The user's own command. A word ``{trainer}`` in it stands where that role's environment goes:
-    it becomes ``env NAME=VALUE ...``. Raises ValueError for an expression that cannot be used, and as it runs
-    for a command that cannot be started."""
+    """The user's own command. A word ``{trainer}`` marks where that role's environment goes, as ``env
+    NAME=VALUE ...``. ValueError for an invalid expression, and on running for a command that does not
+    start."""
     pattern = command.compiled(figure)
     roles = [word[1:-1] for word in argv if word[:1] == "{" and word[-1:] == "}"]
 
@@ -99,8 +99,8 @@ def _env_words(delta: Env) -> list[str]:
 
 
 def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) -> Subject:
-    """One collective through ranks/check.py, every value checked; its figure is the slowest rank's median,
-    in seconds. Its roles are its ranks: rank0, rank1, ..."""
+    """One collective through ranks/check.py, every value checked. Figure: the slowest rank's median, in
+    seconds. Roles: its ranks (rank0, rank1, ...). ValueError for an unknown collective."""
     if op not in TIMED_OPS:
         raise ValueError(f"unknown collective {op!r}; one of {', '.join(TIMED_OPS)}")
     backend = "gloo" if devices[0] is None else "nccl"
@@ -122,8 +122,9 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
 
 
 def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str) -> Subject:
-    """Weight syncs through ranks/weight_sync.py, every byte compared; its figure is the slowest rank's time
-    of each after the first. Roles: the trainer (rank 0) and the engine (all others)."""
+    """Weight syncs through ranks/weight_sync.py, every byte compared. Figure: the slowest rank's seconds,
+    for each sync after the first. Roles: trainer (rank 0), engine (all others). ValueError for an unknown
+    method."""
     fit = [
         m
         for m in METHODS
@@ -207,9 +208,9 @@ def collect(
     rounds: int = 3,
     stopped: Callable[[], str] = never,
 ) -> Comparison | Gap:
-    """Runs that do not count, then ``rounds`` times A B B A, then the walk. ``arms``: compare.read.Arms;
-    ``walk``: judges which set of differences is tried next. Raises ValueError for a role that
-    the subject does not know."""
+    """Warm-up runs, then ``rounds`` times A B B A, then the walk. ``arms``: compare.read.Arms; ``walk``:
+    chooses the differences to try next. A Gap if nothing is compared. ValueError for a role that the subject
+    does not know."""
     if not arms.named:
         return Gap("absent", "no second set-up was named to compare with")
     made = subject()

@@ -1,4 +1,4 @@
-"""Facts of a comparison: two set-ups, what they differ in, and what each run of them gave."""
+"""Facts of a comparison: two set-ups, their differences, and the result of each run."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ NOT_SET, HIDDEN = "not set", "set, not shown"
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One setting that A and B do not share. ``setting``: its name, with its role in front where it has one
-    (``trainer:LD_PRELOAD``); ``a``, ``b``: values as they may be shown, else NOT_SET or HIDDEN."""
+    """One setting that differs. ``setting``: its name, after its role if it has one
+    (``trainer:LD_PRELOAD``); ``a``, ``b``: values that may be shown, else NOT_SET or HIDDEN."""
 
     setting: str
     a: str
@@ -20,7 +20,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """One step of a walk: ``keys`` as in B, and its share of the effect (0 as A, 1 as B)."""
+    """One step of a walk: ``keys`` as in B, and its share of the effect (0 like A, 1 like B)."""
 
     keys: list[str]
     share: float | Gap
@@ -28,9 +28,9 @@ class Tried:
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """From A to B by halving what they differ in. ``named``: the fewest differences that were seen to carry
-    the effect; ``why_not``: "" where that is settled, else why not ("budget spent", "confounded",
-    ...); ``tried``: in order."""
+    """From A to B by halving their differences. ``named``: the smallest set seen to cause the effect;
+    ``why_not``: why it is not proven ("budget spent", "confounded", ...), else empty; ``tried``: in
+    order."""
 
     named: list[str]
     why_not: str
@@ -39,11 +39,11 @@ class Walk:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A against B. ``what``: what was run, in words; ``unit``: of its figures ("s", "" for the user's own);
-    ``more_is_better``: of the figures; ``left_out``: name -> why it was not changed; ``warm_up``: runs that
-    do not count, in ranks with NCCL's log at INFO, to see that a setting acted; ``samples``: the interleaved
-    runs A B B A A B ..., in order; ``wanted``: how many of them; ``walk``: a Gap where there was nothing
-    to walk; ``stopped``: who ended it before its end, "" for nobody."""
+    """A against B. ``what``: in words; ``unit``: of the figures ("s", empty for the user's own);
+    ``more_is_better``; ``left_out``: name -> why it was not changed; ``warm_up``: runs that do not count,
+    with NCCL's log at INFO to prove that settings act; ``samples``: interleaved runs A B B A A B ..., in
+    order; ``wanted``: their planned number; ``walk``: a Gap if there was nothing to walk; ``stopped``: what
+    ended it early, else empty."""
 
     what: str
     unit: str

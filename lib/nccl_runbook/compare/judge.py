@@ -28,8 +28,8 @@ MOST_REPEATS = 3
 
 
 def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk | Gap:
-    """From A to B by halving their differences; ``ask(keys)`` runs A with these as in B, None
-    once the budget is spent."""
+    """From A to B by halving their differences, or a Gap without a measurable effect. ``ask(keys)`` runs A
+    with these settings of B and returns None once the budget is spent."""
     name, keys = carried(c), [d.setting for d in c.differences]
     if name is None:
         return Gap("not-run", "no difference to test")
@@ -61,8 +61,8 @@ def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk
 
 
 def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
-    """Findings about one comparison; one at least, unless none was asked for (absent).
-    ``ranks``: a fresh rank of each arm."""
+    """Findings of one comparison, at least one; empty if none was asked for. ``ranks``: a fresh rank of each
+    arm."""
     if isinstance(c, Gap):
         return (
             []
@@ -196,7 +196,7 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
 
 
 def _said(c: Comparison) -> tuple[Evidence, ...]:
-    """What NCCL's own log says of each arm: whether a setting acted."""
+    """What NCCL's log shows of each arm: whether a setting acted."""
     return tuple(Evidence(f"{s.arm}: {', '.join(s.said)}", "NCCL's log") for s in c.warm_up if s.said)
 
 

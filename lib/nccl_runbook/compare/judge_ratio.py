@@ -26,13 +26,14 @@ _T = {
     60: (2.0, 2.66),
 }
 
-LEAST_EFFECT = 1.05  # a smaller difference is told, but is no fault and is not walked
+LEAST_EFFECT = 1.05  # a smaller difference is reported, but is no fault and is not walked
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """B over A. ``low``, ``high``: its 95 % interval, from t on the log ratio of neighbouring runs, one of
-    each arm; ``n``: such pairs; ``is_sure``: the 99 % interval does not hold 1 either: only that accuses."""
+    """B over A. ``low``, ``high``: 95 % interval, from t on the log ratio of neighbouring runs, one of each
+    arm; ``n``: number of such pairs; ``is_sure``: the 99 % interval excludes 1 too, which is required to
+    blame a setting."""
 
     value: float
     low: float
@@ -42,6 +43,7 @@ class Ratio:
 
     @property
     def holds_one(self) -> bool:
+        """Whether the interval contains 1: no difference is proven."""
         return self.low <= 1.0 <= self.high
 
     def __str__(self) -> str:
@@ -49,21 +51,23 @@ class Ratio:
 
 
 def figure(sample: Sample, name: str) -> float | None:
-    """The median of what one run gave; None where it failed or gave nothing that has a logarithm."""
+    """Median of one run's values; None if the run failed or a value has no logarithm."""
     values = sample.figures.get(name, []) if sample.passed else []
     return statistics.median(values) if values and min(values) > 0 else None
 
 
 def names(c: Comparison) -> list[str]:
+    """Names of all figures, in the order of their first appearance."""
     return list(dict.fromkeys(n for s in c.samples for n in s.figures))
 
 
 def of_arm(c: Comparison, arm: str) -> list[Sample]:
+    """Samples of one arm, in order."""
     return [s for s in c.samples if s.arm == arm]
 
 
 def ratio(c: Comparison, name: str) -> Ratio | None:
-    """None with fewer than two pairs of neighbouring runs."""
+    """The ratio of a figure; None with fewer than two pairs of neighbouring runs."""
     values = [(s.arm, figure(s, name)) for s in c.samples]
     logs = [
         math.log(p["B"] / p["A"])
@@ -78,7 +82,7 @@ def ratio(c: Comparison, name: str) -> Ratio | None:
 
 
 def one_fails(c: Comparison) -> str:
-    """The arm that never passes while the other always does, at least twice; "" if there is none."""
+    """The arm that never passes while the other always does, at least twice; empty if there is none."""
     passed = {arm: [s.passed for s in of_arm(c, arm)] for arm in "AB"}
     return (
         next((x for x, y in ("AB", "BA") if not any(passed[x]) and all(passed[y])), "")
@@ -88,8 +92,8 @@ def one_fails(c: Comparison) -> str:
 
 
 def carried(c: Comparison) -> str | None:
-    """The figure in which A and B differ by more than LEAST_EFFECT, "" where one of them fails, None
-    where no difference was seen."""
+    """The figure in which A and B differ by more than LEAST_EFFECT; empty if one of them fails, None without
+    a difference."""
     if one_fails(c):
         return ""
     return next(
@@ -105,8 +109,8 @@ def carried(c: Comparison) -> str | None:
 
 
 def share(c: Comparison, samples: Sequence[Sample], name: str) -> float | Gap:
-    """How much of the effect these runs show: 0 as A, 1 as B; for a figure by the
-    logarithms of the medians."""
+    """How much of the effect these runs show (0 like A, 1 like B), by logarithms of medians; a Gap if
+    unknown."""
     if not name:
         return statistics.fmean(s.passed == of_arm(c, "B")[0].passed for s in samples)
     a, b, here = (_median(x, name) for x in (of_arm(c, "A"), of_arm(c, "B"), samples))

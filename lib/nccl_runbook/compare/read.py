@@ -56,9 +56,8 @@ Key = tuple[str, str]  # role ("" for every process) and name
 
 @dataclasses.dataclass(frozen=True)
 class Arms:
-    """``a``, ``b``: what each sets by role and name, None for not set, never shown as they are;
-    ``left_out``: name -> why it stays as it is around the runbook; ``secrets``: knows those
-    of both and of the surroundings."""
+    """Settings of A and B by role and name (None: not set), never shown unredacted. ``left_out``: name ->
+    why it stays unchanged; ``secrets``: redactor for both and for this environment."""
 
     names: tuple[str, str]
     a: dict[Key, str | None] = dataclasses.field(repr=False)
@@ -68,28 +67,30 @@ class Arms:
 
     @property
     def named(self) -> bool:
-        """Whether the user named any; nothing is compared otherwise."""
+        """Whether the user named any settings; otherwise nothing is compared."""
         return self.names != (".", ".")
 
     def unless(self, somebody: Any) -> Any:
-        """What forbids tests, if there would be any."""
+        """The finding that forbids tests, if there would be any; else None."""
         return somebody if self.named else None
 
     @property
     def keys(self) -> list[str]:
-        """What A and B do not share."""
+        """Names of the settings in which A and B differ."""
         return [_text(k) for k in self.a if self.a[k] != self.b[k]]
 
     @property
     def roles(self) -> list[str]:
+        """Names of the roles (trainer, engine) whose variables differ from the common ones; empty without
+        roles."""
         return sorted({role for role, _ in self.a if role})
 
     def env(self, of_b: Collection[str]) -> dict[str, Env]:
-        """By role, what to change of the surroundings for A but for ``of_b``, which are as in B."""
+        """Role -> changes of this environment for A, with the settings ``of_b`` as in B."""
         changes: dict[str, Env] = {"": {}, **{role: {} for role in self.roles}}
         for key in self.a:
             changes[key[0]][key[1]] = (self.b if _text(key) in of_b else self.a)[key]
-        # None for a role is "as all others", where there is something for all
+        # None for a role means "as all others", if there is a value for all
         return {
             role: {n: v for n, v in env.items() if not role or v is not None or n not in changes[""]}
             for role, env in changes.items()
@@ -97,6 +98,8 @@ class Arms:
 
     @property
     def differences(self) -> list[Difference]:
+        """Variables whose values differ, secrets hidden. "not set" stands for a missing variable."""
+
         def shown(key: Key, value: str | None) -> str:
             return (
                 NOT_SET
@@ -118,8 +121,8 @@ def _text(key: Key) -> str:
 
 
 def read(a: str, b: str, surroundings: Mapping[str, str] = os.environ, within_s: float = math.inf) -> Arms:
-    """The two set-ups. ``within_s``: what the budget leaves. Raises ValueError with one sentence that
-    says what cannot be read."""
+    """The two set-ups. ``within_s``: seconds left of the budget. ValueError says which file or setting
+    cannot be read."""
     until = time.monotonic() + within_s
     left_out: dict[str, str] = {}
     one, two = (_effective(text, surroundings, left_out, until) for text in (a, b))
@@ -153,7 +156,7 @@ def _words(text: str) -> list[str]:
 
 
 def _name(text: str) -> str:
-    """As the user named it, without a value that is not to be shown."""
+    """The name as the user gave it, without values that may not be shown."""
     return (
         " ".join(
             [
@@ -210,6 +213,7 @@ def _part(word: str, known: Mapping[str, str], left_out: dict[str, str], until: 
 
 
 def only_set(env: Env) -> dict[str, str]:
+    """The variables that have a value."""
     return {n: v for n, v in env.items() if v is not None}
 
 
@@ -251,7 +255,7 @@ def _of_process(pid: str, known: Mapping[str, str]) -> Env:
 
 
 def _of_log(path: str, known: Mapping[str, str]) -> Env:
-    """NCCL variables that NCCL says it took (NCCL_DEBUG=INFO)."""
+    """NCCL variables that NCCL reports as set (NCCL_DEBUG=INFO)."""
     text = text_of(path, MOST_LOG_BYTES, "an environment")
     if isinstance(text, Gap):
         raise ValueError(text.detail)

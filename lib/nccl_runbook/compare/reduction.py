@@ -10,8 +10,8 @@ MOST = 200  # combinations; more would not end in a day
 
 
 def axes_of(texts: Iterable[str]) -> dict[str, list[str]]:
-    """`nodes=1,2,4` as {"nodes": ["1", "2", "4"]}, smallest first as written; raises
-    ValueError in one sentence."""
+    """`nodes=1,2,4` as {"nodes": ["1", "2", "4"]}, smallest first as written. ValueError with one sentence
+    for any other form."""
     axes: dict[str, list[str]] = {}
     for text in texts:
         name, _, values = text.partition("=")
@@ -37,8 +37,8 @@ def axes_of(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def smallest_first(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Every combination; before it come all that are smaller or equal in each axis. A run that passes ends
-    by itself, and only one that fails may cost the whole deadline: upwards only the last run does."""
+    """Every combination, each after all that are smaller or equal in every axis. A run that passes ends by
+    itself; only a failing one may cost the whole deadline, and in this order that is only the last."""
     places = itertools.product(*(range(len(values)) for values in axes.values()))
     return [
         {name: axes[name][at] for name, at in zip(axes, place, strict=True)}
@@ -49,8 +49,8 @@ def smallest_first(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
 def check_placeholders(
     command: Sequence[str], axes: Mapping[str, Sequence[str]], scripts: Callable[[str], str] = str
 ) -> None:
-    """Raises ValueError for a {name} that is nearly an axis, as braces of programs are their own, and for an
-    axis that nobody reads. ``scripts``: the text of the file that a word names."""
+    """ValueError for a {name} that resembles an axis (other braces belong to programs), and for an unused
+    axis. ``scripts``: text of the file that a word names."""
     for name in (
         n
         for word in command
@@ -67,5 +67,5 @@ def check_placeholders(
 
 
 def command_for(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """The command with each {name} filled in; other braces stay as they are."""
+    """The command with each {name} of an axis replaced; other braces stay."""
     return [_PLACE.sub(lambda match: values.get(match[1], match[0]), word) for word in command]

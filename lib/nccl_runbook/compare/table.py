@@ -8,7 +8,7 @@ from nccl_runbook.report.tables import Cell, Table, titled
 
 
 def tables(c: Comparison | Gap) -> list[Table]:
-    """Both; none where no comparison was asked for (absent)."""
+    """Runs and differences; empty if no comparison was asked for."""
     return (
         [runs_table(c), differences_table(c)]
         if not isinstance(c, Gap)
@@ -20,7 +20,7 @@ def tables(c: Comparison | Gap) -> list[Table]:
 
 @titled("A against B")
 def runs_table(c: Comparison) -> Table:
-    """One row a figure and arm: n, median, smallest and largest of the runs that passed."""
+    """One row a figure and arm: n, median, smallest and largest value of the runs that passed."""
     rows = [
         [
             f"{arm}: {c.arms['AB'.index(arm)]}",
@@ -51,7 +51,7 @@ def _spread(samples: list[Sample], name: str) -> list[str]:
 
 
 def differences_table(c: Comparison) -> Table:
-    """Differences between A and B, what carries the effect first."""
+    """Differences between A and B, those that cause the effect first."""
     named = [] if isinstance(c.walk, Gap) or c.walk.why_not else c.walk.named
     rows = [
         *(

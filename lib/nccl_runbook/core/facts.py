@@ -29,11 +29,8 @@ GAP_REASONS = ("unsupported", "absent", "no-permission", "timed-out", "failed", 
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """Something that could not be seen, and why.
-
-    ``reason`` is one of GAP_REASONS; ``detail`` is the verbatim text of what answered. A Gap is never falsy
-    health: test for it with ``isinstance(value, Gap)``.
-    """
+    """Something that could not be seen, and why. ``reason`` is one of GAP_REASONS; ``detail`` is the
+    verbatim answer. A Gap never means healthy: test for it with ``isinstance(value, Gap)``."""
 
     reason: str
     detail: str = ""
@@ -51,15 +48,15 @@ class Gap:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """One thing that was seen: ``text`` in words or verbatim, ``source`` where (a fact path,
-    a log and line, a trial)."""
+    """One thing that was seen. ``text``: in words or verbatim; ``source``: a fact path, a log and line, or a
+    trial."""
 
     text: str
     source: str = ""
 
 
 def known(fact: Any) -> Any:
-    """The same; nothing for what could not be seen."""
+    """The value itself; an empty list for a Gap."""
     return [] if isinstance(fact, Gap) else fact
 
 
@@ -82,8 +79,8 @@ def values_at(
     path: Sequence[str],
     beside: Dict[str, Any] = {},  # noqa: B006
 ) -> Iterator[Tuple[Dict[str, Any], Any]]:
-    """Every value at this path, where * is any key or place; with the fields on the way there, and the last
-    key as "key"."""
+    """Every value at this path (* stands for any key or index), with the fields on the way there and the
+    last key as "key"."""
     if not path:
         yield beside, value
     elif isinstance(value, (dict, list)):
@@ -112,12 +109,12 @@ def gaps_in(fact: Any, path: str = "") -> Iterator[tuple[str, Gap]]:
 
 
 def utc_now() -> str:
-    """Now, as records write it: 2026-11-20T14:30:53Z."""
+    """The current UTC time as records write it: 2026-11-20T14:30:53Z."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def grouped(pairs: Iterable[Tuple[Key, Value]]) -> Dict[Key, List[Value]]:
-    """Each key with its values, both in the order in which they come."""
+    """Key -> its values, both in the order of the pairs."""
     values: Dict[Key, List[Value]] = {}
     for key, value in pairs:
         values.setdefault(key, []).append(value)
@@ -125,12 +122,12 @@ def grouped(pairs: Iterable[Tuple[Key, Value]]) -> Dict[Key, List[Value]]:
 
 
 def counted(number: int, noun: str) -> str:
-    """In words: "1 rank", "3 ranks"."""
+    """A number with its noun: "1 rank", "3 ranks"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def rank_names(ranks: Sequence[object]) -> str:
-    """ "rank 3", "ranks 1, 2"; of many the number, and the first eight."""
+    """ "rank 3", "ranks 1, 2"; for many ranks their number and the first eight."""
     return (
         f"{len(ranks)} ranks ({', '.join(map(str, ranks[:8]))}, ...)"
         if len(ranks) > 8
@@ -144,7 +141,7 @@ _DEVICE = re.compile(r"\bboth on CUDA device ([0-9a-f]{1,12})\b", re.I)
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """One rank's GPU: ``uuid`` and ``bus_id`` "" where they were not seen."""
+    """One rank's GPU. ``uuid`` and ``bus_id`` are empty if they were not seen."""
 
     rank: int
     uuid: str
@@ -153,8 +150,8 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True)
 class Clash:
-    """``kind``: shared (one UUID), slices (MIG slices of one card) or bus-id-collision
-    (other UUIDs, one bus id)."""
+    """Ranks that are not on different GPUs. ``kind``: shared (one UUID), slices (MIG slices of one card) or
+    bus-id-collision (different UUIDs, one bus id)."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -162,7 +159,7 @@ class Clash:
 
 
 def clashes(identities: Sequence[Identity]) -> list[Clash]:
-    """Every set of ranks that is not on different GPUs, the surest first."""
+    """Every set of ranks that are not on different GPUs, the most certain first."""
     shared = [
         Clash("shared", tuple(i.rank for i in same), same[0].uuid) for same in _alike(identities, "uuid")
     ]
@@ -185,8 +182,8 @@ def _alike(identities: Sequence[Identity], field: str) -> list[list[Identity]]:
 
 
 def normal_bus(text: str) -> str:
-    """A PCI bus id as the kernel writes it, "0000:0a:00.0"; the text itself where it is none (NVML
-    writes an eight-digit domain)."""
+    """A PCI bus id as the kernel writes it, "0000:0a:00.0" (NVML writes an eight-digit domain); any other
+    text unchanged."""
     if not (
         match := re.fullmatch(
             r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?", text.strip(), re.I
@@ -198,8 +195,8 @@ def normal_bus(text: str) -> str:
 
 
 def bus_of_message(line: str) -> str:
-    """The bus id behind "both on CUDA device 1000", "" where the line has none: NCCL prints the bus id's
-    hexadecimal digits in a row."""
+    """The bus id in "both on CUDA device 1000" (NCCL prints its hexadecimal digits without colons); empty if
+    the line has none."""
     if not (match := _DEVICE.search(line)):
         return ""
     number = int(match[1], 16)

@@ -10,16 +10,12 @@ WRONG_VALUES = 6  # exit code of ranks/check.py
 
 @dataclasses.dataclass(frozen=True)
 class WorldRequest:
-    """N ranks to start.
-
-    ``entry``: file name in ranks/. ``devices``: one cuda_index a rank (indices into the CUDA_VISIBLE_DEVICES
-    of the surroundings; the same index twice puts two ranks on one GPU), or None for a rank on the CPU.
-    ``args``: argv of the entry. ``env``: the difference to the surroundings, None removes a variable.
-    ``deadline_s``: seconds until every rank that is left is killed; ``stall_s``: the same after so many
-    seconds without an event or a line from any rank, counted from the first (None: only the deadline counts).
-    ``timed``: its figures are to be kept, so nothing may be set up beside it. ``of_ranks``: rank -> its own
-    difference on top of ``env``.
-    """
+    """N ranks to start. ``entry``: file name in ranks/, ``args``: its arguments. ``devices``: one cuda_index
+    a rank (into the CUDA_VISIBLE_DEVICES of this process; the same index twice puts two ranks on one GPU),
+    or None for a rank on the CPU. ``env``: variables to change, None removes one; ``of_ranks``: rank ->
+    further changes. ``deadline_s``: seconds after which remaining ranks are killed; ``stall_s``: the same
+    after so many seconds without an event or log line of any rank, counted from the first (None: no such
+    limit). ``timed``: its figures are kept, so nothing is set up beside it."""
 
     name: str
     entry: str
@@ -33,21 +29,18 @@ class WorldRequest:
 
     @property
     def world_size(self) -> int:
+        """Number of ranks."""
         return len(self.devices)
 
 
 @dataclasses.dataclass(frozen=True)
 class RankResult:
-    """How one rank ended.
-
-    ``outcome``: exited, signalled, timed-out (still running at the deadline), lost (the warm process above
-    it was killed) or late (the budget was over before the deadline, or the warm process did not report its
-    end in time: the rank may still run); ``code``: exit code or signal number; ``events``: what the rank
-    reported, in order (ranks/check.py says which); ``last_lines``: the end of its log; ``stack``: Python
-    stacks at the deadline; ``state``: its process state there, as in /proc/PID/stat (T: stopped,
-    D: in the kernel); ``log``: path of its whole log, "" where none was kept; ``dropped_bytes``: how much
-    of a flood was left out of it.
-    """
+    """How one rank ended. ``outcome``: exited, signalled, timed-out (still running at the deadline), lost
+    (the warm process above it was killed) or late (the budget ended first, or the end was not reported in
+    time: the rank may still run); ``code``: exit code or signal number; ``events``: what the rank reported,
+    in order (see ranks/check.py); ``last_lines``: the end of its log; ``stack``, ``state``: Python stacks
+    and process state at the deadline (as in /proc/PID/stat; T: stopped, D: in the kernel); ``log``: path of
+    the whole log, empty if none was kept; ``dropped_bytes``: bytes of a long log that were left out."""
 
     rank: int
     outcome: str
@@ -61,14 +54,15 @@ class RankResult:
     dropped_bytes: int = 0
 
     def named(self, event: str) -> List[Dict[str, Any]]:
-        """The events of that name, in order."""
+        """The rank's events of this name, in order."""
         return [e for e in self.events if e.get("event") == event]
 
     def first(self, event: str) -> Optional[Dict[str, Any]]:
+        """The rank's first event of this name, or None."""
         return next(iter(self.named(event)), None)
 
     def why_silent(self) -> Gap:
-        """Why it reported nothing."""
+        """A Gap that says why the rank did not report the expected event."""
         stopped = f", state {self.state}" if self.state.startswith("T") else ""
         return Gap(
             "timed-out" if self.outcome in ("timed-out", "late") else "failed",
@@ -78,14 +72,11 @@ class RankResult:
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """One world that was run.
-
-    ``started``: "fork" from the warm process or "exec" of a fresh interpreter; ``nccl_path``: the
-    libnccl that was mapped; ``transports``: what NCCL's own log says carried each connection, counted
-    (``{"P2P/CUMEM": 24}``); ``set_by_environment``: NCCL variables that NCCL's log says it took;
-    ``algorithms``: collectives by algorithm and by protocol, counted, where NCCL logged them (``{"algo RING":
-    20, "proto LL": 8}``); ``shell_line`` repeats the world by hand.
-    """
+    """One world that was run. ``started``: "fork" from the warm process or "exec" of a fresh interpreter;
+    ``nccl_path``: the mapped libnccl; ``transports``: connections by transport, from NCCL's log
+    (``{"P2P/CUMEM": 24}``); ``set_by_environment``: variables that NCCL's log says it took; ``algorithms``:
+    collectives by algorithm and protocol, if NCCL logged them (``{"algo RING": 20, "proto LL": 8}``);
+    ``wall_s``: seconds; ``shell_line``: repeats it by hand."""
 
     request: WorldRequest
     ranks: List[RankResult]
@@ -113,16 +104,17 @@ class World:
 
     @property
     def passed(self) -> bool:
-        """Every rank exited with 0 and every value that was checked was right."""
+        """Whether every rank exited with 0 and every checked value was right."""
         return all(r.outcome == "exited" and r.code == 0 for r in self.ranks) and not self.wrong
 
     @property
     def hung(self) -> bool:
+        """Whether any rank still ran at the deadline."""
         return any(r.outcome == "timed-out" for r in self.ranks)
 
     @property
     def died(self) -> List[RankResult]:
-        """Ranks that ended by themselves, and not well."""
+        """Ranks that ended by themselves with an error."""
         return [
             r
             for r in self.ranks
@@ -131,8 +123,7 @@ class World:
 
     @property
     def ended(self) -> str:
-        """In a few words: "passed", "lost" (how a rank ended was not reported), "wrong
-        values", "hung" or "failed"."""
+        """ "passed", "lost" (how a rank ended was not reported), "wrong values", "hung" or "failed"."""
         if self.passed:
             return "passed"
         if any(r.outcome in ("lost", "late") for r in self.ranks):
@@ -141,12 +132,12 @@ class World:
 
     @property
     def wrong(self) -> List[Dict[str, Any]]:
-        """Operations that ended with wrong values, wherever they were seen."""
+        """Events of operations that returned wrong values, of all ranks."""
         return [e for r in self.ranks for e in r.named("op") if e.get("wrong")]
 
     @property
     def log(self) -> str:
-        """The last lines of every rank, prefixed; for reading in a notebook."""
+        """The last lines of every rank, each with its rank, to read in a notebook."""
         return "\n".join(f"[rank{r.rank}] {line}" for r in self.ranks for line in r.last_lines)
 
     def _timed(self, op: str) -> Dict[int, Dict[str, Any]]:
@@ -160,27 +151,27 @@ class World:
         return {e["size_bytes"]: e for e in sorted(timed, key=lambda e: e["median_s"])}
 
     def busbw_by_size(self, op: str) -> Dict[int, float]:
-        """Bus bandwidth (nccl-tests' definition) of ``op`` by size in bytes, by its slowest
-        rank, in 1e9 bytes a second."""
+        """Size in bytes -> bus bandwidth of ``op`` in GB/s (1e9 bytes per second, as nccl-tests defines it),
+        of the slowest rank."""
         return {
             size: e["bus_factor"] * size / e["median_s"] / 1e9 for size, e in sorted(self._timed(op).items())
         }
 
     def busbw_gb_per_s(self, op: str) -> Optional[float]:
-        """The bus bandwidth at the largest size of ``op``."""
+        """Bus bandwidth of ``op`` at its largest size, in GB/s; None if it was not timed."""
         return next(reversed(list(self.busbw_by_size(op).values())), None)
 
     def latency_us(self, op: str) -> Optional[float]:
-        """Microseconds of ``op`` at its smallest size, by its slowest rank."""
+        """Microseconds of ``op`` at its smallest size, of the slowest rank; None if it was not timed."""
         timed = self._timed(op)
         return timed[min(timed)]["median_s"] * 1e6 if timed else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One run. ``arm``: "A", "B", or a name of the walk; ``figures``: name -> every value that the run gave,
-    in order; ``ended``: "passed", or in a few words how it failed; ``wall_s``: seconds of the whole run;
-    ``said``: which transports NCCL's log names, and which variables it took, where it logged at INFO."""
+    """One run. ``arm``: "A", "B", or a name of the walk; ``figures``: name -> every value that the run
+    printed, in order; ``ended``: "passed", or how it failed; ``wall_s``: seconds of the whole run; ``said``:
+    transports and variables that NCCL's log names at level INFO."""
 
     arm: str
     figures: Dict[str, List[float]]
@@ -191,4 +182,5 @@ class Sample:
 
     @property
     def passed(self) -> bool:
+        """Whether the run ended well."""
         return self.ended == "passed"

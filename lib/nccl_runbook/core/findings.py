@@ -9,7 +9,7 @@ from nccl_runbook.core.facts import Evidence as Evidence
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is. UNKNOWN and SKIPPED stand beside the scale OK < NOTE < WARN < BROKEN."""
+    """How bad a finding is: OK < NOTE < WARN < BROKEN. UNKNOWN and SKIPPED stand beside this scale."""
 
     OK = "ok"
     NOTE = "note"
@@ -30,7 +30,7 @@ FAIL_ON = ("broken", "degraded", "unknown", "never")  # from which verdict on th
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """What to change. ``who`` can do it: one of WHO; ``lines`` are to be copied as they stand."""
+    """What to change. ``who``: a key of WHO, else ValueError; ``lines``: to be copied as they stand."""
 
     who: str
     text: str
@@ -51,10 +51,10 @@ NOTHING_KNOWN = Remedy(
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One judgement. ``id``: the rule, permanent. ``cause``: an id of the causes table, or None; then
-    ``status`` says how sure. ``tried``: what a test without the proposed change showed, and the same with
-    it; "" where none was made.
+    ``status`` says how certain. ``tried``: results without and with the proposed change, empty if there was
+    no such test.
 
-    Raises ValueError for a finding from WARN up without a remedy, and for a cause without a status.
+    ValueError for a WARN or BROKEN finding without a remedy, and for a cause without a status.
     """
 
     id: str
@@ -77,21 +77,23 @@ class Finding:
 
 
 def quoted(line: str, most: int = MOST_QUOTED) -> str:
-    """The line that was printed, its beginning where it is long."""
+    """The line in quotation marks, cut to ``most`` characters."""
     return f'"{cut(line.strip(), most)}"'
 
 
 def cut(text: str, most: int) -> str:
-    """Its whole words as far as they fit."""
+    """The text up to the last whole word within ``most`` characters, followed by " ..." if anything was left
+    out."""
     return text if len(text) <= most else (text[:most].rpartition(" ")[0] or text[:most]) + " ..."
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, worst severity first; equal ones keep their order."""
     return sorted(findings, key=lambda f: _STEP_ORDER.index(f.severity))
 
 
 def step_status(findings: Sequence[Finding]) -> tuple[Severity, str]:
-    """The step's status and one line why: its worst finding. No findings at all is unknown, never health."""
+    """Severity and title of the worst finding. No findings at all is UNKNOWN, never healthy."""
     if not findings:
         return Severity.UNKNOWN, "nothing was judged"
     worst = worst_first(findings)[0]
@@ -99,11 +101,10 @@ def step_status(findings: Sequence[Finding]) -> tuple[Severity, str]:
 
 
 def verdict(steps: Iterable[tuple[str, bool]]) -> str:
-    """healthy, degraded, broken or unknown. Of each step: its status, a Severity value, and whether
-    it was asked for by name.
+    """healthy, degraded, broken or unknown, from each step's status and whether it was asked for by name.
 
-    Broken if any step is broken, else degraded if any warns, else unknown if any is unknown or did not finish
-    (a step asked for by name that is skipped counts so, and so do no steps at all), else healthy.
+    Broken if any step is broken, else degraded if any warns, else unknown if there is no step, one is
+    unknown or unfinished, or one asked for by name was skipped; else healthy.
     """
     steps_and_asked = list(steps)
     statuses = {status for status, _ in steps_and_asked}
@@ -115,10 +116,11 @@ def verdict(steps: Iterable[tuple[str, bool]]) -> str:
 
 
 def verdict_of(findings: Sequence[Finding]) -> str:
-    """The verdict where these findings are all that was asked for."""
+    """The verdict if these findings are all that was asked for."""
     return verdict([(step_status(findings)[0].value, True)])
 
 
 def exit_code(word: str, fail_on: str = "unknown") -> int:
-    """0, 3 or 4 for a verdict; ``fail_on``, one of FAIL_ON, says from where on it is a failure."""
+    """Exit code of a verdict: 0, 3 or 4. ``fail_on``, one of FAIL_ON, is the mildest verdict that is not
+    0."""
     return EXIT_CODES[word] if fail_on != "never" and word in FAIL_ON[: FAIL_ON.index(fail_on) + 1] else 0

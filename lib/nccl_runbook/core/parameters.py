@@ -21,7 +21,7 @@ _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 
 class ParameterError(ValueError):
-    """A parameter of the wrong name or type; the message lists what is allowed."""
+    """A parameter with an unknown name or a wrong type; the message lists what is allowed."""
 
     def _render_traceback_(self) -> list[str]:  # IPython 9: instead of the frames of this package
         return [f"nccl-runbook: {self}"]
@@ -29,14 +29,14 @@ class ParameterError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """What one line of a parameters cell says of its name: ``name: wanted = default``."""
+    """One line ``name: wanted = default`` of a parameters cell."""
 
     wanted: type
     default: Any
 
 
 def coerce(name: str, value: Any, wanted: type) -> Any:
-    """The value as ``wanted`` (bool, int, float or str); ParameterError where it cannot be, never a guess."""
+    """The value as ``wanted`` (bool, int, float or str); ParameterError if it does not convert."""
     if type(value) is wanted:
         return value
     with contextlib.suppress(ValueError, KeyError):
@@ -49,8 +49,8 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
 
 
 def check_range(name: str, value: Any) -> Any:
-    """The value; ParameterError for a number that means nothing, as every number of a notebook counts
-    something, and for quotes that do not close."""
+    """The value unchanged; ParameterError for a number below its minimum (0, or 1), and for shell words
+    whose quotes do not close."""
     try:
         shlex.split(value if name in _SHELL_WORDS and not os.path.isfile(value) else "")
     except ValueError as error:
@@ -64,7 +64,7 @@ def check_range(name: str, value: Any) -> Any:
 
 
 def check_names(given: Iterable[str], known: Collection[str], what: str = "parameter") -> None:
-    """ParameterError with a did-you-mean for the first name that is not known."""
+    """ParameterError for the first unknown name, with the nearest known one, or all of them."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1) or [n for n in known if name and name in n][:1]
@@ -73,9 +73,9 @@ def check_names(given: Iterable[str], known: Collection[str], what: str = "param
 
 
 def read_cell(notebook: Path) -> dict[str, Parameter]:
-    """What the parameters cell of a notebook file declares, by name; parsed, never executed.
+    """Name -> Parameter, from the parameters cell of a notebook file; parsed, never executed.
 
-    Raises ParameterError for a file that is no notebook or whose cell is not made of annotated literals.
+    ParameterError if the file is no notebook or the cell holds anything but annotated literals.
     """
     try:
         return dict(
@@ -106,8 +106,8 @@ def _read_line(node: ast.stmt) -> tuple[str, Parameter]:
 def check_given(
     given: Sequence[tuple[str, str]], declared: Mapping[str, Mapping[str, Parameter]]
 ) -> dict[str, dict[str, Any]]:
-    """For every notebook the values among ``given`` that it declares, typed; ParameterError for
-    a name that none of them has."""
+    """Notebook -> the values among ``given`` that it declares, converted. ParameterError for a name that no
+    notebook declares, and as in coerce and check_range."""
     check_names((name for name, _ in given), dict.fromkeys(n for known in declared.values() for n in known))
     return {
         notebook: {

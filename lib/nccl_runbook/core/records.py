@@ -27,7 +27,7 @@ Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"
 
 
 class RecordError(ValueError):
-    """A file that is not a record of ours; the message names the file and what is wrong, in one sentence."""
+    """A file that is not a record of ours; the message names the file and the problem in one sentence."""
 
 
 Shape = TypeVar("Shape")
@@ -35,22 +35,21 @@ Shape = TypeVar("Shape")
 
 @dataclass_transform(kw_only_default=True)
 def strict(shape: type[Shape]) -> type[Shape]:
-    """A dataclass that is written and read back: what was written elsewhere is checked, and
-    refused where nobody knows it."""
+    """A dataclass that is written and read back: unknown fields and NaN are refused on reading."""
     # pydantic asks for it
     shape.__pydantic_config__ = {"extra": "forbid", "allow_inf_nan": False}  # type: ignore[attr-defined]
     return dataclasses.dataclass(kw_only=True)(shape)
 
 
 def some(kind: Callable[[], Any]) -> Any:
-    """A field that is empty unless it is given: an own list or dict for each value."""
+    """A dataclass field whose default is a new empty list or dict for each value."""
     return dataclasses.field(default_factory=kind)
 
 
 @strict
 class Judged:
-    """Whose software was judged. ``own``: the runbook's own torch, not the user's.
-    Paths as the ranks saw them."""
+    """The software that was judged; paths as the ranks saw them. ``own``: whether it is the runbook's own
+    torch."""
 
     python: str = ""
     torch: str = ""
@@ -64,7 +63,7 @@ class Judged:
 
 @strict
 class Command:
-    """A line that repeats by hand what the runbook did."""
+    """A shell line that repeats by hand what the runbook did."""
 
     label: str
     line: str
@@ -72,7 +71,7 @@ class Command:
 
 @strict
 class Record:
-    """One step. ``status`` is "running" until the step wrote its own result: only that counts as done."""
+    """One step. ``status`` stays "running" until the step wrote its own result; ``wall_s``: seconds."""
 
     # 1 has messages of logs under expressions instead of ids; both are read
     schema: Literal["nccl-runbook/record/2", "nccl-runbook/record/1"] = "nccl-runbook/record/2"
@@ -101,10 +100,10 @@ def _reader(wanted: Any) -> Any:
 
 
 def read(wanted: Any, data: Any) -> Any:
-    """``data``, the bytes of a JSON document or a value that was parsed from one, as the type ``wanted``; the
-    way back from ``to_json``.
+    """``data`` (bytes of a JSON document, or parsed values) as an object of type ``wanted``: the inverse of
+    ``to_json``.
 
-    Raises RecordError with the place and the reason for anything else.
+    RecordError with the place and the reason if it does not fit.
     """
     from pydantic import ValidationError
 
@@ -124,7 +123,7 @@ def read(wanted: Any, data: Any) -> Any:
 
 
 def json_text(value: Any, redactor: Redactor) -> str:
-    """The value or the facts in it as the text of a file, without secrets."""
+    """The value as indented JSON with secrets masked, as it is written to a file."""
     return escaped(json.dumps(redactor.json(to_json(value)), indent=1, ensure_ascii=False)) + "\n"
 
 
@@ -138,8 +137,8 @@ def of_tables(tables: Iterable[object]) -> list[dict[str, Any]]:
 
 
 def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
-    """Replace these files of one folder, each as a whole, none before all of them are on the disk: one that
-    is full leaves the old ones as they belong together. ``mode``: as far as the umask allows."""
+    """Replace these files of one folder, each atomically, after all are on the disk: a full disk leaves
+    every old file in place. ``mode`` is limited by the umask. OSError if writing fails."""
     umask = os.umask(0o077)
     os.umask(umask)
     made: dict[Path, str] = {}
@@ -158,7 +157,7 @@ def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
 
 
 def write_text(path: Path, text: str, mode: int = 0o600) -> None:
-    """The same for one file: a reader sees the old one or the new one, never a part."""
+    """Replace one file atomically: a reader sees the old text or the new one. OSError if writing fails."""
     write_texts({path: text}, mode)
 
 
@@ -169,7 +168,7 @@ def of_findings(
     judged: Judged | None = None,
     not_seen: Iterable[str] = (),
 ) -> Record:
-    """The record of a step that was judged without a run, without secrets."""
+    """The record, secrets masked, of a step that was judged without a run."""
     ordered = worst_first(findings)
     status, reason = step_status(ordered)
     return cast(
@@ -190,13 +189,12 @@ def of_findings(
 
 
 def save(record: Record, path: Path, redactor: Redactor) -> None:
-    """Write the record without secrets."""
+    """Write the record with secrets masked; OSError if that fails."""
     write_text(path, json_text(record, redactor))
 
 
 def load(path: Path, step: str = "") -> Record:
-    """Read a record, of ``step`` where it is named; RecordError says in one sentence
-    what is wrong with the file."""
+    """The first record of a file, or its record of ``step``; RecordError says what is wrong with the file."""
     records = load_all(path)
     fit = [r for r in records if step in ("", r.step)]
     if not fit:
@@ -208,8 +206,7 @@ def load(path: Path, step: str = "") -> Record:
 
 
 def load_all(path: Path) -> list[Record]:
-    """The records of a file: one, or the array of several that nccl-look.pyz writes;
-    RecordError as in ``load``."""
+    """All records of a file: one, or the array that nccl-look.pyz writes. RecordError as in ``load``."""
     try:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:

@@ -117,7 +117,7 @@ _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
 # and what else a terminal obeys
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
-# no program writes a letter so, but whoever hides a name of JSON may
+# no program writes letters this way, but someone who hides a JSON name may
 _LETTER = re.compile(r"\\{1,9}u00([46][1-9A-Fa-f]|[57][0-9Aa]|5[Ff]|3[0-9])")
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -125,18 +125,18 @@ _UNPRINTABLE = re.compile(
 
 
 def plain(text: str) -> str:
-    """For a terminal or a page, whatever it quotes: no control character but line ends and tabs, none that
-    turns the direction of writing, nothing that UTF-8 cannot hold."""
+    """The text for a terminal or a page, with every unsafe character replaced: control characters other than
+    line ends and tabs, direction marks, and what UTF-8 cannot hold."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def escaped(text: str) -> str:
-    """The text of a JSON document with the same characters as JSON escapes them."""
+    """JSON text with the same characters, in JSON's own escapes."""
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def masked(text: str) -> str:
-    """What was masked in a text, by kind and count; "" for nothing."""
+    """Number and kind of the masks in a text ("2 x token"); empty if there are none."""
     return ", ".join(
         f"{number} x {KINDS[kind]}"
         for kind, number in collections.Counter(_MASKED.findall(text)).most_common()
@@ -215,18 +215,19 @@ def _values(text: str) -> str:
 
 
 def clipped(text: str, most: int) -> str:
-    """The beginning of a text: a longer one without secrets, as no form shows half of one."""
+    """The first ``most`` characters; a longer text is redacted first, since no pattern matches half a
+    secret."""
     return text if len(text) <= most else Redactor(os.environ).text(text[: most + 4096])[:most]
 
 
 class Redactor:
-    """Knows the secret values of one environment; immutable, and may be shared between threads."""
+    """Knows the secret values of one environment; immutable, safe to share between threads."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         values = {v for name, v in env.items() if len(v) >= 6 and is_secret(name, v)}
         values |= {
             line for v in values for line in v.splitlines() if len(line) >= 16
-        }  # a key of many lines, in a log that goes by lines
+        }  # a key of many lines, in a log that is read line by line
         self._values = re.compile(
             "|".join("".join(map(_written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
         )
@@ -236,7 +237,7 @@ class Redactor:
         )  # ranks and files say the same again and again
 
     def text(self, text: str) -> str:
-        """The text without secrets, and ``shared``."""
+        """The text with secrets masked, and ``shared``."""
         return shared(self._hidden(text))
 
     def _without_secrets(self, text: str) -> str:
@@ -262,8 +263,8 @@ class Redactor:
         return self.text(text if hidden == whole else json.dumps(hidden, ensure_ascii=False))
 
     def json(self, value: Any, name: str = "") -> Any:
-        """The JSON value or the fact without secrets: each string is looked through, and one under
-        a secret name is masked whole."""
+        """The JSON value or fact with secrets masked in every string; a string under a secret name is masked
+        whole."""
         learn(value)
         return self._json(value, name)
 

@@ -116,13 +116,12 @@ _LIST, _LONG_VALUE = (
 
 @functools.lru_cache(maxsize=1024)  # thousands of facts have the same few names
 def sounds_secret(name: str) -> bool:
-    """Whether a variable of that name usually holds a secret."""
+    """Whether a variable of this name usually holds a secret."""
     return any(map(name.lower().__contains__, HINTS)) and bool(_SECRET_NAME.search(name[-MOST_NAME:]))
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether this value under that name is a secret: not a number, a word of a program,
-    or what stands for a value."""
+    """Whether the value under this name is a secret, rather than a number, a keyword or a placeholder."""
     return sounds_secret(name) and bool(
         (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))
         and (
@@ -136,8 +135,8 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def looks_random(lead: Match[str]) -> bool:
-    """Whether what stands behind this gap is no word of a sentence or a table: it holds a digit, and after
-    a name that a sentence may hold, too, it is no numbered word."""
+    """Whether the value behind this gap is no ordinary word: it contains a digit, and after a name that also
+    occurs in sentences it is not a numbered word."""
     name = lead["name"][-80:]
     if lead["column"] or name.isupper() or "passw" in name.lower():
         is_one = bool(_NUMBERED.match(lead.string, lead.end()))
@@ -148,10 +147,10 @@ def looks_random(lead: Match[str]) -> bool:
 
 
 def is_random(word: str) -> bool:
-    """Whether its longest part is as long as a token and mixed as no name is. Of random letters and digits,
-    62 % differ in kind from the next one, and 45 % without the beginnings of words. In 47 MB of logs and
-    sources of PyTorch 2.13 this takes one class for a secret, ConvBnReLU2dAndLinearReLU; it knows 19 of 20
-    random words of 32 letters and digits."""
+    """Whether the longest part is as long and as mixed as a token. Of random letters and digits, 62 % differ
+    in kind from the next one, and 45 % without word beginnings. In 47 MB of logs and sources of PyTorch 2.13
+    one class is taken for a secret (ConvBnReLU2dAndLinearReLU); 19 of 20 random words of 32 letters and
+    digits are recognised."""
     part = max(re.findall("[A-Za-z0-9]+", word), key=len, default="")
     return len(part) >= (14 if len(word) >= 30 else 20) and all(
         len(of.findall(part)) > most * len(part) for of, most in _MIXED
@@ -159,12 +158,13 @@ def is_random(word: str) -> bool:
 
 
 def mask(kind: str) -> str:
+    """The text that replaces a secret of this kind."""
     return f"{MASK}{kind}]"
 
 
 def own_patterns(path: str) -> List[Pattern[str]]:
-    """The expressions of a file, one a line; ValueError names the line of one that
-    is none, OSError the file."""
+    """The expressions of a file, one a line. ValueError names the line of an invalid one; OSError if
+    unreadable."""
     patterns = []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

@@ -183,8 +183,8 @@ def _in_form(kind: str, match: Match[str]) -> str:
 
 
 def learn(value: Any) -> None:
-    """Know the names that a text or a fact shows, for whatever is written from now
-    on; nothing without --share."""
+    """Remember the host and user names in a text or fact, so that later output replaces them; does nothing
+    without --share."""
     if not os.environ.get(SHARE):
         return
     text = (
@@ -212,7 +212,7 @@ def _know_this_machine() -> None:
 
 
 def shared(text: str) -> str:
-    """The text with other names; as it is without --share."""
+    """The text with names replaced; unchanged without --share."""
     if not os.environ.get(SHARE):
         return text
     _know_this_machine()
@@ -226,8 +226,7 @@ def shared(text: str) -> str:
 
 
 def replaced(text: str) -> str:
-    """The sentences of a page about its names: how many of which kind were
-    replaced, or how to replace them."""
+    """Sentences for a page: how many names of each kind were replaced, or how to replace them."""
     if not os.environ.get(SHARE):
         return "It contains host names, user names, addresses and paths: --share replaces them."
     names = {match[0]: KINDS[match[1]] for match in _OURS.finditer(text)}

@@ -8,16 +8,15 @@ from nccl_runbook.core.share import shared
 
 
 class Terminal(io.TextIOWrapper):
-    """The one way to a terminal: whatever is printed there is ``plain``, and
-    ``shared`` if --share asks for it."""
+    """Standard output and error: everything printed is ``plain``, and ``shared`` with --share."""
 
     def write(self, text: str) -> int:
+        """Print the text; returns the number of characters printed."""
         return super().write(plain(shared(text)))
 
     @classmethod
     def take(cls) -> None:
-        """Stand in for standard output and error, whoever writes to them; a locale that
-        is not UTF-8 lacks our signs."""
+        """Replace sys.stdout and sys.stderr; characters that the locale lacks are escaped."""
         for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
             if stream:
                 setattr(

@@ -12,7 +12,7 @@ from nccl_runbook.launch.engine import Engine
 # a copy that hangs gives no event; the contexts of four GPUs take some seconds
 DEADLINE_S, STALL_S = 30.0, 6.0
 GPU_SIZES, CPU_SIZES = "4,1048576,67108864", "4,1048576"
-MOST_HANGS = 3  # each costs STALL_S: after so many the others are left out
+MOST_HANGS = 3  # each costs STALL_S seconds: after this number the others are left out
 MOST_AGAIN = 4
 MOST_GPUS = 9  # a process may have eight peers of a GPU (CUDA error 711)
 
@@ -20,10 +20,9 @@ MOST_GPUS = 9  # a process may have eight peers of a GPU (CUDA error 711)
 def collect(
     engine: Engine, devices: List[Optional[int]], budget_s: float, fault: str = ""
 ) -> Union[Edges, Gap]:
-    """Every edge once, and what did not pass once more.
-
-    ``devices``: cuda indices, None for a rehearsal on the CPU; ``budget_s``: seconds; ``fault``: planted by
-    a test. A Gap where there is no edge, no time, or where no copy was begun."""
+    """Every edge once, and failed edges once more. ``devices``: cuda indices, or None for a rehearsal on the
+    CPU; ``budget_s``: seconds; ``fault``: planted by a test. A Gap if there is no edge or no time, or no
+    copy began."""
     until = time.monotonic() + budget_s
     gpus = sorted({d for d in devices if d is not None})
     count = len(gpus or devices)
@@ -66,7 +65,7 @@ def collect(
 
 
 def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
-    """What one run says of each edge that it began."""
+    """What one run reports of each edge that it began."""
     begun = {e["edge"]: e for e in rank.named("begin")}
     if not begun:
         return rank.why_silent()

@@ -8,13 +8,11 @@ RIGHT, WRONG, HUNG, FAILED = "right", "wrong values", "hung", "failed"
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """Copies from one GPU to another (cuda_index), of growing size.
-
-    ``outcome``: RIGHT, WRONG, HUNG or FAILED; ``seen``: in how many of ``runs`` it ended like that;
-    ``peer``: whether CUDA lets the source reach the memory of the target; ``size_bytes``: of the copy that
-    failed, else of the largest; ``wrong``: how many of its int32 values arrived wrong, the first at
-    ``first``; ``gb_per_s``: of the largest copy that was right; ``text``: the error.
-    """
+    """Copies of growing size from one GPU to another (cuda_index). ``outcome``: RIGHT, WRONG, HUNG or
+    FAILED; ``seen``: how many of ``runs`` ended so; ``peer``: whether CUDA gives the source access to the
+    target's memory; ``size_bytes``: of the copy that failed, else of the largest; ``wrong``: number of int32
+    values that arrived wrong, the first at ``first``; ``gb_per_s``: largest right copy, in 1e9 bytes per
+    second; ``text``: the error."""
 
     source: int
     target: int
@@ -31,8 +29,8 @@ class Edge:
 
 @dataclasses.dataclass(frozen=True)
 class Edges:
-    """``wanted``: how many edges there are; ``on_gpus``: False for a rehearsal on the CPU; ``wall_s``:
-    seconds of all runs; ``shell_line``: repeats the first run by hand."""
+    """All edges that were tried. ``wanted``: number of edges there are; ``on_gpus``: False for a rehearsal
+    on the CPU; ``wall_s``: seconds of all runs; ``shell_line``: repeats the first run by hand."""
 
     wanted: int
     on_gpus: bool
@@ -42,4 +40,5 @@ class Edges:
 
     @property
     def bad(self) -> List[Edge]:
+        """Edges whose values arrived wrong, or whose copy hung."""
         return [e for e in self.edges if e.outcome in (WRONG, HUNG)]

@@ -7,7 +7,7 @@ from nccl_runbook.edges.facts import FAILED, WRONG, Edge, Edges
 
 
 def judge_edges(edges: Edges | Gap) -> list[Finding]:
-    """One finding for all bad edges, or one that says what was right; none where nothing was copied."""
+    """One finding for all bad edges, or one for the edges that were right; empty if nothing was copied."""
     if isinstance(edges, Gap):
         return []
     bad, failed = edges.bad, [e for e in edges.edges if e.outcome == FAILED]

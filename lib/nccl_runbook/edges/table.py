@@ -6,7 +6,7 @@ from nccl_runbook.report.tables import Cell, Table, titled
 
 @titled("Copies between every two GPUs, without NCCL")
 def edges_table(edges: Edges) -> Table:
-    """From the GPU of the row to that of the column: GB/s of the largest copy, or what went wrong."""
+    """Rows are source GPUs, columns are targets: GB/s of the largest copy, or what failed."""
     by_ends = {(e.source, e.target): e for e in edges.edges}
     gpus = sorted({e.source for e in edges.edges} | {e.target for e in edges.edges})
     best = max((e.gb_per_s or 0.0 for e in edges.edges), default=0.0)

@@ -16,15 +16,14 @@ _VALUE = r"(?:\"[^\"\n$`]*\"|'[^'\n]*'|[^\s;&|<>()\"'\\$`]*)(?=[\s;&|]|$)"
 
 
 def variable_of(finding: Finding | None) -> str:
-    """The variable that a finding is about, "" for one about the host or a library."""
+    """The variable that a finding is about; empty for a finding about the host or a library."""
     path = finding.evidence[0].source if finding and finding.evidence else ""
     return path.rpartition(".")[2] if ".variables." in path or ".conf." in path else ""
 
 
 def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
-    """As ``diff -u`` prints it, for the first file that holds the setting; "" where the remedy does
-    not remove the variable of this finding or give it another value, or where that cannot be done
-    by changing lines of the shell."""
+    """A change as ``diff -u`` prints it, of the first file with the setting; empty if the remedy does not
+    change the finding's variable, or changing lines of the shell is not enough."""
     name, lines = (
         variable_of(finding),
         [line for remedy in finding.remedy for line in remedy.lines] if finding else [],
@@ -52,8 +51,8 @@ def diff_of(finding: Finding | None, paths: Iterable[str]) -> str:
 
 
 def changed(text: str, name: str, value: str | None) -> str:
-    """A script with another value of a variable, or with None without it: ``unset`` in the place
-    of an export, as no block may be empty."""
+    """The script with another value of a variable, or (None) without it: ``unset`` replaces an export, since
+    no block may be empty."""
     if value is not None:
         return re.sub(
             rf"(?m)^((?![ \t]*(?:echo|printf)\b)[^#\n]*?)(?<![\w./$-]){name}={_VALUE}",

@@ -8,9 +8,8 @@ from nccl_runbook.core.facts import Gap
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """One file. ``version`` and ``cuda`` as its own text says ("2.28.9", "13.0"); ``wheels``: name and
-    version of each installed wheel that claims this path -> whether its recorded hash is the file's
-    ("same", "other", or "unknown")."""
+    """One file. ``version``, ``cuda``: from its own text ("2.28.9", "13.0"); ``wheels``: name and version of
+    each wheel that claims this path -> "same", "other" (hashes compared) or "unknown"."""
 
     path: str
     sha256: str | Gap
@@ -66,8 +65,8 @@ class Role:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """``libraries``: every libnccl and plugin found, mapped or not; ``xids``: lines of the kernel log;
-    ``acs``: bridges with access control that redirects peer traffic."""
+    """``libraries``: every libnccl and plugin on it, mapped or not; ``xids``: lines of the kernel log;
+    ``acs``: bridges whose access control redirects peer traffic."""
 
     name: str
     addresses: list[str] | Gap
@@ -80,8 +79,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """``host``: a Gap where only a file was read: nothing of the machine is known then; ``left_out``: what
-    was named and is no role."""
+    """``host``: a Gap if only a file was read; ``left_out``: what was named and is no role."""
 
     roles: list[Role]
     host: Host | Gap

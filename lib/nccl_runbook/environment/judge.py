@@ -1,5 +1,5 @@
-"""What is set: does somebody read it, does it hold what its reader takes, and does it fit the rest, the
-versions and the machine."""
+"""The settings: whether they are read, hold an accepted value, and fit each other, the versions and the
+machine."""
 
 import posixpath
 from collections.abc import Callable, Iterator
@@ -37,12 +37,12 @@ RULES: tuple[Callable[[Setting, Variable], Iterator[Finding]], ...] = (
 
 
 def unknown_names(env: Environment) -> Iterator[Finding]:
-    """Names of known families that the table does not hold: not known to us, which is not dead."""
+    """Names of known families that are not in the table: unknown to us, perhaps read by a newer version."""
     unknown = [
         s
         for s in settings(env)
         if not s.known and s.name not in unread() and not nearest(s.name) and not s.name.startswith("NV_")
-    ]  # what NVIDIA's images say of their packages; nobody acts on it
+    ]  # versions that NVIDIA's images record of their packages; no program reads them
     if unknown:
         names = sorted({s.name for s in unknown})
         yield Finding(
@@ -60,8 +60,8 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
 
 
 def nothing_read(env: Environment) -> Iterator[Finding]:
-    """A file in which nothing at all is set, or a process without settings, torch and NCCL: not health,
-    but the wrong one perhaps."""
+    """A file without any setting, or a process without settings, torch and NCCL: perhaps the wrong one,
+    never healthy."""
     bare = [
         r
         for r in env.roles
@@ -96,8 +96,7 @@ def _unread_files(role: Role) -> list[str]:
 
 
 def not_followed(env: Environment) -> Iterator[Finding]:
-    """Files that a script reads as it runs: their settings are not known here, and they
-    may be all that there are."""
+    """Files that a script reads as it runs; their settings are unknown here, and may be all there are."""
     for index, role in enumerate(env.roles):
         if files := _unread_files(role):
             alone = not set(role.variables) - {*table("environment/environment")["rendezvous"]}
@@ -113,8 +112,8 @@ def not_followed(env: Environment) -> Iterator[Finding]:
 
 
 def judge(env: Environment | Gap) -> list[Finding]:
-    """Every finding about one environment, worst first by the caller; one that says what was
-    right if nothing was wrong."""
+    """All findings about one environment (the caller sorts them); one about what is right if nothing is
+    wrong."""
     if isinstance(env, Gap):
         return []
     findings = [

@@ -32,8 +32,8 @@ _OF_PROGRAMS = re.compile(r"Xid[^:]{0,40}\(PCI:[^)]{0,40}\): (13|31|32|43|45|68|
 
 
 def judge(env: Environment) -> Iterator[Finding]:
-    """What works against each other within one process, once for all that have it; what differs between
-    processes; settings against the host that they are set on, and what the host lacks."""
+    """Conflicts within one process (once for all that have them), differences between processes, settings
+    against their host, and what the host lacks."""
     by_role = [{s.name: s for s in settings(env) if role.name in s.who} for role in env.roles]
     hcas = [] if isinstance(env.host, Gap) else known(env.host.hcas)
     yield from dict.fromkeys(
@@ -60,6 +60,7 @@ def judge(env: Environment) -> Iterator[Finding]:
 
 
 def number(value: str) -> int:
+    """The whole number, 0 if the text is none."""
     return int(value) if value.isdecimal() and len(value) < 20 else 0
 
 
@@ -82,7 +83,7 @@ def _contradict(when: Sequence[str], a: str, b: str) -> bool:
 
 
 def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
-    """Two settings that undo each other, or that fail together."""
+    """Two settings that cancel each other, or that fail together."""
     for row in table("environment/environment")["contradiction"]:
         both = [s[name] for name in row["names"] if name in s]
         if len(both) == 2 and _contradict(row["when"], *(b.value.casefold() for b in both)):
@@ -112,7 +113,7 @@ def _against(a: Setting, b: Setting, says: str, advice: str, line: str) -> Findi
 
 
 def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
-    """A setting of NCCL's log where NCCL logs nothing."""
+    """A setting of NCCL's log although NCCL logs nothing."""
     logs = "NCCL_DEBUG" in s and s["NCCL_DEBUG"].value.casefold() in ("info", "trace", "warn", "version")
     for name in ("NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"):
         if not logs and name in s and s[name].value:
@@ -126,7 +127,7 @@ def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
 
 
 def conf_overridden(env: Environment) -> Iterator[Finding]:
-    """nccl.conf says one thing, the environment another: the environment wins."""
+    """nccl.conf and the environment disagree; the environment wins."""
     for index, role in enumerate(env.roles):
         acts = effective(role)
         for path, name, value in (line for line in conf_lines(role) if acts[line[1]][0] != line[2]):
@@ -144,9 +145,9 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
 
 
 def roles_differ(env: Environment) -> Iterator[Finding]:
-    """Ranks or roles (trainer, engine) of one job that are set differently, or stand in other surroundings.
-    With another /dev/shm NCCL rules out P2P and shared memory between them (shmDev in src/transport/shm.cc,
-    NCCL 2.7.8, and in p2p.cc later)."""
+    """Ranks or roles (trainer, engine) of one job with different settings or surroundings. With different
+    /dev/shm NCCL rules out P2P and shared memory between them (shmDev in src/transport/shm.cc, NCCL 2.7.8,
+    and in p2p.cc later)."""
     for name in table("environment/environment")["must_agree"]:
         yield from _differ(
             env,
@@ -220,7 +221,7 @@ def _differ(
 
 
 def cannot_act(host: Host, s: Setting) -> Iterator[Finding]:
-    """A setting of a network that this host does not have."""
+    """A setting for a network that this host does not have."""
     slingshot = s.name.startswith("FI_CXI_") and not any(h.startswith("cxi") for h in known(host.hcas))
     lacks = "Slingshot" if slingshot else "RDMA" if NEEDS_HCA.match(s.name) and not known(host.hcas) else ""
     if lacks and not isinstance(host.hcas, Gap):
@@ -234,6 +235,7 @@ def cannot_act(host: Host, s: Setting) -> Iterator[Finding]:
 
 
 def xids_seen(host: Host) -> Iterator[Finding]:
+    """GPU errors (Xid) in the kernel log: a note if programs usually cause them, else a warning."""
     if not isinstance(host.xids, Gap) and host.xids:
         yield Finding(
             "xids-seen",

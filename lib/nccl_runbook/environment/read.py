@@ -73,9 +73,9 @@ def _names() -> str:
 
 
 def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix: str = "") -> str:
-    """What to ask of ranks/environment.py. ``whole``: what takes longer, too: copies of libnccl,
-    PCI bridges, the kernel log, the name; ``prefix``: a virtual or conda environment whose torch
-    counts where none is mapped."""
+    """The JSON request for ranks/environment.py. ``whole``: include slow parts (copies of libnccl, PCI
+    bridges, kernel log, host name); ``prefix``: virtual or conda environment whose torch counts if none is
+    mapped."""
     files = {**dict.fromkeys(_CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
     return json.dumps(
         {
@@ -100,8 +100,8 @@ def _frameworks() -> list[str]:
 
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:
-    """What one fresh rank under the job's interpreter has around it, with torch imported; ``script``
-    is read as a role beside it."""
+    """The environment of one fresh rank with torch imported, or a Gap; ``script`` is read as a role beside
+    it."""
     raw = _of_rank(engine, {})
     if isinstance(raw, Gap):
         return raw
@@ -133,8 +133,8 @@ def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap
 
 
 def of_arms(engine: Any, arms: Any) -> Environment | Gap:
-    """A fresh rank in each of two set-ups (``arms.Arms``), as roles A and B of one environment, and one
-    for each of their own roles."""
+    """A fresh rank in each of two set-ups (compare.read.Arms) as roles A and B, and one for each of their
+    own roles; a Gap if none could be read."""
     if not arms.named:
         return Gap("absent", "no second environment was named to compare with")
     both = [(arm, arms.env(keys)) for arm, keys in (("A", []), ("B", arms.keys))]
@@ -174,8 +174,8 @@ def _joined(answers: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
 
 
 def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
-    """This process (as it would start a job) or another one, by a child that reads and
-    exits; no torch is imported."""
+    """(role, host) of this process (as it would start a job) or another one, by a child that reads and exits
+    without torch; or a Gap."""
     prefix = (os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or "") if pid == "self" else ""
     command = [sys.executable, "-S", "-E", str(_LOOK), request(pid, prefix=prefix)]
     try:
@@ -210,7 +210,7 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
 
 
 def host_of(raw: Mapping[str, Any]) -> Host:
-    """The machine out of the raw answer."""
+    """The host in the raw answer."""
     answer = with_gaps(raw)
     files, addresses = answer["files"], answer["addresses"]
     kernel = files.get("/dev/kmsg", Gap("not-run", "not read here"))
@@ -248,6 +248,7 @@ def _iommu(files: Mapping[str, Any]) -> str | Gap:
 
 
 def library_of(path: str, raw: Mapping[str, Any] | Gap) -> Library:
+    """The library at this path; its fields are Gaps if it could not be read."""
     if isinstance(raw, Gap):
         return Library(path, raw, raw, raw, {})
     version, cuda = raw["says"] or [Gap("absent", "the file contains no version")] * 2
@@ -274,7 +275,7 @@ def _same(record: Any, sha256: str) -> str:
 
 
 def looks(pids: Iterable[int] = ()) -> Environment | Gap:
-    """These processes as roles of one environment; without any, this one."""
+    """These processes as roles of one environment; without any, this process."""
     return _joined(
         [
             look(pid, name)

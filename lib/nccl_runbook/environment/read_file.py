@@ -46,9 +46,9 @@ _KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*+"
 _PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})")
 _NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
 _VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*+,?\s*$")
-_NOTHING = ("null", "Null", "NULL", "~", "None")  # as YAML and Python write that a name is not set
+_NOTHING = ("null", "Null", "NULL", "~", "None")  # how YAML and Python write a name that is not set
 _UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
-# what only shows a text, unless it goes to a file or a pipe
+# commands that only print a text, unless into a file or a pipe
 _SHOWN = re.compile(
     r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]++|\\.)*+\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|"
     r"\|(?!\|))|^\s*print\(.*"
@@ -83,8 +83,7 @@ _REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base sp
 
 
 def read(path: str) -> Role | Gap:
-    """The variables of a file, each with the line that set it last; a Gap says
-    in words why it cannot be read."""
+    """The variables of a file, each with the line that set it last; a Gap says why it cannot be read."""
     text = text_of(path, MOST_BYTES, "an environment")
     if not isinstance(text, Gap) and not _is_text(text) and not _PRINTED.search(text):
         return Gap("unsupported", f"{path} is a binary file (program, pickle or zip)")
@@ -101,8 +100,7 @@ def _is_text(text: str) -> bool:
 
 
 def parse(text: str, name: str = "text") -> Role:
-    """The variables of a text; no name at all of what is neither an environment nor
-    a script: it sets something else."""
+    """The variables of a text; none if it is neither an environment nor a script."""
     learn(text)
     values = assigned(text) if _is_text(text) else {}
     script = read_script(text if _is_text(text) else "")
@@ -135,8 +133,7 @@ def parse(text: str, name: str = "text") -> Role:
 
 
 def is_dump(text: str) -> bool:
-    """Whether this is the output of `env`: a whole environment, in which a name
-    that is missing is not set."""
+    """Whether the text is the output of `env`: a whole environment, in which a missing name is not set."""
     rows = [row for row in text.split("\0" if "\0" in text else "\n") if row]
     return {"PATH", "HOME"} <= {r.partition("=")[0] for r in rows} and sum(
         map(bool, map(_ENTRY.match, rows))
@@ -151,7 +148,7 @@ def _is_toml(text: str) -> bool:
 
 
 def assigned(text: str) -> dict[str, tuple[str, str]]:
-    """Every name that a text sets -> its raw value and the line that set it last; secrets are still in it."""
+    """Name -> (raw value, line that set it last), secrets included."""
     rows = text.split("\0") if "\0" in text else text.splitlines()
     values: dict[str, tuple[str, str]] = {}
     waiting = None  # the name of a pair whose value stands on the next line
@@ -230,7 +227,7 @@ def _value(match: re.Match[str]) -> str:
     value = (
         match["d"] if match["d"] is not None else match["s"] if match["s"] is not None else match["b"] or ""
     )
-    if match["b"] is not None:  # what closes a list or a call around it is not the value's
+    if match["b"] is not None:  # a closing bracket of a list or call around the value is not part of it
         value = value.rstrip(",\\")
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
             value = value[:-1].rstrip(",\\")
@@ -238,10 +235,8 @@ def _value(match: re.Match[str]) -> str:
 
 
 def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
-    """Bus ids of PCI bridges whose access control services (ACS) send peer-to-peer traffic up to the root.
-
-    Without root the kernel shows 64 bytes only, which hold no answer.
-    """
+    """Bus ids of PCI bridges whose access control services (ACS) redirect peer traffic through the root. A
+    Gap without root permission: the kernel then shows 64 bytes only."""
     bridges = {
         bus: data
         for bus, data in configs.items()

@@ -22,7 +22,7 @@ def _markers(paths: Iterable[str], raw: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_gaps(raw: Any) -> Any:
-    """The raw answer, with a Gap in place of each reason and detail, and of what was not asked."""
+    """The raw answer with a Gap for each {"reason", "detail"}, and for what was not asked."""
     if isinstance(raw, dict):
         return (
             Gap(raw["reason"], raw["detail"])
@@ -33,7 +33,7 @@ def with_gaps(raw: Any) -> Any:
 
 
 def role_of(name: str, raw: Mapping[str, Any]) -> Role:
-    """One process out of the raw answer."""
+    """One process in the raw answer."""
     answer, redactor = with_gaps(raw), Redactor({})
     kept = {n: redactor.text(v) for n, v in answer["variables"].items() if is_kept(n)}
     files = answer["files"]
@@ -79,7 +79,7 @@ def _of(files: Mapping[str, Any], end: str) -> Any:
 
 
 def requires_of(texts: Iterable[Any]) -> dict[str, list[str]]:
-    """Name and version of each distribution -> its requirements, out of the lines of its METADATA."""
+    """ "name version" of each distribution -> its requirements, from the lines of its METADATA."""
     heads = [email.message_from_string(text) for text in texts if isinstance(text, str)]
     return {
         f"{head['Name'].lower().replace('_', '-')} {head['Version']}": [
@@ -100,8 +100,8 @@ def _told_by_file(answer: Mapping[str, Any]) -> str | Gap:
 
 
 def conf_lines(text: str) -> dict[str, str]:
-    """nccl.conf as NCCL 2.30.7 reads it: NAME=value, nothing is stripped, a line that begins with
-    # is no setting, the first one wins."""
+    """Name -> value in nccl.conf as NCCL 2.30.7 reads it: nothing is stripped, lines that begin with # are
+    skipped, the first setting wins."""
     settings: dict[str, str] = {}
     for line in text.splitlines():
         if "=" in line and not line.startswith("#"):
@@ -115,13 +115,13 @@ def _python_string(text: str, name: str) -> str | Gap:
 
 
 def version_of_code(code: int) -> str:
-    """22809 as "2.28.9" (nccl.h, NCCL_VERSION: the code grew with 2.9)."""
+    """22809 as "2.28.9" (nccl.h, NCCL_VERSION: the code became longer with 2.9)."""
     major, rest = divmod(code, 10000 if code >= 10000 else 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def limits_of(text: str | Gap) -> list[str | Gap]:
-    """Soft limits of open files and of locked memory, out of /proc/PID/limits."""
+    """Soft limits of open files and locked memory in /proc/PID/limits; Gaps if unreadable."""
     if isinstance(text, Gap):
         return [text] * 2
     return [

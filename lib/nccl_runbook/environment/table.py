@@ -10,7 +10,7 @@ LONG = 120
 
 @titled("What is set")
 def variables_table(env: Environment) -> Table:
-    """Every variable that is set, one row each, with its reader and meaning."""
+    """One row a variable that is set, with its reader and meaning."""
     roles, others = env.roles, sum(r.others for r in env.roles)
     names = sorted(
         {n for r in roles for n in r.variables}
@@ -49,7 +49,7 @@ def _about(name: str) -> tuple[Cell, str]:
 
 @titled("Which libnccl", "host", "libraries")
 def libraries_table(env: Environment) -> Table:
-    """Every libnccl and plugin: who has it mapped, what it is, and what the wheels say."""
+    """One row a libnccl or plugin: roles that map it, version, and what wheels record."""
     users = {
         lib.path: ", ".join(
             r.name for r in env.roles if not isinstance(r.mapped, Gap) and lib.path in r.mapped
@@ -76,7 +76,7 @@ def libraries_table(env: Environment) -> Table:
 
 @titled("The host", "host")
 def host_table(env: Environment) -> Table:
-    """The machine around the ranks."""
+    """Facts about the host of the ranks."""
     host = env.host
     own = [
         (f"{words}, {r.name}", v)

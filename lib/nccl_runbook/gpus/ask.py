@@ -16,9 +16,9 @@ RANK_DEADLINE_S = 60.0
 
 
 def collect(engine: Optional[Any], within_s: float = RANK_DEADLINE_S) -> Machine:
-    """The three views. ``engine``: a launch Engine; it runs ranks/view.py as one rank that keeps
-    CUDA_VISIBLE_DEVICES as it is. None where this interpreter cannot run ranks: then view.py tells what
-    it can without. ``within_s``: what the budget leaves."""
+    """The three views of the GPUs. ``engine``: a launch Engine, which runs ranks/view.py as one rank with
+    CUDA_VISIBLE_DEVICES unchanged; None if this interpreter cannot run ranks: then view.py reports what
+    works without torch. ``within_s``: seconds left of the budget."""
     until = time.monotonic() + within_s
     request = WorldRequest("what CUDA sees", "view.py", [None], deadline_s=min(RANK_DEADLINE_S, within_s))
     rank = engine.run(request).ranks[0] if engine else _alone(request)
@@ -30,7 +30,7 @@ def collect(engine: Optional[Any], within_s: float = RANK_DEADLINE_S) -> Machine
 
 
 def _alone(request: WorldRequest) -> RankResult:
-    """The same file under this interpreter, over standard input."""
+    """ranks/view.py run under this interpreter, over standard input."""
     try:
         done = subprocess.run(
             [sys.executable, "-"],
@@ -50,7 +50,7 @@ def _alone(request: WorldRequest) -> RankResult:
 
 
 def fact_of(rank: RankResult, event: str, kind: Any) -> Any:
-    """The rank's event as a fact of that kind, or a Gap that says why the rank did not come to that."""
+    """The rank's event as a fact of this kind, or a Gap that says why the rank did not report it."""
     answer, no_torch = rank.first(event), rank.first("no_torch")
     if answer is not None:
         return from_json(kind, answer, "event")

@@ -51,8 +51,8 @@ def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
 
 
 def gpus_hidden(machine: Machine) -> Iterator[Finding]:
-    """CUDA_VISIBLE_DEVICES hides some GPUs by valid means: only noted where the scheduler's own
-    variable grants just these."""
+    """CUDA_VISIBLE_DEVICES hides some GPUs; only a note if the scheduler's variable grants exactly the
+    rest."""
     selection = _selection(machine)
     hidden = _hidden(machine, selection) if selection and not selection.problem else []
     if selection and hidden and not isinstance(machine.surroundings, Gap):
@@ -81,15 +81,15 @@ def gpus_hidden(machine: Machine) -> Iterator[Finding]:
 
 
 def _hidden(machine: Machine, selection: Selection) -> list[int]:
-    """nvml_index of each GPU that is not shown. CUDA's own UUIDs decide where it has them: its
-    order need not be NVML's."""
+    """nvml_index of each GPU that CUDA does not show. CUDA's own UUIDs decide if there are any: its order
+    may differ from NVML's."""
     indices = gpu_health.indices_by_cuda(machine)
     shown = selection.shown if len(indices) != len(selection.shown) or None in indices else indices
     return [i for i in range(len(nvml_gpus(machine))) if i not in shown]
 
 
 def indices_differ(machine: Machine) -> Iterator[Finding]:
-    """CUDA numbers the GPUs in another order than nvidia-smi: the fastest first, unless
+    """CUDA numbers the GPUs in another order than nvidia-smi: fastest first, unless
     CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     indices = gpu_health.indices_by_cuda(machine)
     in_order = sorted(i for i in indices if i is not None)
@@ -114,7 +114,7 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
 
 
 def views_agree(machine: Machine) -> Iterator[Finding]:
-    """What was seen to be right; only said when all three views were had and CUDA counts what it should."""
+    """What is right; yielded only if all three views exist and CUDA counts the expected GPUs."""
     nvml, cuda = machine.nvml, machine.cuda
     if isinstance(nvml, Gap) or isinstance(cuda, Gap) or isinstance(machine.surroundings, Gap):
         return
@@ -142,8 +142,8 @@ RULES: tuple[Callable[[Machine], Iterator[Finding]], ...] = (
 
 
 def judge_gpus(machine: Machine | Gap) -> list[Finding]:
-    """All that the three views and the health fields say. Nothing at all is left to the
-    step, which then is unknown."""
+    """All findings of the three views and the health fields. Empty if there is nothing to judge: the step is
+    then unknown."""
     if isinstance(machine, Gap):
         return []
     if not isinstance(machine.cuda, Gap) and machine.cuda.hip:

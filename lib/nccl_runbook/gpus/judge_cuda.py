@@ -14,8 +14,8 @@ from nccl_runbook.machine.visible_devices import Selection, read_selection
 
 
 def _selection(machine: Machine) -> Selection | None:
-    """What CUDA_VISIBLE_DEVICES lets through; None where it is not set or NVML cannot
-    say which GPUs there are."""
+    """GPUs that CUDA_VISIBLE_DEVICES allows; None if the variable is not set or NVML does not list the
+    GPUs."""
     variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
     gpus = nvml_gpus(machine)
     if not gpus or "CUDA_VISIBLE_DEVICES" not in variables:
@@ -24,7 +24,7 @@ def _selection(machine: Machine) -> Selection | None:
 
 
 def torch_without_cuda(machine: Machine) -> Iterator[Finding]:
-    """GPUs are there, and this torch was built without CUDA."""
+    """The host has GPUs, and this torch was built without CUDA."""
     cuda = machine.cuda
     count = len(nvml_gpus(machine)) or len(gpu_files(machine))
     if count and not isinstance(cuda, Gap) and not cuda.cuda:
@@ -47,7 +47,7 @@ def torch_without_cuda(machine: Machine) -> Iterator[Finding]:
 
 
 def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
-    """A rank cannot initialise CUDA though GPUs are there, and no variable explains it."""
+    """The host has GPUs, a rank cannot initialise CUDA, and no variable explains it."""
     cuda, selection = machine.cuda, _selection(machine)
     if (
         isinstance(cuda, Gap)
@@ -110,8 +110,7 @@ def _unusable_files(machine: Machine) -> list[str]:
 
 
 def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
-    """CUDA starts, and counts fewer GPUs than NVML lists and the variable lets
-    through. MIG is judged apart."""
+    """CUDA starts and counts fewer GPUs than NVML lists and the variable allows. MIG is judged separately."""
     nvml, cuda = machine.nvml, machine.cuda
     if (
         isinstance(nvml, Gap)

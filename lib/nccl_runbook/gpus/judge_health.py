@@ -1,4 +1,4 @@
-"""What NVML's health fields say of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and
+"""What NVML's health fields show of each GPU. Idle clocks, driver-reserved memory, PCIe links at rest and
 cards without P2P are healthy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +20,12 @@ def _gpus(machine: Machine) -> list[NvmlGpu]:
 
 
 def with_mig(nvml: NvmlView) -> list[NvmlGpu]:
+    """The GPUs that NVML could read and that run in MIG mode."""
     return [g for g in nvml.reached if isinstance(g.mig, Mig) and g.mig.is_enabled]
 
 
 def indices_by_cuda(machine: Machine) -> list[int | None]:
-    """nvml_index of each GPU in CUDA's order, None where the UUID is not among NVML's."""
+    """nvml_index of each GPU in CUDA's order, None if NVML does not list its UUID."""
     indices = {
         g.uuid.lower().removeprefix("gpu-"): g.nvml_index
         for g in _gpus(machine)
@@ -86,7 +87,7 @@ _SHOWS: dict[str, Callable[[NvmlGpu], str]] = {
 
 
 def faults(machine: Machine) -> Iterator[Finding]:
-    """What single GPUs have, one finding for each id of faults.toml."""
+    """Faults of single GPUs, one finding for each id of faults.toml."""
     by_title: dict[str, Finding] = {}
     for row in table("gpus/faults")["fault"]:
         bad, shown = (
@@ -113,7 +114,7 @@ def faults(machine: Machine) -> Iterator[Finding]:
 
 
 def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, ...]:
-    """What a row of faults.toml says to do, about these GPUs."""
+    """The remedies of a row of faults.toml, for these GPUs."""
     own = {
         name: Remedy(
             r["who"],
@@ -130,8 +131,8 @@ def remedies(row: Mapping[str, Any], gpus: Sequence[int] = ()) -> tuple[Remedy, 
 
 
 def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
-    """Distinct GPUs report one PCI bus id. NCCL up to 2.30.4 takes them for one GPU, from
-    2.30.7 it compares UUIDs."""
+    """Different GPUs report one PCI bus id. NCCL up to 2.30.4 takes them for one GPU; since 2.30.7 it
+    compares UUIDs."""
     clash = _shared_bus_ids([(f"GPU {g.nvml_index}", g.uuid, g.pci_bus_id) for g in _gpus(machine)])
     if not isinstance(machine.cuda, Gap) and not (isinstance(machine.nvml, Gap) or with_mig(machine.nvml)):
         clash |= _shared_bus_ids([(f"cuda {g.cuda_index}", g.uuid, g.pci_bus_id) for g in machine.cuda.gpus])
@@ -171,8 +172,8 @@ def _shared_bus_ids(gpus: list[tuple[str, str | Gap, str | Gap]]) -> dict[str, l
 
 
 def nvlink_without_peer_access(machine: Machine) -> Iterator[Finding]:
-    """NVML sees NVLink between GPUs, and CUDA refuses peer access.
-    Cards without NVLink may have none (GeForce)."""
+    """NVML sees NVLink between GPUs, but CUDA refuses peer access. Cards without NVLink (GeForce) may have
+    no peer access."""
     if isinstance(machine.nvml, Gap) or isinstance(machine.cuda, Gap) or with_mig(machine.nvml):
         return
     by_cuda = {

@@ -13,10 +13,12 @@ KERNEL_LOG = ("sudo dmesg -T | grep -iE 'NVRM|Xid|AER' | head -50", "nvidia-smi 
 
 
 def nvml_gpus(machine: Machine) -> list[NvmlGpu | Gap]:
+    """One entry a GPU in NVML order, a Gap for a GPU that refused; empty if NVML itself did not answer."""
     return [] if isinstance(machine.nvml, Gap) else list(machine.nvml.gpus)
 
 
 def gpu_files(machine: Machine) -> list[DeviceFile]:
+    """Device files of GPUs (/dev/nvidia0, ..., or /dev/dxg on WSL); empty if they were not looked at."""
     return (
         []
         if isinstance(machine.surroundings, Gap)
@@ -25,6 +27,7 @@ def gpu_files(machine: Machine) -> list[DeviceFile]:
 
 
 def cuda_count(machine: Machine) -> int:
+    """Number of GPUs that CUDA shows to a rank; 0 if CUDA was not asked."""
     return 0 if isinstance(machine.cuda, Gap) else len(machine.cuda.gpus)
 
 
@@ -33,7 +36,7 @@ def _in_container(machine: Machine) -> bool:
 
 
 def no_gpu_anywhere(machine: Machine) -> Finding | None:
-    """No view names a GPU. Never health; a container on a host with GPUs was not given them."""
+    """No view names a GPU: never healthy; a container on a host with GPUs was given none."""
     nvml = machine.nvml
     absent = (
         nvml.reason in ("absent", "not-run") or "Driver Not Loaded" in nvml.detail
@@ -102,8 +105,8 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
 
 
 def nvml_refuses(machine: Machine) -> Iterator[Finding]:
-    """NVML as a whole fails while GPUs are there. NCCL opens NVML at init and gives up with
-    it (src/misc/nvmlwrap.cc, ncclNvmlEnsureInitialized)."""
+    """NVML as a whole fails on a host with GPUs. NCCL opens NVML at init and fails with it
+    (src/misc/nvmlwrap.cc, ncclNvmlEnsureInitialized)."""
     gap = machine.nvml
     if not isinstance(gap, Gap) or gap.reason == "not-run":
         return
@@ -153,8 +156,8 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
 
 
 def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
-    """NVML lists a GPU and then refuses its handle. NCCL asks for every handle of the host at init,
-    so hiding the GPU does not help."""
+    """NVML lists a GPU, then refuses its handle. NCCL asks for every handle of the host at init, so hiding
+    the GPU does not help."""
     gpus = nvml_gpus(machine)
     refused = {i: g for i, g in enumerate(gpus) if isinstance(g, Gap)}
     names = ", ".join(map(str, refused))
@@ -197,4 +200,5 @@ def nvml_refuses_a_gpu(machine: Machine) -> Iterator[Finding]:
 
 
 def others(machine: Machine) -> str:
+    """NVML indices of the GPUs that answered, comma-separated, as in CUDA_VISIBLE_DEVICES."""
     return ",".join(str(i) for i, g in enumerate(nvml_gpus(machine)) if not isinstance(g, Gap))

@@ -17,7 +17,7 @@ def _show(value: Any, words: Callable[[Any], str] = str) -> Cell | str:
 
 
 def _health(gpu: NvmlGpu) -> str:
-    """ECC, rows, clocks, MIG, fabric and compute mode, only what is not plain."""
+    """ECC, rows, clocks, MIG, fabric and compute mode, if they are unusual."""
     ecc = [] if isinstance(gpu.ecc, Gap) else [gpu.ecc.volatile_uncorrected, gpu.ecc.aggregate_uncorrected]
     rows = None if isinstance(gpu.remapped_rows, Gap) else gpu.remapped_rows
     state = "" if isinstance(gpu.fabric, Gap) else gpu.fabric.state
@@ -70,7 +70,7 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
         return [Cell("refused", "broken"), "", "", "", "", "", "", "", gpu.detail]
     return [
         _show(gpu.name),
-        _show(gpu.uuid, lambda u: u[:12]),  # enough to tell GPUs apart; the record holds all of it
+        _show(gpu.uuid, lambda u: u[:12]),  # enough to distinguish GPUs; the record holds the whole UUID
         _show(gpu.pci_bus_id),
         _show(gpu.memory, lambda m: f"{m.used_bytes >> 20} of {m.total_bytes >> 20}"),
         _show(gpu.nvlinks, lambda n: f"{n.up} of {len(n.active)} up"),
@@ -89,7 +89,7 @@ def _gpu_row(gpu: NvmlGpu | Gap) -> list[Any]:
 
 @titled("Three views of the same GPUs")
 def views_table(machine: Machine) -> Table:
-    """What NVML, the device files, CUDA and the variables each say."""
+    """One row a source (NVML, device files, CUDA, variables): what it shows."""
     return Table(
         "",
         ["view", "GPUs", "what it says"],
@@ -143,7 +143,7 @@ def _cuda_rows(name: str, cuda: CudaView) -> list[list[Any]]:
 
 @titled("Topology and peer access", "nvml", "pairs")
 def topology_table(machine: Machine) -> Table:
-    """Heat map: how near two GPUs are, and whether they may reach each other's memory."""
+    """Heat map of all pairs of GPUs: distance, and whether they have access to each other's memory."""
     names = [g.nvml_index for g in machine.nvml.reached]
     pairs = {frozenset((p.a, p.b)): p for p in machine.nvml.pairs}
     return Table(
@@ -166,7 +166,7 @@ def _pair_cell(pair: Pair | None) -> Cell:
 
 @titled("Who uses the GPUs", "nvml")
 def users_table(users: GpuUsers | Machine) -> Table:
-    """Who is on each GPU."""
+    """One row a process that uses a GPU."""
     rows = [
         row
         for index, gpu in enumerate(users.nvml.gpus if isinstance(users, Machine) else users.gpus)

@@ -23,15 +23,15 @@ EARLIER = "of an earlier attempt"  # how the problem of a file begins that is le
 
 
 def needs_all(call: str) -> bool:
-    """Whether nobody completes this before every member has issued it."""
+    """Whether no member completes this operation before every member has issued it."""
     return call.startswith(_NEEDS_ALL) or "barrier" in call
 
 
 @dataclasses.dataclass(frozen=True)
 class Op:
     """One operation of one rank. ``call``: "all_reduce 1024 x Float"; ``state``: completed, started,
-    scheduled, timed-out, or returned (Gloo: it came back, which a time-out does, too); ``age_s``: from its
-    creation to the writing of the dump, None where unknown."""
+    scheduled, timed-out, or returned (Gloo: the call returned, which also happens on a timeout); ``age_s``:
+    seconds from creation until the dump was written, None if unknown."""
 
     seq: int
     call: str
@@ -44,13 +44,10 @@ class Op:
 
 @dataclasses.dataclass(frozen=True)
 class Track:
-    """One rank in one group, by sequence numbers of collectives.
-
-    ``enqueued``: the last one that it issued; ``completed``: the last complete one; ``joined``: the last
-    complete one that no member can finish alone, so that all have issued it; ``known``: False where the ring
-    buffer no longer tells; ``opened``: the earliest that is not complete; ``tail``: one letter each for the
-    last numbers of the group (c s o t r as in Op.state, "." not issued, "?" not known).
-    """
+    """One rank in one group, by sequence numbers. ``enqueued``: last issued; ``completed``: last complete;
+    ``joined``: last complete one that no member can finish alone, so every member has issued it; ``known``:
+    False if the ring buffer has dropped it; ``opened``: earliest that is not complete; ``tail``: a letter
+    for each of the group's last numbers (c s o t r as in Op.state, "." not issued, "?" unknown)."""
 
     rank: int
     enqueued: int
@@ -65,10 +62,9 @@ class Track:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Members called different things at one number. ``calls``: call -> ranks; ``before``: call -> how
-    often it had followed the same predecessor earlier in this group; where nothing stands before it, how
-    often ranks of other groups with the same description have it at that number. ``after``: what most often
-    comes next in this group."""
+    """Members called different operations at one number. ``calls``: call -> ranks; ``before``: call -> how
+    often it followed the same predecessor earlier in this group (without a predecessor: how often ranks of
+    similar groups have it at that number); ``after``: what usually follows in this group."""
 
     seq: int
     calls: Dict[str, List[int]]
@@ -78,8 +74,8 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """One process group. ``certain``: its members stand in a dump, and are not only those that used it;
-    ``tail_from``: the number of the first letter of each ``tail``."""
+    """One process group. ``certain``: a dump lists its members, rather than only those that used it;
+    ``tail_from``: number of the first letter of each ``tail``."""
 
     name: str
     desc: str
@@ -92,8 +88,8 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Channel:
-    """Point-to-point operations from ``src`` to ``dst`` that are not complete;
-    -1 where that end left no dump."""
+    """Point-to-point operations from ``src`` to ``dst`` that are not complete; -1 if that end left no
+    dump."""
 
     group: str
     src: int
@@ -105,13 +101,12 @@ class Channel:
 
 @dataclasses.dataclass(frozen=True)
 class Dump:
-    """One rank's dump. ``left_out``: not None where among its last steps is one that no other rank took,
-    or that broke its own habit; then what that habit had there ("tp all_reduce"); ``order``: its operations
-    that are not complete, as issued ("group:number", "group:p2p"); ``waiting``: share of the last while that
-    operations were under way, and ``pace_ms`` from one to the next, None where nothing tells; ``late``: share
-    of it for which all others waited for this rank to come, and ``late_ms`` in the middle, None where they
-    did not; ``late_error_ms``: how much of that its clock may be ahead; ``written``: seconds since the epoch,
-    None where the file's time is not to be trusted; ``timed``: it tells when its GPU began."""
+    """One rank's dump. ``left_out``: the usual operation ("tp all_reduce") if a recent step is one that no
+    other rank took, or that broke this rank's habit, else None; ``order``: incomplete operations, as issued
+    ("group:number", "group:p2p"); ``waiting``: share of recent time in operations, ``pace_ms``: from one to
+    the next (None if unknown); ``late``: share in which all others waited for this rank, ``late_ms``: median
+    (None if they did not); ``late_error_ms``: how far its clock may be ahead; ``written``: seconds since the
+    epoch, None if the file time is not reliable; ``timed``: whether GPU start times are recorded."""
 
     rank: int
     backend: str
@@ -130,8 +125,8 @@ class Dump:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """The place of one rank's main thread. ``frames``: "function, file:line", innermost first; ``state``: "T"
-    and so on if it is known."""
+    """Where one rank's main thread is. ``frames``: "function, file:line", innermost first; ``state``:
+    process state if known ("T")."""
 
     rank: int
     source: str
@@ -141,7 +136,7 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """The last that a rank said about its number of minibatches."""
+    """The last number of minibatches that a rank reported."""
 
     rank: int
     number: int
@@ -150,8 +145,8 @@ class Count:
 
 @dataclasses.dataclass(frozen=True)
 class HangFile:
-    """One file. ``what``: dump, log, stack, live, ras, or "" for none of them; ``problem``: why
-    it was not used, "" if it was."""
+    """One file. ``what``: dump, log, stack, live, ras, or empty for none of them; ``problem``: why it was
+    not used, else empty."""
 
     name: str
     what: str
@@ -161,9 +156,9 @@ class HangFile:
 
 @dataclasses.dataclass(frozen=True)
 class Hang:
-    """Everything that was handed over. ``clocks``: those of ranks (by number) against the middle one,
-    to which all times here are brought; empty where they are together. ``looks``: at the ranks while they
-    lived; ``ras``: answers of NCCL's RAS, in order."""
+    """Everything that was given. ``clocks``: ranks' clocks relative to the median one, to which all times
+    are converted (empty if they agree); ``looks``: at running ranks; ``ras``: answers of NCCL's RAS, in
+    order."""
 
     files: List[HangFile]
     dumps: List[Dump]

@@ -51,7 +51,7 @@ _WORST = (
 
 
 def judge_hang(hang: Hang) -> Told:
-    """The answer, the same for any order of files."""
+    """The answer; it does not depend on the order of the files."""
     known_graph = graphs.graph(hang)
     if accused := accuse(hang, known_graph) or by_ras(hang.ras) or ([] if known_graph.waits else slow(hang)):
         verdict = _guilty(hang, known_graph, accused)
@@ -225,7 +225,7 @@ def _in_its_log(line: str, evidence: tuple[Evidence, ...]) -> str:
 
 
 def findings(hang: Hang) -> list[Finding]:
-    """The same as findings of a step. At least one."""
+    """The answer as findings of a step; at least one."""
     if not hang.files:
         return [
             Finding(
@@ -245,9 +245,9 @@ def findings(hang: Hang) -> list[Finding]:
 
 
 def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding:
-    """Who did not come. A picture of the past proves no health: without an open operation it is no more than
-    that. A rank that only possibly did not come is a warning, as the job may have been moving, unless it was
-    seen to stand ``still``."""
+    """The finding that names the rank that did not come. A past snapshot never proves health. A rank that
+    only possibly did not come is a warning, since the job may have been moving, unless it was seen
+    ``still``."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(
         verdict.kind,
         Severity.WARN if verdict.status == "possible" and verdict.culprits and not still else Severity.BROKEN,

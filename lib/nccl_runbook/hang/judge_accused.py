@@ -20,11 +20,11 @@ RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both outpu
 
 
 def accuse(hang: Hang, graph: Graph) -> list[Accused]:
-    """Every rank with something proven against it, each once, by rank."""
+    """Every rank with proof against it, once, by rank."""
     first = [
         *_ended(hang, graph),
         *_different(hang),
-        # others are known to wait for them, and they wait for nobody and nothing
+        # others are known to wait for them, and they wait for no rank
         *(
             _missing(hang, rank, waits)
             for rank, waits in sorted({**_elsewhere(hang, graph), **graph.waited_for()}.items())
@@ -66,7 +66,7 @@ def _elsewhere(hang: Hang, graph: Graph) -> dict[int, list[Wait]]:
 
 
 def _different(hang: Hang) -> list[Accused]:
-    """Ranks that called something else than the other members at the first number where they differ."""
+    """Ranks that called another operation than the other members at the first number that differs."""
     return [
         _by_call(hang, group, usual, rank)
         for group in hang.groups
@@ -147,8 +147,8 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
 
 
 def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
-    """Whether ranks of several groups wait for it, and it completed all that it issued. One that left
-    a call out goes on to the next."""
+    """Whether ranks of several groups wait for this rank, which completed all that it issued. A rank that
+    skipped one call goes on to the next."""
     last = {g.name: t for g in hang.groups for t in g.tracks if t.rank == rank}
     return len({w.group for w in waits}) > 1 and all(
         t.known and t.completed >= t.enqueued for t in last.values()
@@ -156,8 +156,8 @@ def _stopped_everywhere(hang: Hang, rank: int, waits: list[Wait]) -> bool:
 
 
 def _strayed(hang: Hang, graph: Graph, rank: int, waits: list[Wait]) -> Accused:
-    """A rank that went another way than in all its steps before, past what others now wait for; it may wait
-    for somebody else itself."""
+    """A rank that deviated from all its earlier steps, past the operation in which others now wait; it may
+    itself be waiting."""
     wait, own = waits[0], graph.waits[rank][0]
     issued = (track := track_of(hang, wait.group, rank)) and track.enqueued >= wait.op.seq
     says = (
@@ -193,9 +193,9 @@ def _by_wait(wait: Wait, kind: str, says: str, source: str) -> Accused:
 
 
 def silent(hang: Hang, graph: Graph) -> list[Accused]:
-    """Nothing is known of some ranks that may be missing; they have logs, and all of them fell silent when
-    the others spoke up. One that is killed, stopped or busy does so alike; where all others broke off as they
-    lost a connection, the first lost it to one that ended."""
+    """Ranks without any evidence whose logs all fell silent when the others reported trouble: killed,
+    stopped and busy ranks look alike. If all others lost a connection, the first one lost it to a rank that
+    ended."""
     mute, dumped = unheard(hang.logs), {f.rank for f in hang.files if f.what == "dump"}
     candidates = {r for w in graph.all() for r in w.perhaps} - {r for w in graph.all() for r in w.on}
     candidates |= {r.rank for r in mute} - dumped
@@ -242,7 +242,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
 
 
 def slow(hang: Hang) -> list[Accused]:
-    """Ranks that wait least, by far: all others mostly wait, for them."""
+    """Ranks that wait far less than the others, which mostly wait for them."""
     return [
         Accused(
             rank,

@@ -14,8 +14,8 @@ from nccl_runbook.messages.judge import raised_first
 
 @dataclasses.dataclass(frozen=True)
 class Accused:
-    """One rank that did not come, or called something else. ``frame``: where it was, "" if unknown;
-    ``doubtful``: possible at most."""
+    """One rank that did not come, or called another operation. ``frame``: where it was, empty if unknown;
+    ``doubtful``: at most possible."""
 
     rank: int
     kind: str
@@ -51,13 +51,14 @@ def _ended(hang: Hang, graph: Graph) -> list[Accused]:
 
 
 def quoted(line: LogLine) -> Evidence:
+    """A log line as evidence, with its file and line."""
     return Evidence(line.text, f"{line.file} line {line.line}")
 
 
 def raised(hang: Hang) -> list[LogLine]:
-    """The first error of a rank's own, and those that may have come before it as far as the clocks of their
-    hosts tell. Beside dumps others need not have said anything: who left none, and whose log ends with its
-    error, is gone. One that goes on was handled."""
+    """The first error of a rank itself, and those that may have come earlier within the error of the hosts'
+    clocks. With dumps, a rank is gone if it left none and its log ends with its error; an error after which
+    the rank goes on was handled."""
     lines = [line for line in raised_first(hang.logs)[0][:3] if not ECHO.search(line.text)]
     alive = {d.rank for d in hang.dumps}
     gone = [

@@ -30,7 +30,7 @@ YOUNG_S = 1.0
 # looks for completions ten times a second (NCCL 2.28.9, torch 2.11, 4 H200, 2026-11-21)
 WAITS_MOST, WAITS_LEAST, APART = 0.7, 0.6, 0.35
 # as torch 2.2 to 2.13 name them (ProcessGroupNCCL.cpp, ProcessGroupGloo.cpp), and the size of what has
-# to agree: one changed byte in a file makes a call that is none
+# to agree: one changed byte in a file makes a call that does not exist
 IS_CALL = re.compile(
     r"(all_?reduce|broadcast|reduce|all_?gather|reduce_scatter|all_?to_?all|gather|scatter|barrier|coalesced)"
     r"(_[a-z_]+)?( \d+ x (?:[A-Z]\w+|\?))?"
@@ -43,9 +43,9 @@ COSTS_MS = 20.0  # lost at every operation; below, a host that merely runs ahead
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still
-    in something earlier; ``perhaps``: members of whom nothing is known; neither: all are there, and it still
-    does not end. ``first``: nothing issued earlier is open."""
+    """``rank`` has ``op`` open. ``on``: members known not to have issued it, or whose GPU is still in an
+    earlier one; ``perhaps``: members without evidence; if both are empty all are there and it still does not
+    end. ``first``: no earlier operation is open."""
 
     rank: int
     group: str
@@ -58,16 +58,17 @@ class Wait:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """All waits by rank. ``unended``: see _unended; these wait for nobody."""
+    """All waits, by rank. ``unended``: waits for no rank, see _unended."""
 
     waits: dict[int, list[Wait]]
     unended: dict[int, Wait]
 
     def waited_for(self) -> dict[int, list[Wait]]:
-        """Known-to-be-missing rank -> the waits for it."""
+        """Rank known to be missing -> waits for it."""
         return grouped((rank, wait) for wait in self.all() for rank in wait.on)
 
     def all(self) -> Iterable[Wait]:
+        """Every wait of every rank."""
         return (wait for waits in self.waits.values() for wait in waits)
 
 
@@ -132,17 +133,19 @@ def _unended(hang: Hang, dumps: _Dumps) -> dict[int, Wait]:
 
 
 def first_difference(group: Group) -> float:
+    """The lowest number at which members called different things; infinity if there is none."""
     return min((d.seq for d in group.differences), default=math.inf)
 
 
 def credible(group: Group) -> dict[int, Track]:
-    """Tracks that can be believed to be up to date: none that lacks what others could only
-    complete together with it."""
+    """Tracks that are up to date: they hold everything that others could only complete together with this
+    rank."""
     reached = max((t.joined for t in group.tracks), default=0)
     return {t.rank: t for t in group.tracks if t.known and t.enqueued >= reached}
 
 
 def is_young(op: Op) -> bool:
+    """Whether the operation is younger than YOUNG_S seconds; False if its age is unknown."""
     return op.age_s is not None and op.age_s < YOUNG_S
 
 
@@ -175,8 +178,8 @@ def _collective(group: Group, track: Track, sure: dict[int, Track], dumps: _Dump
 
 
 def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
-    """Who has more open operations on a channel than the other end waits for that end; equal numbers:
-    its GPU is not there yet."""
+    """The end with more open operations on a channel waits for the other end; with equal numbers, the other
+    end's GPU is late."""
     op, name = channel.first, f"{channel.group}:p2p"
     if op is None or is_young(op):
         return
@@ -200,18 +203,18 @@ def _point_to_point(channel: Channel, dumps: _Dumps) -> Iterable[Wait]:
 
 
 def places(calls: collections.Counter[str]) -> str:
-    """Where ranks wait, with how many of them where there are several places."""
+    """Where ranks wait, with the number of ranks if there are several places."""
     return ", ".join(call + f" ({counted(n, 'rank')})" * (len(calls) > 1) for call, n in calls.most_common(4))
 
 
 def called(hang: Hang, wait: Wait) -> str:
-    """An operation as a reader knows it: "ALL_REDUCE 7 of group 0 (default_pg)"."""
+    """An operation in words: "ALL_REDUCE 7 of group 0 (default_pg)"."""
     name = wait.op.call if wait.p2p else f"{wait.op.call.split(' ')[0].upper()} {wait.op.seq}"
     return f"{name} of {group_name(hang, wait.group)}"
 
 
 def group_name(hang: Hang, name: str) -> str:
-    """With its description, if it has one."""
+    """The group's name, with its description if it has one."""
     desc = next((g.desc for g in hang.groups if g.name == name), "")
     return (f"group {name}" if name else "a group without a name") + (
         f" ({desc})" if desc and desc not in (name, "undefined") else ""
@@ -225,7 +228,7 @@ def source_of(hang: Hang, wait: Wait) -> str:
 
 
 def track_of(hang: Hang, group: str, rank: int) -> Track | None:
-    """What is known of a rank in the group of that name; None for nothing."""
+    """The rank's track in the group of this name, or None."""
     return next((t for g in hang.groups if g.name == group for t in g.tracks if t.rank == rank), None)
 
 

@@ -17,8 +17,7 @@ from nccl_runbook.hang.judge_graph import (
 
 
 def stuck(hang: Hang, graph: Graph) -> dict[int, Wait]:
-    """Ranks with an operation open that every peer with entries of that group has completed,
-    or that do not see its end."""
+    """Ranks with an operation open that every known peer has completed, or whose end they do not see."""
     accused = dict(graph.unended)
     # where what timed out counts as complete
     on_the_host = {d.rank for d in hang.dumps if d.backend == "gloo"}
@@ -51,8 +50,8 @@ def stuck(hang: Hang, graph: Graph) -> dict[int, Wait]:
 
 
 def not_started(hang: Hang, graph: Graph) -> dict[int, Wait]:
-    """Where torch times its kernels: ranks whose GPU has not begun an operation that the GPUs of most
-    members, or of the only other, are in. Who never records a start was not timed."""
+    """If torch times kernels: ranks whose GPU has not begun an operation that the GPUs of most members (or
+    of the only other) are in. Ranks that never record a start were not timed."""
     timed = {d.rank for d in hang.dumps if d.timed}
     places = grouped(
         ((w.group, w.op.seq), w) for w in graph.all() if w.first and not w.p2p and not w.on and not w.perhaps
@@ -67,8 +66,8 @@ def not_started(hang: Hang, graph: Graph) -> dict[int, Wait]:
 
 
 def strays(hang: Hang, graph: Graph) -> dict[int, list[Wait]]:
-    """Ranks that wait themselves, and that others wait for in just what their own habit had where they lately
-    took a step of their own."""
+    """Ranks that wait themselves while others wait for them in the operation that their habit had, at a step
+    where they deviated."""
     left_out = {d.rank: d.left_out for d in hang.dumps if d.left_out}
     purpose = {g.name: g.name if g.desc in ("", "undefined") else g.desc for g in hang.groups}
     return {
@@ -87,8 +86,8 @@ def strays(hang: Hang, graph: Graph) -> dict[int, list[Wait]]:
 
 
 def odd_ones(difference: Difference) -> tuple[str, set[int]]:
-    """Of what members called at one number: the expected call, and who called another; nobody where
-    it is even and nothing was usual."""
+    """(expected call, ranks that called another one) at one number; no ranks if the numbers are even and
+    neither call was usual."""
     for weight in (lambda call: len(difference.calls[call]), lambda call: difference.before.get(call, 0)):
         usual, second = sorted(difference.calls, key=weight, reverse=True)[:2]
         if weight(usual) > weight(second):
@@ -106,8 +105,8 @@ def odd_ones(difference: Difference) -> tuple[str, set[int]]:
 
 
 def against_habit(hang: Hang, graph: Graph) -> list[int]:
-    """Of ranks that wait for each other, those that took a step which they, or everybody, never took
-    before; only if others did not."""
+    """Among ranks that wait for each other, those that took a step which they (or any rank) never took
+    before; empty if all did."""
     on = {rank: {r for w in waits if w.first for r in w.on} for rank, waits in graph.waits.items()}
     ranks = {rank for rank, others in on.items() if any(rank in on.get(other, ()) for other in others)}
     odd = {d.rank for d in hang.dumps if d.rank in ranks and d.left_out is not None}
@@ -115,9 +114,8 @@ def against_habit(hang: Hang, graph: Graph) -> list[int]:
 
 
 def stragglers(hang: Hang) -> dict[int, str]:
-    """Ranks that were far less in operations than all others, which mostly wait, for them; and how much,
-    in words. Else the one for which all others waited each time: torch sees ends up to 100 ms late, and
-    on a crowded host later still, but not when a call was made."""
+    """Rank -> in words how much less it was in operations than all others, which mostly wait for it; else
+    the rank that all others waited for each time: torch sees ends up to 100 ms late, but calls exactly."""
     rows = sorted((d.waiting, d.rank) for d in hang.dumps if d.waiting is not None)
     gaps = [b[0] - a[0] for a, b in zip(rows, rows[1:])]
     cut = max(range(len(gaps)), key=lambda i: gaps[i], default=None)
@@ -147,8 +145,7 @@ def _latecomer(hang: Hang) -> dict[int, str]:
 
 
 def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
-    """The one rank that all others waited for: in words, for which share of time, and whether its
-    clock cannot be the reason."""
+    """The rank that all others waited for: (words, share of time, whether its clock cannot explain it)."""
     dumps = [d for d in hang.dumps if (d.late or 0) >= APART and (d.late_ms or 0) >= LATE_MS]
     return {
         d.rank: (
@@ -162,8 +159,8 @@ def late(hang: Hang) -> dict[int, tuple[str, float, bool]]:
 
 
 def uneven(hang: Hang, rank: int) -> list[Count]:
-    """What the rank said about its number of minibatches, and what another one said,
-    if it had fewer than all others."""
+    """What a rank reported of its number of minibatches, and another rank's number, if it had fewer than all
+    others; else empty."""
     own = [c for c in hang.counts if c.rank == rank]
     others = [c for c in hang.counts if c.rank != rank]
     return [own[0], others[0]] if own and others and own[0].number < min(c.number for c in others) else []

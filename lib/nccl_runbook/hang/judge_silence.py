@@ -40,7 +40,7 @@ STATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """The answer. ``collective``: where the others wait, "" for nowhere; ``decides``: what to collect
+    """The answer. ``collective``: where the others wait, empty if nowhere; ``decides``: what to collect
     next, as a line to paste."""
 
     kind: str
@@ -110,7 +110,7 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
 
 
 def nobody(hang: Hang, graph: graphs.Graph) -> Told:
-    """Something is open, and no rank can be named."""
+    """The answer if operations are open, and no rank can be named."""
     first = [w for w in graph.all() if w.first] or list(graph.all())
     perhaps = sorted({r for w in first for r in w.perhaps})
     calls = Counter(graphs.called(hang, w) for w in first)
@@ -183,7 +183,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
 
 
 def nothing_open(hang: Hang) -> Told:
-    """No operation is open anywhere."""
+    """The answer if no operation is open."""
     recorded = {d.rank for d in hang.dumps if d.entries}
     lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
     damaged = [f for f in hang.files if f.problem and f.what == "dump"]

@@ -18,7 +18,7 @@ from nccl_runbook.hang.live.ranks.judge_stacks import DISTRIBUTED, own_frame, wa
 
 
 def frame_of(hang: Hang, rank: int) -> str:
-    """The place of a rank, by its stack, else by its last operation; "" for neither."""
+    """Where a rank is, by its stack, else by its last operation; empty without either."""
     stack = next((s for s in hang.stacks if s.rank == rank and s.frames), None)
     return (
         top_of(stack) if stack else next((d.last.frame for d in hang.dumps if d.rank == rank and d.last), "")
@@ -28,13 +28,13 @@ def frame_of(hang: Hang, rank: int) -> str:
 # py-spy 0.4 prints the path below the folder that is no package: "selectors.py", "torch/serialization.py"
 _PACKAGES = frozenset(("torch", "numpy", "asyncio", "concurrent", "importlib", "multiprocessing"))
 _POINT_TO_POINT = re.compile(r"send|recv")
-# it waits for a thread or a data loader of its own, which may be what waits in the collective
+# it waits for its own thread or data loader, which may be in the collective
 _WAITS_FOR_ITS_OWN = re.compile(r"/(?:threading|queue)\.py$|/concurrent/futures/|/torch/utils/data/")
 _AGAIN = "py-spy dump --pid PID   # of every rank, twice, ten seconds apart, into two folders: give both"
 
 
 def frames_of(stack: SavedStack) -> Stack:
-    """The same with each frame taken apart, and what is installed under a folder that says so."""
+    """The stack with each frame split, and installed packages marked by their folder."""
     cut = [
         (function, *place.rpartition(":")[::2])
         for function, _, place in (text.partition(", ") for text in stack.frames)
@@ -64,13 +64,13 @@ def _is_installed(file: str) -> bool:
 
 
 def top_of(stack: SavedStack) -> str:
-    """The innermost frame of the job's own, without its folder."""
+    """The innermost frame of the job's own code, without its folder."""
     frame = own_frame(frames_of(stack))
     return f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
 
 
 def seen_in(stack: SavedStack) -> Evidence:
-    """The top of a stack as evidence."""
+    """The top of a stack, as evidence."""
     return Evidence(
         f"rank {stack.rank}: "
         f"{stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(),
@@ -79,8 +79,8 @@ def seen_in(stack: SavedStack) -> Evidence:
 
 
 def is_elsewhere(stack: Stack) -> bool:
-    """In no call of torch.distributed, and it waits neither for its GPU nor for a thread
-    or a data loader of its own."""
+    """Whether the rank is in no call of torch.distributed, and waits neither for its GPU nor for its threads
+    or data loader."""
     return (
         bool(stack.frames)
         and not waits_in(stack)
@@ -89,7 +89,7 @@ def is_elsewhere(stack: Stack) -> bool:
 
 
 def pictures(stacks: Sequence[SavedStack]) -> list[Picture]:
-    """One picture of the ranks whose stacks were saved, in one round or several; none without any."""
+    """One picture of the ranks with saved stacks, from one or several rounds; empty without stacks."""
     rounds = grouped((s.rank, frames_of(s)) for s in stacks if s.frames)
     views = {rank: _view(rank, samples[-1]) for rank, samples in rounds.items()}
     still = {

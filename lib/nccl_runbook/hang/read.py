@@ -30,8 +30,8 @@ from nccl_runbook.messages.facts import Logs, RankLog
 
 
 def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
-    """The facts in these files and folders. Never raises for what is in them: a file that cannot
-    be used says why in ``files``."""
+    """The facts in these files and folders. Never raises for their content: ``files`` says why a file was
+    not used."""
     limit = limit or Limit()
     inputs = Inputs(paths, limit)
     readings = one_a_rank(inputs)
@@ -90,7 +90,7 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
 
 
 def among(paths: list[str] | str) -> list[str] | str:
-    """The same paths if dumps, stacks or answers of RAS are among these files, else ""."""
+    """The paths if there are dumps, stacks or answers of RAS among these files, else an empty text."""
     heads = (source.peek(HEAD_BYTES) for source in sources(paths))
     return (
         paths
@@ -102,12 +102,12 @@ def among(paths: list[str] | str) -> list[str] | str:
 
 
 def of_record(hang: Hang | Gap, record_path: str) -> Hang:
-    """The facts as recorded; for the record of a live look, what that saw."""
+    """The facts as recorded; from the record of a live look, that look."""
     return collect([record_path]) if isinstance(hang, Gap) else hang
 
 
 def _earlier_logs(names: list[str]) -> dict[str, str]:
-    """Logs of attempts before the last of their launch, and what to say of each."""
+    """Logs of attempts before the last of their launch, each with a sentence."""
     attempts = {name: attempt_of_name(name) for name in names}
     last = {launch: max(numbers) for launch, numbers in grouped(attempts.values()).items()}
     return {
@@ -118,8 +118,8 @@ def _earlier_logs(names: list[str]) -> dict[str, str]:
 
 
 def _members(readings: dict[int, Reading], logged: set[int]) -> dict[Key, bool]:
-    """The groups, by name and members: one name may stand for several sets of ranks. Whether a dump
-    says who the members are."""
+    """Groups by name and members, since several sets of ranks may use one name; and whether a dump lists the
+    members."""
     groups: dict[Key, bool] = {}
     users = grouped(
         (name, rank)

@@ -24,13 +24,13 @@ _RANK = re.compile(r"\bRANK[= ](\d{1,6})\b|^# ?rank[ =:](\d{1,6})\b", re.M | re.
 
 
 def looks_like_stacks(text: str) -> bool:
-    """Whether the text is nothing but stacks: a log that ends in one is a log."""
+    """Whether the text is only stacks: a log that ends in one is a log."""
     return bool(_PYSPY_HEAD.match(text.lstrip()) or _FAULT_THREAD.match(text.lstrip()))
 
 
 def read(name: str, text: str) -> Stack | None:
-    """The main thread of the process, with the rank from the file's name or the process's words;
-    None if the rank is unknown."""
+    """Main thread of the process, with the rank from the file's name or the process's output; None if the
+    rank is unknown."""
     printed = _RANK.search(text[:4000])
     rank = int(printed[1] or printed[2]) if printed else rank_of_name(os.path.basename(name))
     threads = (
@@ -64,7 +64,7 @@ def _frames(pattern: re.Pattern[str], text: str, form: str) -> list[str]:
 
 
 def looks_in(value: Any, depth: int = 0) -> list[dict]:
-    """Live looks anywhere in a record: an object with ranks that have samples."""
+    """Live looks anywhere in a record: objects with ranks that have samples."""
     if isinstance(value, dict):
         ranks = value.get("ranks")
         if isinstance(ranks, list) and any(isinstance(r, dict) and "samples" in r for r in ranks):
@@ -78,8 +78,8 @@ def looks_in(value: Any, depth: int = 0) -> list[dict]:
 
 
 def whole_looks(looks: Iterable[Any]) -> list[Live]:
-    """Those in which every sample has its threads, every GPU its figures, and times are numbers
-    of seconds, as a look of ours has."""
+    """Looks in which every sample has its threads, every GPU its figures, and times are seconds, as ours
+    write them."""
     from nccl_runbook.core.records import RecordError, read
 
     whole = []
@@ -99,7 +99,7 @@ def whole_looks(looks: Iterable[Any]) -> list[Live]:
 
 
 def stacks_of(name: str, looks: Iterable[Live]) -> list[Stack]:
-    """The main thread of each rank in its last sample, as far as the look has it."""
+    """Main thread of each rank in its last sample, if the look has it."""
     return [
         Stack(
             rank.rank,

@@ -27,7 +27,7 @@ MOST_GROUPS = 12
 
 
 def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
-    """Every table that has something to show: the groups in which something is open first."""
+    """Every table with content, groups with open operations first."""
     groups = sorted(
         (g for g in hang.groups if any(t.tail for t in g.tracks)),
         key=lambda g: (
@@ -55,9 +55,9 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
 
 
 def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
-    """Ranks against sequence numbers; a word says what the colour says. What all have done at the
-    beginning shares a column."""
-    # of a rank that left no dump only its log tells how far it came
+    """Ranks against sequence numbers; words repeat what colours show. Numbers that all ranks completed at
+    the beginning share a column."""
+    # without a dump only its log shows how far a rank came
     tails = {
         t.rank: t.tail
         or "".join(
@@ -90,7 +90,7 @@ def matrix(group: Group, culprits: Collection[int] = ()) -> Table:
 
 
 def looked_table(picture: Picture, looks: Sequence[Live]) -> Table:
-    """One row a rank of a live look, those that did not come first."""
+    """One row a rank of a live look, ranks that did not come first."""
     head, rows = table(picture, looks)
     return Table(
         f"{job_name(picture)}: ranks",
@@ -105,7 +105,7 @@ def looked_table(picture: Picture, looks: Sequence[Live]) -> Table:
 
 
 def ranges(ranks: Sequence[int]) -> str:
-    """ "0-3, 7": ascending numbers, runs joined."""
+    """ "0-3, 7": ascending numbers as ranges."""
     runs = [
         [rank for _, rank in run] for _, run in itertools.groupby(enumerate(ranks), lambda at: at[1] - at[0])
     ]
@@ -113,8 +113,8 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 def ranks_table(hang: Hang, culprits: Collection[int] = ()) -> Table:
-    """How far each rank came in each group, culprits first: last issued, last
-    completed, and what it is in."""
+    """How far each rank came in each group, culprits first: last issued, last completed, and current
+    operation."""
     return Table(
         "How far each rank came",
         ["rank", "group", "last issued", "last completed", "open", "at", "from"],
@@ -143,7 +143,7 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
 
 
 def files_table(hang: Hang) -> Table:
-    """What was read, and what could not be used."""
+    """What was read, and what was not used and why."""
     foreign = "read; does not look like the log of a GPU job" * hang.logs.foreign
     rows = (
         [f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]

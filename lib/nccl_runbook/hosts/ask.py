@@ -31,7 +31,7 @@ class NoAllocation(ValueError):
 
 
 def hosts_of_job(job: str, env: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The job's id and its host names; inside an allocation ``job`` may be "". Raises NoAllocation."""
+    """Job id and host names; ``job`` may be empty inside an allocation. NoAllocation if there is none."""
     listed = env.get("SLURM_JOB_NODELIST", "") if job in ("", env.get("SLURM_JOB_ID")) else ""
     job = job or env.get("SLURM_JOB_ID", "")
     if not job:
@@ -47,7 +47,8 @@ def hosts_of_job(job: str, env: Mapping[str, str]) -> tuple[str, list[str]]:
 
 
 def output(*command: str, within_s: float = SLURM_S) -> str:
-    # what a command prints that tells the hosts
+    """Standard output of a command that lists hosts. NoAllocation if it does not start, fails or exceeds
+    ``within_s``."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=within_s, stdin=subprocess.DEVNULL
@@ -62,7 +63,7 @@ def output(*command: str, within_s: float = SLURM_S) -> str:
 
 
 def srun(job: str, python: Sequence[str]) -> Callable[[str], list[str]]:
-    """Host -> the argv prefix of a Python there, as a step of the allocation."""
+    """A function: host -> argv prefix that runs Python there as a step of the allocation."""
     return lambda host: [
         *("srun", "--overlap", f"--jobid={job}", "-N1", "-n1", "-w", host, "--cpu-bind=none"),
         *python,
@@ -70,7 +71,8 @@ def srun(job: str, python: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 class Agent:
-    """One host's agent. ``reports``: what its warm process says; ``why_gone``: "" while it answers."""
+    """The agent on one host. ``reports``: messages of its warm process; ``why_gone``: empty while it
+    answers. EngineError if it does not start within ``start_s`` seconds."""
 
     def __init__(self, host: str, prefix: Sequence[str], start_s: float) -> None:
         self.host, self.why_gone = host, ""
@@ -94,14 +96,14 @@ class Agent:
             self._answers[report["id"]].put(report)
 
     def lose(self, why: str) -> None:
-        """Nobody waits any longer for this host."""
+        """Mark the host as lost and release everyone who waits for it."""
         self.why_gone = self.why_gone or why
         self.reports.put({"lost": self.why_gone})
         for waiting in list(self._answers.values()):
             waiting.put({"lost": self.why_gone})
 
     def begin(self, do: str, **request: Any) -> int:
-        """Send a request; ``answer`` gives what came of it."""
+        """Send a request and return its number for ``answer``."""
         number = next(self._numbers)
         self._answers[number] = queue.Queue()
         if self.why_gone:
@@ -111,7 +113,7 @@ class Agent:
         return number
 
     def answer(self, number: int, within_s: float) -> dict[str, Any] | Gap:
-        """The answer, or a Gap: the agent is gone, or late."""
+        """The answer to request ``number``, or a Gap if the agent is gone or ``within_s`` seconds passed."""
         try:
             line = self._answers[number].get(timeout=max(0.0, within_s))
         except queue.Empty:
@@ -122,6 +124,7 @@ class Agent:
         return Gap("failed", line["lost"]) if "lost" in line else line
 
     def renew(self) -> None:
+        """Extend the lease; mark the host as lost after SILENT_S seconds without a sign of life."""
         if self.why_gone:
             return
         if time.monotonic() - self.heard > SILENT_S:
@@ -131,7 +134,7 @@ class Agent:
 
 
 class Agents(contextlib.AbstractContextManager):
-    """The agents of all hosts. ``missing``: hosts without one -> why. ``until``: end of the budget, by
+    """The agents of all hosts. ``missing``: host -> why it has none; ``until``: end of the budget, by
     time.monotonic()."""
 
     def __init__(
@@ -157,18 +160,19 @@ class Agents(contextlib.AbstractContextManager):
         return agent
 
     def left(self, seconds: float) -> float:
-        """So many seconds, or what is left of the budget."""
+        """``seconds``, or the rest of the budget if that is less."""
         return max(0.0, min(seconds, self.until - time.monotonic()))
 
     @property
     def here(self) -> list[Agent]:
-        """Those that answer, in the order of the hosts."""
+        """Agents that still answer, in the order of the hosts."""
         return [self.agents[h] for h in self.hosts if h in self.agents and not self.agents[h].why_gone]
 
     def ask(
         self, requests: Mapping[str, Mapping[str, Any]], within_s: float
     ) -> dict[str, dict[str, Any] | Gap]:
-        """One request a host, all at the same time; ``within_s`` for all of them together."""
+        """Host -> answer or Gap: one request a host, at the same time, within ``within_s`` seconds for
+        all."""
         begun = {h: self.agents[h].begin(**request) for h, request in requests.items()}
         until = time.monotonic() + self.left(within_s)
         return {h: self.agents[h].answer(number, until - time.monotonic()) for h, number in begun.items()}
@@ -182,6 +186,7 @@ class Agents(contextlib.AbstractContextManager):
                 agent.renew()
 
     def close(self, *_: Any) -> None:
+        """End every agent; its ranks die with it."""
         self._closed.set()
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda agent: agent.link.close(), self.agents.values()))
@@ -192,9 +197,9 @@ class Agents(contextlib.AbstractContextManager):
 def facts(
     agents: Agents, environment: str, of_environment: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, HostFacts | Gap]:
-    """What each host shows, gathered without a rendezvous. ``environment``: the request for
-    ranks/environment.py; ``of_environment`` makes facts of its answer. A host without an agent is a Gap
-    with the words of what should have started one."""
+    """What each host shows, without a rendezvous. ``environment``: the request for ranks/environment.py;
+    ``of_environment`` turns its answer into facts. A host without an agent is a Gap with the error that its
+    start printed."""
     by_host: dict[str, dict[str, Any]] = {}
     gaps: dict[str, Gap] = {}
     order, node_file = agents.hosts, source_of("nccl_runbook/hosts/on_node/node.py").decode()
@@ -220,7 +225,11 @@ def facts(
         reply = _json(agents.agents[host].answer(number, until - time.monotonic()))
         by_host[host].update(of_environment(reply) if isinstance(reply, dict) else {"environment": reply})
     answers = {h: HostFacts(h, "agent", dict(_flat(by_host[h]))) for h in by_host}
-    known = {**answers, **gaps, **agents.missing}  # an agent that went meanwhile is among the gaps, with why
+    known = {
+        **answers,
+        **gaps,
+        **agents.missing,
+    }  # a lost agent is among the gaps
     return {
         h: known[h] if h in known else Gap("failed", agents.agents[h].why_gone or "no answer") for h in order
     }
@@ -232,7 +241,7 @@ def _flat(answer: dict[str, Any]) -> Iterator[tuple[str, str | Gap]]:
 
 
 def _json(answer: dict[str, Any] | Gap) -> dict[str, Any] | Gap:
-    """The JSON object that a file of ours printed last, or a Gap that says why there is none."""
+    """The JSON object that our file printed last, or a Gap with the reason."""
     if isinstance(answer, Gap):
         return answer
     if answer["late"]:

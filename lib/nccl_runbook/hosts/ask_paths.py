@@ -14,7 +14,7 @@ ANY_PORT = 0  # one that the kernel chooses, as for the connections of NCCL and 
 
 
 def pairs(hosts: list[str]) -> list[tuple[str, str]]:
-    """(from, to): to the first host, back from it, and around the ring; each pair once."""
+    """(from, to): every host to the first, back, and around the ring; each pair once."""
     first, n = hosts[0], len(hosts)
     ring = [(h, hosts[(at + 1) % n]) for at, h in enumerate(hosts)]
     return list(
@@ -28,7 +28,7 @@ def pairs(hosts: list[str]) -> list[tuple[str, str]]:
 
 def paths(agents: Agents, port: int) -> list[TcpPath] | Gap:
     """Every path on a port that the kernel chose, and those to the first host also on ``port``, where its
-    store listens."""
+    store listens. A Gap if no two hosts answer."""
     hosts = [a.host for a in agents.here]
     if len(hosts) < 2:
         return Gap("not-run", "fewer than two hosts answer")

@@ -25,8 +25,8 @@ MOST_RANKS = 8  # a host
 
 
 class Worlds:
-    """Runs worlds over the hosts whose agents answer. ``gpus``: host -> how many GPUs CUDA may use there,
-    0 for ranks on the CPU."""
+    """Runs worlds over the hosts whose agents answer. ``gpus``: host -> number of GPUs for CUDA, 0 for the
+    CPU."""
 
     def __init__(
         self, agents: Agents, gpus: dict[str, int], redact: Callable[[Any], Any] = lambda value: value
@@ -35,7 +35,7 @@ class Worlds:
         self._numbers = itertools.count()
 
     def warm(self) -> dict[str, Gap]:
-        """Start a warm process on each host at the same time; hosts on which there is none -> why."""
+        """Start a warm process on each host at the same time; host -> why it has none."""
         source = source_of("nccl_runbook/launch/warm.py").decode()
         cold = [a for a in self.agents.here if not a.is_warm]
         for agent in cold:
@@ -51,14 +51,14 @@ class Worlds:
         return failed
 
     def backend(self, hosts: Sequence[str]) -> str:
-        """NCCL only if every host has GPUs: ranks on GPUs and on the CPU share no backend."""
+        """ "nccl" if every host has GPUs, else "gloo": ranks on GPUs and on CPUs share no backend."""
         return "nccl" if all(self.gpus.get(h) for h in hosts) else "gloo"
 
     def run(
         self, name: str, hosts: Sequence[str], deadline_s: float, fault: str = "", per_host: int = 0
     ) -> HostWorld:
-        """One world: ``per_host`` ranks a host (0: one a GPU, two on the CPU), numbered by host. The store
-        is on the first of them."""
+        """One world with ``per_host`` ranks a host (0: one a GPU, two on a CPU), numbered host by host; the
+        first host holds the store."""
         backend = self.backend(hosts)
         counts = {
             h: per_host or (min(self.gpus[h], MOST_RANKS) if backend == "nccl" else REHEARSAL_RANKS)
@@ -87,7 +87,7 @@ class Worlds:
         return self._ended(name, where, ranks, began, backend, lost)
 
     def _free_port(self, host: str) -> int | Gap:
-        """A port on which nobody listens there: a listener had it a moment ago."""
+        """A free port on that host: a listener had it a moment ago."""
         reply = self.agents.ask({host: dict(do="listen", ports=[0], token="")}, 5.0)[host]
         self.agents.ask({host: dict(do="hush")}, 5.0)
         return reply if isinstance(reply, Gap) else reply["ports"]["0"]
@@ -200,8 +200,8 @@ def _next(agent: Agent, within_s: float) -> dict[str, Any]:
 
 
 def ladder(worlds: Worlds, deadline_s: float, fault: str = "") -> list[HostWorld] | Gap:
-    """Each host alone, then those that passed together; if that fails, each of them in a pair with its
-    neighbour."""
+    """Each host alone, then all that passed together; if that fails, each in a pair with its neighbour. A
+    Gap if no world can be run."""
     cold = worlds.warm()
     hosts = [a.host for a in worlds.agents.here if a.is_warm]
     if not hosts:

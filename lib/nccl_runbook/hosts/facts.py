@@ -10,8 +10,8 @@ from nccl_runbook.core.facts_world import RankResult
 
 @dataclasses.dataclass(frozen=True)
 class HostFacts:
-    """``source``: the file or carrier that they come from; ``facts``: dotted path -> value as text, or a
-    Gap for all below that path."""
+    """Facts of one host. ``source``: the file or carrier; ``facts``: dotted path -> value as text, or a Gap
+    for all below that path."""
 
     host: str
     source: str
@@ -20,9 +20,8 @@ class HostFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One fact, or several of one kind that split the hosts alike. ``values``: each value -> its hosts,
-    the most hosts first; ``odd``: the hosts that stand against a majority, or all of them where there is
-    none."""
+    """One fact, or several that split the hosts alike. ``values``: value -> its hosts, the most hosts first;
+    ``odd``: hosts outside the majority, or all hosts if there is none."""
 
     name: str
     paths: list[str]
@@ -32,7 +31,7 @@ class Difference:
 
     @property
     def majority(self) -> str:
-        """The value of most hosts; "" where no value has more than half."""
+        """The value of more than half of the hosts; empty if there is none."""
         value, hosts = next(iter(self.values.items()))
         return value if 2 * len(hosts) > sum(map(len, self.values.values())) else ""
 
@@ -58,8 +57,8 @@ class TcpPath:
 
 @dataclasses.dataclass(frozen=True)
 class HostWorld:
-    """Ranks over hosts: ``ranks[i]`` ran on ``hosts[i]``. ``lost``: hosts whose agent ended or fell silent
-    meanwhile -> why. ``not_run``: why no rank was started, "" if they were."""
+    """Ranks over hosts: ``ranks[i]`` ran on ``hosts[i]``. ``lost``: host -> why its agent was lost
+    meanwhile; ``not_run``: why no rank was started, empty if ranks ran."""
 
     name: str
     hosts: list[str]
@@ -71,6 +70,7 @@ class HostWorld:
 
     @property
     def passed(self) -> bool:
+        """Whether all ranks ran and exited with 0, and no host was lost."""
         return (
             not self.lost
             and not self.not_run
@@ -78,16 +78,16 @@ class HostWorld:
         )
 
     def last_begun(self, rank: RankResult) -> str:
-        """What the rank began last: "init", "all_reduce", or "" if it never reported."""
+        """The last operation that the rank began: "init", "all_reduce", or empty if it never reported."""
         return next((str(e["what"]) for e in reversed(rank.named("begin"))), "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """All that was seen. ``hosts``: every host that was asked, a Gap for one that did not answer;
-    ``unread``: files that are no records; ``lost``: hosts that answered at first; ``judged``: host -> step
-    -> its status and reason, as one machine's records say; ``marks``: seconds from the start until
-    something was known; ``paths``, ``worlds``: Gaps if they were not tried."""
+    """Everything seen. ``hosts``: host -> facts, or a Gap if it did not answer; ``unread``: files that are
+    no records; ``lost``: hosts that stopped answering; ``judged``: host -> step -> status and reason;
+    ``marks``: seconds from the start until a result was known; ``paths``, ``worlds``: Gaps if they were not
+    tried."""
 
     hosts: dict[str, HostFacts | Gap]
     unread: dict[str, Gap] = dataclasses.field(default_factory=dict)
@@ -99,4 +99,5 @@ class Hosts:
 
     @property
     def answered(self) -> list[HostFacts]:
+        """Facts of the hosts that answered."""
         return [h for h in self.hosts.values() if isinstance(h, HostFacts)]

@@ -30,7 +30,7 @@ def _own() -> re.Pattern[str]:
 
 @functools.lru_cache(maxsize=4096)
 def rule_of(path: str) -> dict[str, Any] | None:
-    """The row of same.toml that a path falls under, its name filled in."""
+    """The row of same.toml that applies to a path, with its name filled in; None if there is none."""
     for row in _rules()["fact"]:
         if match := re.search(row["path"], path):
             return {**row, "name": row["name"].format(**match.groupdict())}
@@ -38,15 +38,14 @@ def rule_of(path: str) -> dict[str, Any] | None:
 
 
 def names(hosts: Sequence[str]) -> str:
-    """Hosts in a sentence; of many the first ones and how many more."""
+    """Hosts in a sentence; for many hosts the first ones and the number of the rest."""
     more = f" and {len(hosts) - LIST_MOST} more" if len(hosts) > LIST_MOST else ""
     return ", ".join(hosts[:LIST_MOST]) + more
 
 
 def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
-    """Facts that are not the same on every host that shows them, in the order in which they are read: what
-    a job can fail by first, then those that split off the fewest hosts. Facts of which each host has a
-    value of its own say nothing from three hosts on."""
+    """Facts that differ between the hosts that show them, in reading order: what can fail a job first, then
+    what splits off the fewest hosts. From three hosts on, a fact that differs on every host is left out."""
     gapped = [sorted(p for p, v in h.facts.items() if isinstance(v, Gap)) for h in hosts]
     roots = [{_root(p) for p in h.facts} for h in hosts]
     by_values: dict[tuple[Any, ...], list[str]] = {}
@@ -90,7 +89,8 @@ def _unsaid(path: str, host: HostFacts, rule: dict[str, Any]) -> str | Gap | Non
 def _severity(
     path: str, rule: dict[str, Any], hosts: Sequence[HostFacts], values: dict[str, list[str]]
 ) -> str:
-    """An interface without an address is not in use; a fact that a host failed to read is no small one."""
+    """Severity of a difference: an interface without an address is unused; a fact that a host could not read
+    is serious."""
     unused = rule.get("used") and any(
         h.facts.get(f"{path.rpartition('.')[0]}.address", "?") == "" for h in hosts
     )
@@ -106,7 +106,7 @@ def _difference(kind: str, how: str, paths: list[str], values: dict[str, tuple[s
 
 
 def compared(hosts: Sequence[HostFacts]) -> dict[str, int]:
-    """Host -> how many of its facts another host has too, and that are no Gaps."""
+    """Host -> number of its facts (without Gaps) that another host shows too."""
     shown = [
         {p for p, v in h.facts.items() if not isinstance(v, Gap) and not _own().search(p)} for h in hosts
     ]
@@ -132,11 +132,12 @@ def _below(path: str, gaps: Iterable[str]) -> bool:
 
 
 def severity(difference: Difference) -> str:
+    """Severity of a difference, by its rule in same.toml."""
     return difference.severity
 
 
 def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Finding]:
-    """The comparison as findings; hosts and files that gave nothing are unknown, and hide nothing of the
+    """Findings of the comparison; hosts and files that gave nothing are unknown and do not hide the
     others."""
     answered = asked_hosts.answered
     findings = [_differs(d) for d in differing if severity(d) == "warn"]
@@ -246,7 +247,7 @@ def _steps(asked_hosts: Hosts) -> list[Finding]:
 
 
 def broken_hosts(asked_hosts: Hosts) -> list[str]:
-    """Hosts with a broken step; none if every host is broken, as that is no matter of a host."""
+    """Hosts with a broken step; empty if every host is broken, since then no single host is at fault."""
     broken = [
         h
         for h, steps in asked_hosts.judged.items()

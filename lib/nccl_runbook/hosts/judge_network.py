@@ -1,4 +1,4 @@
-"""What hosts say of their own names and interfaces."""
+"""Names and interfaces as the hosts report them."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,7 @@ from nccl_runbook.hosts.judge import names
 
 
 def judge_network(hosts: Sequence[HostFacts]) -> list[Finding]:
+    """Findings about names that lead to loopback, and about network interfaces."""
     return [*_loopback(hosts), *_interfaces(hosts)]
 
 

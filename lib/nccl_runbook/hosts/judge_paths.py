@@ -51,11 +51,13 @@ _FIREWALL = (
 
 
 def kind_of(path: TcpPath) -> str:
-    """A connection to loopback says something about the name, whatever became of it."""
+    """Kind of a path; "loopback" if the name led there, however the connection ended."""
     return "loopback" if path.address.startswith("127.") and path.source != path.target else path.kind
 
 
 def failed(paths: Sequence[TcpPath] | Gap) -> list[TcpPath]:
+    """Paths that did not pass, and those that led to loopback; empty for a Gap. Untried paths do not
+    count."""
     return (
         []
         if isinstance(paths, Gap)
@@ -64,8 +66,8 @@ def failed(paths: Sequence[TcpPath] | Gap) -> list[TcpPath]:
 
 
 def failing(paths: Sequence[TcpPath] | Gap) -> list[str]:
-    """The one host that has a part in every path that failed, while others pass: of two hosts neither is
-    named."""
+    """The one host that takes part in every failed path while others pass; empty if there is none or only
+    two hosts."""
     wrong = [{p.source, p.target} for p in failed(paths)]
     hosts = set() if isinstance(paths, Gap) else {h for p in paths for h in (p.source, p.target)}
     common = set.intersection(*wrong) if wrong else set()
@@ -73,7 +75,7 @@ def failing(paths: Sequence[TcpPath] | Gap) -> list[str]:
 
 
 def judge_paths(paths: Sequence[TcpPath] | Gap) -> list[Finding]:
-    """One finding a kind and purpose, with every path that showed it."""
+    """One finding for each kind and purpose of failed paths, with every path as evidence."""
     if isinstance(paths, Gap):
         return []
     groups = grouped(

@@ -14,9 +14,9 @@ EXCLUDE = Remedy("you", "Leave these hosts out of the next run. For sbatch and s
 
 
 def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
-    """Host -> what speaks against it: it failed alone, its agent was lost, a rank on it ended by itself,
-    or never came to what all others wait in. A world in which every rank waits, or whose ranks all fail
-    alike, accuses nobody."""
+    """Host -> evidence against it: it failed alone, its agent was lost, a rank died there, or a rank never
+    reached the operation in which all others wait. A world in which all ranks wait or fail alike blames no
+    host."""
     by_host: dict[str, list[str]] = {}
     for world in [] if isinstance(worlds, Gap) else worlds:
         for host, why in world.lost.items():
@@ -28,7 +28,7 @@ def failing(worlds: Sequence[HostWorld] | Gap) -> dict[str, list[str]]:
 
 
 def culprits(world: HostWorld) -> list[tuple[str, str]]:
-    """(host, what happened) of the ranks that the others of one failed world only followed."""
+    """(host, what happened) of the ranks that failed first; the others of the failed world followed."""
     at = list(zip(world.ranks, world.hosts, strict=True))
     ended = [(r, h) for r, h in at if r.outcome != "exited" or r.code]
     if any(r.outcome == "late" for r, _ in at) or any(_shared(r) for r, _ in at):
@@ -76,7 +76,7 @@ def _finished(rank: RankResult) -> int:
 
 
 def _error_of(rank: RankResult) -> str:
-    """Its own error, else its last lines without what NCCL says when all is well."""
+    """The rank's own error, else its last lines without NCCL's routine ones."""
     errors = [str(e.get("text")) for e in rank.named("error")]
     return " ".join(errors or [line for line in rank.last_lines if "NCCL INFO" not in line]).lower()
 
@@ -115,8 +115,8 @@ def _end_of(rank: RankResult) -> str:
 
 
 def judge_host_worlds(worlds: Sequence[HostWorld] | Gap) -> list[Finding]:
-    """Lost agents, ranks that died or stayed behind, and the path if every host works alone and no rank is
-    to blame."""
+    """Findings: lost agents, dead or late ranks; the path if every host works alone and no rank is to
+    blame."""
     if isinstance(worlds, Gap):
         return (
             []

@@ -14,8 +14,8 @@ MOST_CHARACTERS = 400  # of one value; a stack or a log is no fact to compare
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, str | Gap]]:
-    """Every scalar below ``value`` with its path. A world counts as whether it passed, a list of scalars
-    as one text."""
+    """(path, value) of every scalar in ``value``. A world becomes whether it passed, a list of scalars one
+    text."""
     if isinstance(value, Gap):
         yield path, value
     elif isinstance(value, dict):
@@ -51,7 +51,8 @@ def _passed(ranks: Any) -> bool:
 
 
 def unjudged(record: Record) -> tuple[str, str]:
-    """Status and reason of a record that nobody judged and in which no world failed."""
+    """(status, reason) of a record without a judgement: broken if a world failed, unknown if nothing was
+    seen, else ok."""
     facts = dict(flat(record.facts))
     wrong = [
         p for p, v in facts.items() if p.endswith(".outcome") and v in ("wrong values", "hung", "failed")
@@ -64,7 +65,7 @@ def unjudged(record: Record) -> tuple[str, str]:
 
 
 def host_of(record: Record) -> str:
-    """The host that a record is of, "" if it does not say."""
+    """Host that the record comes from, empty if unknown."""
     for part in ("environment", "live"):
         fact = record.facts.get(part)
         if isinstance(fact, dict):
@@ -76,11 +77,11 @@ def host_of(record: Record) -> str:
 
 
 def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> Hosts:
-    """The records of several hosts; a file that is no record is a Gap, and of two records of one step and
-    host the later one counts. ``judged``: the status and the reason of one record."""
+    """The records of several hosts. A file that is no record is a Gap; of two records of one step and host
+    the later one counts. ``judged``: function that gives a record's status and reason."""
     facts: dict[str, dict[str, str | Gap]] = {}
     sources: dict[str, str] = {}
-    machines: dict[str, set[str]] = {}  # host -> the GPUs by which another machine of that name is told
+    machines: dict[str, set[str]] = {}  # host -> its GPUs, which distinguish another machine of that name
     started: dict[tuple[str, str], str] = {}
     unread: dict[str, Gap] = {}
     statuses: dict[str, dict[str, tuple[str, str]]] = {}
@@ -114,8 +115,8 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
 
 
 def several_hosts(paths: Iterable[Path]) -> bool:
-    """Whether these files hold records of one step from several hosts: `run` judges one machine. Files
-    that cannot be read do not count."""
+    """Whether these files hold records of one step from several hosts (`run` judges one machine). Unreadable
+    files do not count."""
     hosts: dict[str, set[str]] = {}
     for path in paths:
         try:

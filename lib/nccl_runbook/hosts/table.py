@@ -9,7 +9,7 @@ MOST_VALUES = 4
 
 
 def differences_table(asked_hosts: Hosts, differing: list[Difference]) -> Table:
-    """One row a fact that differs: the odd hosts, their values, and that of the majority."""
+    """One row a fact that differs: the odd hosts, their values, and the majority's value."""
     rows = [
         [
             Cell(names(d.odd), "warn" if severity(d) == "warn" else ""),
@@ -38,7 +38,7 @@ def missing_table(asked_hosts: Hosts) -> Table:
 
 @titled("TCP between hosts")
 def paths_table(paths: list) -> Table:
-    """One row a connection, those that failed first."""
+    """One row a connection, failed ones first."""
     rows = [
         [
             f"{p.source} -> {p.target}",
@@ -58,7 +58,7 @@ def paths_table(paths: list) -> Table:
 
 @titled("Ranks over hosts")
 def worlds_table(worlds: list) -> Table:
-    """One row a world: which hosts, how each of its ranks ended."""
+    """One row a world: its hosts and how each rank ended."""
     rows = [
         [
             w.name,
@@ -80,6 +80,7 @@ def worlds_table(worlds: list) -> Table:
 
 
 def tables(hosts: Hosts, differing: list[Difference]) -> list[Table]:
+    """Differences, paths and worlds; also missing hosts and files, if there are any."""
     made = [differences_table(hosts, differing), paths_table(hosts.paths), worlds_table(hosts.worlds)]
     missing = missing_table(hosts)
     return [*made, *([missing] if missing.rows else [])]

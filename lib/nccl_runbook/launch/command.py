@@ -71,9 +71,9 @@ STOP_S = 0.2  # how soon a stop is seen
 
 @contextlib.contextmanager
 def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[subprocess.Popen]:
-    """The command, printing to ``out``. At the end every process that came of it is ended, and none else:
-    closed input is the supervisor's sign, and our own death closes it, too. Raises ValueError where it cannot
-    be started: no such program, or too long."""
+    """A context in which the command runs and prints to ``out``. When it ends, all its descendants are ended
+    (the supervisor watches its standard input, which closes even if we die). ValueError if the command
+    cannot be started: no such program, or arguments too long."""
     if not shutil.which(argv[0], path=env.get("PATH", os.defpath)):
         why = (
             "it is not executable"
@@ -104,8 +104,8 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
 
 @contextlib.contextmanager
 def _matcher(program: str, *arguments: str, **more: Any) -> Iterator[subprocess.Popen]:
-    """A child that matches; killed at the end. In a session of its own: Ctrl-C
-    is for the runner to answer."""
+    """A child that matches the expression, killed at the end. It has its own session, since the runner
+    answers Ctrl-C."""
     with subprocess.Popen(
         [sys.executable, "-S", "-E", "-c", program, *arguments],
         stdin=subprocess.PIPE,
@@ -120,11 +120,9 @@ def _matcher(program: str, *arguments: str, **more: Any) -> Iterator[subprocess.
 
 
 def first_line(pattern: str, log: str) -> ContextManager[subprocess.Popen]:
-    """A child that prints the first line of the file ``log`` in which the regular expression is found.
-
-    The file may grow until the child's standard input is closed. The child ends with FOUND or NOT_FOUND, and
-    with another exit code if it could not search.
-    """
+    """A child that searches the growing file ``log`` for the regular expression and prints the first line
+    that matches. It stops when its standard input closes. Exit codes: FOUND, NOT_FOUND, or another one if it
+    could not search."""
     return _matcher(_FIRST_LINE, pattern, log, stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
 
@@ -149,8 +147,8 @@ def ends(
     stopped: Callable[[], str] = never,
     search: Optional[subprocess.Popen] = None,
 ) -> bool:
-    """Whether the job, or the search of its log if there is one, ends within so many seconds and before
-    ``stopped`` says why not."""
+    """Whether the job (or the search of its log) ends within ``seconds`` and before ``stopped`` gives a
+    reason to stop."""
     until = time.monotonic() + seconds
     while not stopped() and time.monotonic() < until:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -169,8 +167,9 @@ def run(
     deadline_s: float,
     stopped: Callable[[], str] = never,
 ) -> Sample:
-    """``env``: the whole environment; ``figure``: one group, or named ones, that catch numbers. Without any
-    in the pattern the figure is the seconds of the whole run."""
+    """One timed run of a command. ``env``: the whole environment; ``figure``: a pattern whose group or named
+    groups catch numbers. Without groups the figure is the seconds of the whole run. ValueError if the
+    command does not start."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as output, _matcher(_FIGURES, figure.pattern, stdout=output) as matcher:
         with supervised(argv, env, matcher.stdin) as child:
@@ -194,7 +193,7 @@ def run(
 
 
 def compiled(figure: str) -> Pattern:
-    """Raises ValueError for an expression that cannot be used."""
+    """The compiled expression; ValueError with the reason if it is invalid."""
     try:
         pattern = re.compile(figure)
     except re.error as error:

@@ -41,19 +41,19 @@ AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
 ABOVE_STOPPED = "T (the process above it)"
 END_S = 2.0  # after the budget: until ranks that hang have shown where, and are gone
-# NCCL's log goes to the rank's own output at INFO: without it nothing proves that a toggle acted. The user's
+# NCCL's log goes to the rank's own output at INFO: nothing else proves that a toggle acted. The user's
 # file and subsystem filter would hide it, so they are left out.
 LOGGED: Dict[str, Optional[str]] = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": None, "NCCL_DEBUG_SUBSYS": None}
 
 
 class Engine(contextlib.AbstractContextManager):
-    """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each with
-    a deadline, each in fresh processes.
+    """Runs worlds under ``prefix`` (an argv prefix of a Python with torch), each in fresh processes with a
+    deadline.
 
-    ``log_dir`` gets one folder a world with one file a rank (None: no file is kept); results name them
-    relative to ``root`` if given. ``run`` and ``run_all`` block; ``cancel`` from another thread ends what
-    runs, and so does ``stopped`` once it says why. ``until``: the end of the budget, by time.monotonic();
-    nothing waits longer. Raises EngineError if the interpreter cannot import torch.
+    ``log_dir`` gets a folder a world with a file a rank (None: no logs are kept); results name them relative
+    to ``root``. ``run`` and ``run_all`` block; ``cancel`` from another thread, or a reason from ``stopped``,
+    ends them early. ``until``: end of the budget, by time.monotonic(). EngineError if the interpreter cannot
+    import torch.
     """
 
     def __init__(
@@ -74,11 +74,13 @@ class Engine(contextlib.AbstractContextManager):
         self._software: Optional[Dict[str, Any]] = None
 
     def run(self, request: WorldRequest) -> World:
+        """The World of one request: how each rank ended, its events and log. Raises what run_all raises."""
         return self.run_all([request])[0]
 
     def run_all(self, requests: List[WorldRequest], keep: bool = True) -> List[World]:
-        """Run these worlds at the same time; returns when the last has ended.
-        ``keep``: list them in ``history``."""
+        """Run these worlds at the same time and return them in this order, once the last has ended.
+        ``keep``: list them in ``history``. An interruption ends every rank and is raised again; EngineError
+        as for Engine."""
         running = [self._start(request) for request in requests]
         try:
             for world in running:
@@ -93,7 +95,7 @@ class Engine(contextlib.AbstractContextManager):
         return worlds
 
     def _left(self, seconds: float, after_s: float = 0.0) -> float:
-        """So many seconds, or what the budget leaves of them and ``after_s``."""
+        """``seconds``, or the rest of the budget plus ``after_s`` if that is less."""
         return max(0.0, min(seconds, self.until + after_s - time.monotonic()))
 
     def _wait(self, running: Running, event: threading.Event, seconds: float) -> None:
@@ -108,12 +110,10 @@ class Engine(contextlib.AbstractContextManager):
     def run_in_turn(
         self, requests: List[WorldRequest], enough: Callable[[], bool] = lambda: False
     ) -> List[World]:
-        """Run these worlds one after the other, until ``enough`` says so or ``cancel`` is called; only what
-        no result can feel overlaps.
+        """Run these worlds one after the other and return those that ran. ``enough`` and ``cancel`` end it.
 
-        While one runs, the ranks of the next ones are forked, make their CUDA contexts and wait; and nobody
-        waits for processes to exit whose last collective is over. Beside a world that is ``timed`` nothing
-        is set up, and nothing is still being taken down.
+        While a world runs, the ranks of the next ones start, make their CUDA contexts and wait; the exit of
+        earlier ranks is not waited for. Beside a world that is ``timed`` nothing is set up or taken down.
         """
         waiting, held, begun, cancels = list(requests), [], [], self._cancels
 
@@ -148,8 +148,8 @@ class Engine(contextlib.AbstractContextManager):
         return worlds
 
     def software(self) -> Dict[str, Any]:
-        """What the warm process and ranks/view.py, run once, say of torch, CUDA, NCCL and the
-        devices that CUDA shows a rank."""
+        """Versions of torch, CUDA and NCCL and the devices CUDA shows a rank, from the warm process and
+        ranks/view.py (run once). Key "error" holds what failed."""
         if self._software is None:
             asked = WorldRequest("software", "view.py", [None], deadline_s=60)
             rank = self.run_all([asked], keep=False)[0].ranks[0]
@@ -160,7 +160,7 @@ class Engine(contextlib.AbstractContextManager):
         return self._software
 
     def judged(self) -> Dict[str, Any]:
-        """The software of the ranks and where they run, as a record names them."""
+        """The software of the ranks and their host, as a record names them."""
         stack = self.software()
         nccl, names = stack.get("nccl", ""), [gpu["name"] for gpu in stack.get("gpus", [])]
         return {
@@ -173,7 +173,8 @@ class Engine(contextlib.AbstractContextManager):
         }
 
     def cuda_count(self) -> Union[int, Gap]:
-        """Number of devices CUDA shows a rank; a Gap with CUDA's own words where it cannot say."""
+        """Number of devices that CUDA shows a rank (0 for a CPU build of torch); a Gap with CUDA's own
+        error."""
         stack = self.software()
         cpu_build = "gpus" in stack and not (stack["cuda"] or stack["hip"])
         return (
@@ -183,13 +184,13 @@ class Engine(contextlib.AbstractContextManager):
         )
 
     def cancel(self) -> None:
-        """Kill every rank that runs or waits now; nothing that ``run_in_turn`` has
-        still to start is started."""
+        """Kill every rank that runs or waits; ``run_in_turn`` starts no more worlds."""
         self._cancels += 1
         for link in list(self._links.values()):
             link.send(do="cancel")
 
     def close(self, *_: Any) -> None:
+        """End the warm processes; ranks that still run are killed."""
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -242,8 +243,8 @@ class Engine(contextlib.AbstractContextManager):
         return running
 
     def _own(self, request: WorldRequest, rank: int) -> Dict[str, Any]:
-        """One rank's own environment. What acts when torch is imported (a preload) needs a fresh interpreter,
-        not a fork; behind a container's prefix nobody here knows what is set already."""
+        """One rank's own environment. Variables that act at torch's import (a preload) need a fresh
+        interpreter; behind a container's prefix it is unknown what is set already."""
         delta = request.of_ranks.get(rank, {})
         return {
             "env": delta,
@@ -260,7 +261,7 @@ class Engine(contextlib.AbstractContextManager):
                     running.lose("lost")
             return
         running = self._running.get(report.get("world"))
-        if running is not None:  # else it was late, and nobody waits for it any more
+        if running is not None:  # else it is too late, and no caller waits for it any more
             running.take(report)
 
     @staticmethod
@@ -268,7 +269,7 @@ class Engine(contextlib.AbstractContextManager):
         return tuple(sorted((k, v) for k, v in delta.items() if not _FORK_MAY_DIFFER.fullmatch(k)))
 
     def _world(self, running: Running) -> World:
-        """What became of a world; what is reported of it from now on is not heard."""
+        """The result of a world; later reports about it are ignored."""
         self._running.pop(running.number, None)
         request = running.request
         link = self._links.get(self._key(request.env))

@@ -6,15 +6,13 @@ from typing import Dict, List, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap
 
 REHEARSAL_RANKS = 2  # on the CPU, over Gloo
-REHEARSAL_MOST = 64  # a larger number would only be felt by whoever else is on this machine
+REHEARSAL_MOST = 64  # a larger number would only burden other users of this machine
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def parse_gpus(text: str, count: int) -> List[int]:
-    """cuda_index per rank: "" for all, "0,1", "0-3"; an index twice puts two ranks on one GPU.
-
-    Raises ValueError naming the part that is wrong and what exists.
-    """
+    """One cuda_index a rank: "" for all, "0,1", "0-3"; the same index twice puts two ranks on one GPU.
+    ValueError names the wrong part and the GPUs that exist."""
     ranges = gpu_ranges(text) or [(0, count - 1)]
     outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
@@ -25,7 +23,7 @@ def parse_gpus(text: str, count: int) -> List[int]:
 
 
 def gpu_ranges(text: str) -> List[Tuple[int, int]]:
-    """First and last index of every part of "0,2-3", nothing for all; whether they exist is not asked.
+    """First and last index of every part of "0,2-3"; empty for all GPUs. Does not check that they exist.
     ValueError names the wrong part."""
     ranges: List[Tuple[int, int]] = []
     for part in [] if text.strip() in ("", "all") else text.split(","):
@@ -39,8 +37,8 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
 
 
 def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List[Optional[int]]:
-    """One device a rank; two ranks on the CPU (None) where CUDA shows no device.
-    ``max_ranks`` 0: no limit."""
+    """One device a rank; two ranks on the CPU (None, None) if CUDA shows no device. ``max_ranks`` 0: no
+    limit. ValueError as in parse_gpus."""
     gpu_ranges(gpus)
     if isinstance(cuda_count, Gap) or cuda_count == 0:
         return [None] * min(max_ranks or REHEARSAL_RANKS, REHEARSAL_MOST)
@@ -50,11 +48,9 @@ def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List
 def device_arguments(
     devices: List[Optional[int]], visible: Optional[str]
 ) -> Tuple[Dict[str, str], List[str]]:
-    """The narrowed CUDA_VISIBLE_DEVICES and the ``--devices`` argument for these ranks.
-
-    ``visible``: the variable of the surroundings. Every rank sees the same GPUs, as under torchrun, and picks
-    its own by ``--devices``. An index that the variable does not name is left to CUDA to complain about.
-    """
+    """The narrowed CUDA_VISIBLE_DEVICES and the ``--devices`` argument of these ranks. ``visible``: the
+    variable as it is set now. As under torchrun every rank sees the same GPUs and picks its own. An index
+    that the variable does not name is kept, so that CUDA reports the error."""
     chosen = [d for d in devices if d is not None]
     if not chosen:
         return {}, []

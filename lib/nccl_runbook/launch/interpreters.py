@@ -39,8 +39,8 @@ NOT_HERE = "no rank ran on GPUs %s, as named: CUDA shows no GPU here"
 
 
 class InterpreterError(ValueError):
-    """No interpreter can be chosen; the message is one sentence that names the way out.
-    ``exit_code``: 3 none found, else 2."""
+    """No interpreter can be chosen; the message says what to do. ``exit_code``: 3 if none was found, else
+    2."""
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
         super().__init__(message)
@@ -49,7 +49,8 @@ class InterpreterError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """``prefix``: argv prefix; ``own``: the runbook's torch, not the user's; ``how``: why it."""
+    """The interpreter to judge. ``prefix``: its argv prefix; ``own``: whether it is the runbook's own torch;
+    ``how``: why it was chosen."""
 
     prefix: List[str]
     own: bool
@@ -57,8 +58,8 @@ class Choice:
 
 
 def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
-    """What the interpreter behind ``prefix`` says of itself and of torch. Raises InterpreterError
-    if it does not run, or not once."""
+    """What the interpreter behind ``prefix`` reports about itself and torch. InterpreterError if it does not
+    run, or answers late."""
     command = shlex.join(prefix)
     try:
         text, killed = _output([*prefix, "-c", _ASK], within_s)
@@ -79,11 +80,9 @@ def ask(prefix: List[str], within_s: float = ASK_S) -> dict:
 
 
 def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
-    """What a command prints until it ends, and what killed it. Raises InterpreterError if it prints
-    too much or for too long.
-
-    Nobody waits for the end of the pipe: a process that the command left behind may hold it open.
-    """
+    """What a command prints until it ends, and the signal that killed it. InterpreterError if it prints too
+    much or takes too long. The end of the pipe is not awaited: a process that the command left behind may
+    hold it open."""
     until, output, command = time.monotonic() + within_s, b"", shlex.join(argv[:-2])
     with subprocess.Popen(
         argv,
@@ -113,8 +112,8 @@ def _output(argv: List[str], within_s: float) -> Tuple[str, str]:
 
 
 def python_word(prefix: List[str]) -> int:
-    """Index of the interpreter: it takes what follows the prefix, so only options of its own stand behind it.
-    A container may be named like one."""
+    """Index of the interpreter in the prefix: after it stand only its own options. A container may have its
+    name."""
     return max(
         at
         for at, word in enumerate(prefix)
@@ -130,8 +129,8 @@ def is_stopped(pid: int) -> bool:
 
 
 def killed_by(code: Optional[int]) -> str:
-    """Which signal ended a process, "" for none: a shell, docker and srun report it as the
-    exit code 128 and its number."""
+    """The signal that ended a process, empty if none did: a shell, docker and srun report 128 plus its
+    number."""
     number = -code if code and code < 0 else (code or 0) - 128
     return f"it was killed ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
 
@@ -229,9 +228,9 @@ def _split(python: str) -> List[str]:
 
 
 def choose(python: str = "", within_s: float = ASK_S) -> Choice:
-    """The interpreter of the ranks: ``python`` (a prefix, or "pid:4711"), the active venv or conda, the
-    one python3 on PATH that has torch.distributed, else the runbook's own torch. Raises InterpreterError
-    otherwise, and if none answers ``within_s`` seconds."""
+    """The interpreter of the ranks: ``python`` (a prefix, or "pid:4711"), the active venv or conda, the only
+    python3 on PATH with torch.distributed, else the runbook's own torch. InterpreterError if there is none,
+    or none answers within ``within_s`` seconds."""
     within_s = min(within_s, ASK_S)
     if python.startswith("pid:"):
         return _usable(_of_pid(python[4:]), False, f"the interpreter of process {python[4:]}", within_s)

@@ -40,6 +40,7 @@ class Tally:
         self._info = False
 
     def add(self, lines: Iterable[str]) -> None:
+        """Count the transports, algorithms, protocols and settings that these NCCL INFO lines name."""
         for line in (line for line in lines if "NCCL INFO" in line):
             self._info = True
             self._via.update(_DEVICE.sub("", via) for via in _VIA.findall(line)[:1])
@@ -51,22 +52,22 @@ class Tally:
             self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
 
     def summary(self) -> Union[Tuple[Dict[str, int], List[str]], Tuple[Gap, Gap]]:
-        """Connections by transport over all ranks, and ``NAME=value`` of every variable that NCCL says
-        it took from the environment."""
+        """Connections by transport over all ranks, and ``NAME=value`` of every variable that NCCL took from
+        the environment; two Gaps if NCCL logged nothing at INFO."""
         silent = Gap("absent", "NCCL logged nothing at NCCL_DEBUG=INFO")
         return (dict(self._via), sorted(self._taken)) if self._info else (silent, silent)
 
 
 class Running:
-    """One world between its request and its last report. The outcome of a rank is "late"
-    until its end is reported."""
+    """One world between its request and its last report. A rank has the outcome "late" until its end is
+    reported."""
 
     def __init__(
         self, number: int, request: WorldRequest, folder: Optional[Path], redactor: Redactor
     ) -> None:
         self.number, self.request, self.folder, self.redactor = number, request, folder, redactor
         self.ranks = [RankResult(rank, "late") for rank in range(request.world_size)]
-        self.rests = [""] * request.world_size  # the last line of each rank, as long as it is not whole
+        self.rests = [""] * request.world_size  # the last line of each rank, while it is incomplete
         self.marks: Dict[str, set] = {"ready": set(), "finished": set()}
         self.tally = Tally()
         self.started, self.wall_s, self.deadline_s = "", 0.0, request.deadline_s
@@ -74,8 +75,8 @@ class Running:
         self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
 
     def note(self, rank: int, what: str) -> None:
-        """``rank`` is "ready" to start, or has "finished" its last collective: the world is ``ready``
-        or ``idle`` when every rank is."""
+        """A rank became "ready" to start, or "finished" its last collective; once all have, the world is
+        ``ready`` or ``idle``."""
         self.marks[what].add(rank)
         if len(self.marks["ready"] | self.marks["finished"]) == len(self.ranks):
             self.ready.set()
@@ -83,20 +84,20 @@ class Running:
             self.idle.set()
 
     def mark(self, outcome: str, instead: str, **more: str) -> None:
-        """Ranks whose outcome is ``outcome`` get another one."""
+        """Replace the outcome ``outcome`` of every rank that has it."""
         self.ranks = [
             dataclasses.replace(r, outcome=instead, **more) if r.outcome == outcome else r for r in self.ranks
         ]
 
     def lose(self, outcome: str, state: str = "") -> None:
-        """Nothing more will be reported: ranks without an end get ``outcome``, and nobody waits."""
+        """No more reports will come: ranks without an end get ``outcome``, and every waiter is released."""
         self.mark("late", outcome, state=state)
         self.wall_s = round(time.monotonic() - self.clock, 4)
         for event in (self.ready, self.idle, self.done):
             event.set()
 
     def take(self, report: Dict[str, Any]) -> None:
-        """One report of the warm process about this world."""
+        """Store one report of the warm process about this world."""
         if "how" in report:
             self.started = report["how"] + (f" ({report['why']})" if report["why"] else "")
         elif "done" in report:
@@ -127,7 +128,7 @@ class Running:
             self.note(rank.rank, "finished")
 
     def _take_log(self, rank: RankResult, text: str) -> None:
-        """Keep whole lines: into the rank's file, the last ones in memory, what NCCL says into the tally."""
+        """Keep whole lines: in the rank's file, the last ones in memory, NCCL's in the tally."""
         *lines, rest = (self.rests[rank.rank] + text).split("\n")
         if len(rest) > LINE_CHARACTERS:
             lines, rest = [*lines, rest], ""
@@ -150,7 +151,7 @@ class Running:
             rank.last_lines[:] = [*(line for line in rank.last_lines if line != notice), notice][-LAST_LINES:]
 
     def result(self, rank: RankResult, root: Optional[Path]) -> RankResult:
-        """``rank`` as it is now; its log file is named relative to ``root`` if given."""
+        """The rank as it stands now; its log file is named relative to ``root`` if given."""
         path = self.folder / f"rank{rank.rank}.log" if self.folder else None
         return dataclasses.replace(
             rank,

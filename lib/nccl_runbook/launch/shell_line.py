@@ -13,8 +13,8 @@ HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-l
 
 
 def rank_file(entry: str) -> List[str]:
-    """What Python runs as this rank: its file, relative to the checkout where there is one,
-    or nccl-look.pyz, which holds it."""
+    """Arguments that make Python run this rank: its file, relative to the checkout if there is one, or
+    nccl-look.pyz, which contains the file."""
     if HOME.is_file():
         return [str(HOME), "--rank", entry]
     path, checkout = HOME.resolve() / "nccl_runbook" / "ranks" / entry, HOME.resolve().parent
@@ -22,11 +22,9 @@ def rank_file(entry: str) -> List[str]:
 
 
 def shell_line(prefix: List[str], request: WorldRequest) -> str:
-    """Runs as printed from the runbook's folder, or from where nccl-look.pyz was started:
-    environment, torchrun, the rank file.
-
-    ``timeout`` stands in for the engine's deadline, as torchrun has none.
-    """
+    """A command that repeats the world from the runbook's folder, or from where nccl-look.pyz was started:
+    environment, torchrun, rank file. ``timeout`` stands in for the engine's deadline, which torchrun
+    lacks."""
     visible, arguments = device_arguments(
         request.devices, {**os.environ, **request.env}.get("CUDA_VISIBLE_DEVICES")
     )

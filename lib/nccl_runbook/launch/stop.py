@@ -21,30 +21,29 @@ def _handle(handler: Any) -> None:
 
 
 def end() -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP end this process by the clean-up on the
-    way, with 128 + their number."""
+    """From now on SIGINT, SIGTERM and SIGHUP end this process with 128 + their number, after its clean-up."""
     _handle(_go)
 
 
 def _go(number: int, _frame: Any) -> None:
     _handle(signal.SIG_IGN)  # an impatient second one ends no clean-up
-    with contextlib.suppress(OSError):  # nobody reads there any more; no print: one may be at work right now
+    with contextlib.suppress(OSError):  # the reader has gone; no print: one may be under way right now
         os.write(2, f"interrupted ({signal.Signals(number).name}): there is no answer yet\n".encode())
     sys.exit(128 + number)
 
 
 class Stop:
-    """From ``remember`` on it keeps the number of the first SIGINT, SIGTERM or SIGHUP
-    in ``received``, 0 for none.
+    """Keeps the number of the first SIGINT, SIGTERM or SIGHUP after ``remember`` in ``received`` (0: none).
 
-    Called, it says why what runs is to end, "" as long as nobody asked. Whoever waits is given it.
-    As a context manager it remembers within the block, and puts the handlers of before back.
+    Calling it returns why running work has to end, or "" while no signal came. As a context manager it
+    remembers signals within the block and then restores the former handlers.
     """
 
     def __init__(self) -> None:
         self.received = 0
 
     def remember(self) -> Stop:
+        """Install the handlers of SIGNALS and keep the former ones; returns itself."""
         self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
         return self
 
@@ -68,7 +67,8 @@ PREFIXES = ("nr-", "nccl-runbook-")
 
 @contextlib.contextmanager
 def own_folder(prefix: str, parent: Optional[str] = None, note: str = "") -> Iterator[str]:
-    """A private folder for this block. ``note``: what ``sweep`` gives to whoever removes it in our place."""
+    """A private folder for this block, removed at its end. ``note``: the text that ``sweep`` returns if it
+    has to remove the folder."""
     folder = tempfile.mkdtemp(prefix=prefix, dir=parent)
     try:
         with _marked(folder, note):
@@ -78,8 +78,8 @@ def own_folder(prefix: str, parent: Optional[str] = None, note: str = "") -> Ite
 
 
 def _marked(folder: str, note: str) -> contextlib.AbstractContextManager:
-    """The mark, which has its name only once it is locked; none if the disk is full, or the
-    file system has no locks."""
+    """The mark, renamed into place once it is locked; none if the disk is full or the file system has no
+    locks."""
     name = os.path.join(folder, MARK)
     with contextlib.suppress(OSError):
         file: IO[str] = open(f"{name}.new", "w", encoding="utf-8", errors="surrogateescape")
@@ -92,7 +92,7 @@ def _marked(folder: str, note: str) -> contextlib.AbstractContextManager:
 
 
 def sweep(parents: Iterable[str], prefixes: Iterable[str] = PREFIXES) -> List[str]:
-    """Remove the folders of this user whose owner was killed; their notes."""
+    """Remove this user's folders whose owner was killed, and return their notes."""
     return [
         note
         for parent in parents

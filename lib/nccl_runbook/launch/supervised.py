@@ -17,8 +17,7 @@ GRACE_S, KILL_S = 5.0, 1.0
 
 
 def below(pid):
-    """Process ids of everything below this process; none if /proc does not show them,
-    or it has ended meanwhile."""
+    """Ids of all descendants of this process; empty if /proc does not show them, or the process has ended."""
     children = []
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/%d/task" % pid):  # a thread has children of its own
@@ -28,7 +27,8 @@ def below(pid):
 
 
 def end():
-    """Until nothing is left, or SIGKILL has been tried for a second."""
+    """Send SIGTERM, then SIGKILL, to all descendants until none is left or KILL_S seconds of SIGKILL have
+    passed."""
     for number, seconds in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, KILL_S)):
         until, left = time.monotonic() + seconds, below(os.getpid())
         for pid in left:
@@ -42,6 +42,7 @@ def end():
 
 
 def end_with_stdin():
+    """End the child when standard input closes, then exit with 137."""
     sys.stdin.buffer.read()
     end()
     os._exit(137)

@@ -1,14 +1,8 @@
-"""The warm process: imports torch once, never CUDA, and forks ranks on request.
-
-Its source is sent over the standard input of the judged interpreter, so that it also runs where none of our
-files are (containers); it therefore imports nothing of ours. Python >= 3.9. Protocol, one JSON document
-a line: requests come in on standard input, reports go out on what was standard output. The end of standard
-input means: kill every rank and leave. If this process is killed itself, its ranks die by PR_SET_PDEATHSIG.
-
-Forking is safe while this process has one thread and the CUDA driver is not initialised (torch 2.11 and
-2.13: importing torch does neither, measured); where that does not hold, a rank is a fresh interpreter
-and its report says "exec".
-"""
+"""The warm process: imports torch once, never CUDA, and forks ranks on request. Python >= 3.9. Sent over the
+standard input of the judged interpreter: imports nothing of ours. Requests then arrive on standard input,
+reports leave on the former standard output, a JSON document a line. When standard input ends, it kills every
+rank; if it is killed, its ranks die by PR_SET_PDEATHSIG. Forking is safe with one thread and no initialised
+CUDA driver (importing torch 2.11 and 2.13 does neither: measured); else a rank is executed ("exec")."""
 
 from __future__ import annotations
 
@@ -31,16 +25,13 @@ import traceback
 PR_SET_PDEATHSIG = 1
 FORWARD_BYTES = 4 << 20  # of one rank's log; what comes after is counted and only its end is kept
 TAIL_BYTES = 64 << 10
-# a rank's end shows as that of its pipes, perhaps before it can be reaped; not if a grandchild holds them
-POLL_S = 0.02
+POLL_S = 0.02  # pipes close before the rank can be reaped, or stay open if a grandchild holds them
 STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
 TERM_GRACE_S = 1.0
 HELD_S = 600.0  # a net only: the engine lets a world go whose ranks do not get ready
 GIVE_UP_AFTER = 5  # seconds of SIGKILL without effect
 AFTER_FAILURE_S = 2.0  # how long ranks may go on once one of them has failed: they can only wait for it
 CUDA_ERROR_NOT_INITIALIZED = 3
-
-# what a fresh interpreter runs when forking is not safe: the same hooks, then the same file
 EXEC_BOOT = """
 import faulthandler, os, runpy, signal, sys
 faulthandler.register(signal.SIGUSR2, file=int(os.environ["NCCL_RUNBOOK_STACK_FD"]), all_threads=True)
@@ -50,13 +41,13 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def die_with_parent() -> None:
-    """Linux kills this process when the thread that started it ends; elsewhere the closed pipe does it."""
+    """Linux kills this process when the thread that started it ends; elsewhere the closed pipe does."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def mapped(name: str) -> str:
-    """Path of the first mapped file whose base name starts with ``name``, or ""."""
+    """Path of the first mapped file whose base name starts with ``name``; empty if there is none."""
     with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
         paths = (line.split(None, 5)[-1].strip() for line in maps if "/" in line)
         return next((p for p in paths if os.path.basename(p).startswith(name)), "")
@@ -64,7 +55,7 @@ def mapped(name: str) -> str:
 
 
 def why_not_fork() -> str:
-    """Why forking would be unsafe now, or ""."""
+    """Why forking would be unsafe now; empty if it is safe."""
     with contextlib.suppress(OSError):  # no /proc
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
@@ -76,14 +67,14 @@ def why_not_fork() -> str:
 
 
 def process_state(pid: int) -> str:
-    """The state letter of /proc/PID/stat and where in the kernel it waits, such as "S futex_wait_queue"."""
+    """State letter of /proc/PID/stat and its kernel function, "S futex_wait_queue"; empty if gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/wchan") as wchan:
         return ("%s %s" % (stat.read().rpartition(")")[2].split()[0], wchan.read().strip("0"))).strip()
     return ""
 
 
 class Rank:
-    """One child process: its pipes, and what is known of its end."""
+    """One child process: its pipes, output and end."""
 
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank = world, rank
@@ -98,9 +89,11 @@ class Rank:
 
     @property
     def running(self) -> bool:
+        """Whether the rank was started and its end has not been collected."""
         return self.pid > 0 and self.status is None
 
     def on_log(self, data: bytes) -> None:
+        """Forward up to FORWARD_BYTES of the log; count the rest and keep its last TAIL_BYTES."""
         self.world.heard()
         room = max(0, FORWARD_BYTES - self.log_bytes)
         if room:
@@ -109,12 +102,14 @@ class Rank:
         self.tail = (self.tail + data[room:])[-TAIL_BYTES:]
 
     def on_events(self, data: bytes) -> None:
+        """Forward every complete event line."""
         self.world.heard()
         *whole, self.events = (self.events + data).split(b"\n")
         for line in whole:
             self.world.report(rank=self.rank, said=line.decode("utf-8", "replace"))
 
     def on_stack(self, data: bytes) -> None:
+        """Keep the stacks that faulthandler wrote, up to TAIL_BYTES."""
         self.stack = (self.stack + data)[:TAIL_BYTES]
 
     def drain(self) -> None:
@@ -125,6 +120,7 @@ class Rank:
                     take(data)
 
     def kill(self, number: int) -> None:
+        """Send a signal to the rank and its children, if it still runs."""
         if self.running:
             try:
                 os.killpg(self.pid, number)
@@ -133,7 +129,7 @@ class Rank:
 
 
 class World:
-    """Ranks that were asked for together, their deadline, and the ladder of signals at its end."""
+    """Ranks started together, their deadline, and the signals sent when it passes."""
 
     def __init__(self, warm: Warm, request: dict) -> None:
         self.warm, self.request = warm, request
@@ -145,10 +141,11 @@ class World:
         self.ranks = [Rank(self, rank) for rank in range(len(request["ranks"]))]
 
     def report(self, **fields) -> None:
+        """Send one report about this world to the engine."""
         self.warm.send(world=self.request["world"], **fields)
 
     def start(self) -> None:
-        # in a folder of its own: ranks of another world may be reading theirs
+        """Write the sources into a folder of this world, then start one child a rank."""
         for name, text in self.request["sources"].items():
             pathlib.Path(self.folder, name).write_text(text, encoding="utf-8")
         unsafe = why_not_fork()
@@ -163,19 +160,20 @@ class World:
                 self.warm.selector.register(fd, selectors.EVENT_READ, take)
 
     def go(self, deadline_s: float) -> None:
-        """Open the gate at which the ranks of a held world wait; its clock starts."""
+        """Open the gate at which the ranks of a held world wait; the deadline counts from now."""
         if self.held and not self.is_over:
             self.held, self.started = False, time.monotonic()
             self.deadline = self.limit = self.started + deadline_s
             os.write(self.gate[1], b"g" * len(self.ranks))
 
     def heard(self) -> None:
-        """A rank gave a sign of life: the time without one counts anew."""
+        """A rank gave a sign of life: the limit on silence (``stall_s`` seconds) starts anew."""
         stall_s = self.request.get("stall_s")
         if stall_s and not (self.is_over or self.held):
             self.deadline = min(self.limit, time.monotonic() + stall_s)
 
     def reap(self) -> None:
+        """Collect ranks that ended; after a failure the others have AFTER_FAILURE_S seconds left."""
         for rank in self.left:
             pid, status = os.waitpid(rank.pid, os.WNOHANG)
             if pid:
@@ -186,6 +184,7 @@ class World:
                 self.finish(rank)
 
     def finish(self, rank: Rank) -> None:
+        """Report how a rank ended, with the end of its log; its pipes are closed."""
         rank.drain()
         for fd in rank.read_ends:
             if fd in self.warm.selector.get_map():
@@ -207,7 +206,7 @@ class World:
         )
 
     def step(self) -> bool:
-        """Move on by the clock; False once every rank has ended."""
+        """Do what is due by now; False once every rank has ended."""
         self.reap()
         if not self.left:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -222,11 +221,11 @@ class World:
 
     @property
     def left(self):
+        """The ranks that still run."""
         return [r for r in self.ranks if r.running]
 
     def escalate(self):
-        """At the deadline: state and stacks, then SIGTERM, then SIGKILL; after each the seconds to wait.
-        A stopped rank can answer neither of the first two."""
+        """At the deadline: stacks, SIGTERM, SIGKILL. Yields the seconds to wait after each."""
         for rank in self.left:
             rank.timed_out, rank.state = True, process_state(rank.pid)
             if not rank.state.startswith("T"):
@@ -245,23 +244,23 @@ class World:
         yield 0.0
 
     def kill_all(self) -> None:
+        """SIGKILL to every rank that still runs."""
         for rank in self.ranks:
             rank.kill(signal.SIGKILL)
 
 
 class Warm:
+    """The process itself: reads requests, runs worlds, and sends reports."""
+
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.out = open(os.dup(1), "wb")
         os.dup2(2, 1)  # whatever a library prints goes to the log, not into the protocol
         self.selector = selectors.DefaultSelector()
-        # the folder comes with torch: one may be killed while it imports that
-        self.worlds, self.pending, self.folder = [], b"", ""
+        self.worlds, self.pending, self.folder = [], b"", ""  # folder: made once torch is imported
 
     def make_folder(self) -> str:
-        """A private folder (0700) for sources and rendezvous files; in a runner's own, which goes with it,
-        or where one can be made. Its mark is that of launch/stop.py: if this process is killed, the next
-        start removes the folder."""
+        """A private folder (0700), marked as in launch/stop.py; OSError if no place is writable."""
         for parent in (os.environ.get("NCCL_RUNBOOK_SCRATCH"), None, "/dev/shm"):
             with contextlib.suppress(OSError):
                 folder = tempfile.mkdtemp(prefix="nccl-runbook-", dir=parent)
@@ -273,11 +272,13 @@ class Warm:
         raise OSError("no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR")
 
     def send(self, **document) -> None:
+        """Send one report, as a JSON line."""
         self.out.write((json.dumps(document) + "\n").encode())
         self.out.flush()
 
     def become(self, rank: Rank, fresh: bool) -> None:
-        """In the child: turn into the rank. Never returns."""
+        """In the child: turn into the rank, by EXEC_BOOT (same hooks, same file) if ``fresh``. Never
+        returns."""
         code = 1
         try:
             os.setpgid(0, 0)
@@ -300,18 +301,17 @@ class Warm:
             code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
             if isinstance(leaving.code, str):
                 print(leaving.code, file=sys.stderr)
-        except BaseException:
-            # a rank's own failure, shown as the interpreter would show it; the exit code carries it on
+        except BaseException:  # a rank's own failure, shown as the interpreter would show it
             traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             with contextlib.suppress(OSError):  # an exit handler's work: CUDA IPC's counters (torch 2.11)
                 os.unlink(mapped("torch_%d_" % os.getpid()))
-            # no exit handlers: tearing Gloo down at exit can abort a healthy rank (torch 2.13, 4 times in 48)
-            os._exit(code)
+            os._exit(code)  # no exit handlers: Gloo's can abort a healthy rank (torch 2.13, 4 of 48)
 
     def tidy_child(self, rank: Rank) -> None:
+        """In the child: log to the rank's pipe and close what is not its own (numbers may be reused)."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -320,7 +320,6 @@ class Warm:
         os.dup2(rank.log_write, 2)
         own = {rank.event_write, rank.stack_write, *rank.world.gate[:1]}
         others = [fd for w in self.worlds for fds in [w.gate, *(r.fds for r in w.ranks)] for fd in fds]
-        # numbers among the others may be kept ones, used again
         for fd in {*others, self.out.fileno(), nothing, rank.log_write} - {0, 1, 2, *own}:
             with contextlib.suppress(OSError):  # closed already by the parent before the fork
                 os.close(fd)
@@ -329,7 +328,7 @@ class Warm:
             os.set_inheritable(fd, True)
 
     def rank_environment(self, rank: Rank) -> dict:
-        """The difference to the surroundings; None removes a variable."""
+        """Variables to change for this rank; None removes a variable."""
         size, gate = str(len(rank.world.ranks)), rank.world.gate
         return {
             "RANK": str(rank.rank),
@@ -345,6 +344,7 @@ class Warm:
         }
 
     def on_request(self, data: bytes) -> None:
+        """Start a world, open its gate, or kill all ranks, as each request says."""
         *lines, self.pending = (self.pending + data).split(b"\n")
         for line in lines:
             request = json.loads(line)
@@ -359,7 +359,7 @@ class Warm:
                         world.go(request["deadline_s"])
 
     def serve(self) -> None:
-        """Until standard input ends."""
+        """Serve requests until standard input ends."""
         self.selector.register(0, selectors.EVENT_READ, self.on_request)
         while True:
             deadlines = [w.deadline for w in self.worlds]
@@ -378,6 +378,7 @@ class Warm:
 
 
 def main() -> None:
+    """Report ``ready`` (true once torch is imported, else with the error), then serve. Exits with 0."""
     die_with_parent()
     warm = Warm()
     try:
@@ -387,8 +388,7 @@ def main() -> None:
         warm.folder = warm.make_folder()
         warm.send(ready=True, torch=torch.__version__, libnccl=mapped("libnccl"), host=os.uname().nodename)
         warm.serve()
-    except BaseException as error:
-        # whatever importing torch raised (OSError: a CUDA library is missing) is reported, not swallowed
+    except BaseException as error:  # of importing torch, too (OSError: a CUDA library is missing)
         warm.send(ready=False, error=" ".join(("%s: %s" % (type(error).__name__, error)).split()))
     finally:
         for world in warm.worlds:

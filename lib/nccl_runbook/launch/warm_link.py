@@ -25,19 +25,21 @@ AFTER_END_S = 1.0  # a process that the prefix left behind may hold its output o
 
 
 class EngineError(RuntimeError):
-    """The warm process did not come up; the message says why in one sentence."""
+    """The warm process did not start; the message says why."""
 
 
 def source_of(path: str) -> bytes:
-    """A source file of ours by its path below lib/, also from inside a zip; OSError if there is none."""
+    """Bytes of a source file of ours by its path below lib/, also from inside a zip; OSError if there is
+    none."""
     return __loader__.get_data(str(Path(__file__).parents[2] / path))
 
 
 class WarmLink:
     """One warm process under one interpreter and environment.
 
-    A thread of its own starts it and waits for its end: PR_SET_PDEATHSIG fires at the end of the *thread*
-    that started a process, so that thread has to live exactly as long.
+    A thread starts the process and lives as long as it does, because PR_SET_PDEATHSIG fires when the
+    *thread* that started a process ends. EngineError if the process is not ready within ``start_s``
+    seconds.
     """
 
     def __init__(
@@ -126,20 +128,22 @@ class WarmLink:
             self._on_report(report)
 
     def _write(self, data: bytes) -> None:
-        # where it has ended the reader thread reports that
+        # if the process has ended, the reader thread reports that
         with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(data)
             self.process.stdin.flush()
 
     def send(self, **request: Any) -> None:
+        """Write one request as a JSON line to the warm process."""
         self._write((json.dumps(request) + "\n").encode())
 
     @property
     def stopped(self) -> bool:
+        """Whether the warm process was stopped by a signal (SIGSTOP, Ctrl-Z)."""
         return self.process is not None and is_stopped(self.process.pid)
 
     def close(self) -> None:
-        """End it and its ranks: the closed pipe first, SIGKILL for one that does not leave."""
+        """End the process and its ranks: close the pipe, then SIGKILL after two seconds."""
         atexit.unregister(self.close)
         if self.process is None:
             return
@@ -151,10 +155,10 @@ class WarmLink:
 
 
 def environment(delta: Mapping[str, Optional[str]]) -> Dict[str, str]:
-    """The surroundings plus a delta (None removes), and what every warm process gets.
+    """The environment of a warm process: this one's, changed by ``delta`` (None removes a variable).
 
-    One OpenMP thread unless set, as torchrun does; OpenBLAS the same, because the threads that it starts
-    at import (NumPy does that) would make forking unsafe.
+    OpenMP gets one thread unless set, as under torchrun. OpenBLAS too: the threads that it starts at import
+    (NumPy) would make forking unsafe.
     """
     return {
         name: value

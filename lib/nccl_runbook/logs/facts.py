@@ -5,9 +5,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class LogLine:
-    """One line as it was printed, without prefixes. ``line``: its number in ``file`` from 1; ``rank``,
-    ``host``, ``time``: None or "" where nothing tells; ``time`` in seconds of an unknown day zero,
-    to be compared with other lines only."""
+    """One printed line without prefixes. ``line``: number in ``file`` from 1; ``rank``, ``host``, ``time``:
+    None or empty if unknown; ``time``: seconds from an unknown day zero, only to compare with other
+    lines."""
 
     file: str
     line: int
@@ -19,9 +19,8 @@ class LogLine:
 
 @dataclasses.dataclass(frozen=True)
 class FileRead:
-    """One file, member of an archive, or standard input. ``problem``: why it could not be read,
-    "" if it could; ``left_out``: a sentence about what was not read; ``kind``: what it is and who
-    reads it, where it is no log."""
+    """One file, archive member, or standard input. ``problem``: why it could not be read, else empty;
+    ``left_out``: a sentence about unread parts; ``kind``: what it is and who reads it, if it is no log."""
 
     name: str
     size_bytes: int
@@ -33,8 +32,8 @@ class FileRead:
 
 @dataclasses.dataclass(frozen=True)
 class ClockOffset:
-    """A clock against the first of the list: ``offset_s`` ahead, give or take ``error_s``, from ``events``
-    that both printed. ``clock``: a host, or a file where no host is named."""
+    """A clock against the first of the list: ``offset_s`` seconds ahead, with error ``error_s``, from
+    ``events`` that both printed. ``clock``: a host, or a file without a known host."""
 
     clock: str
     offset_s: float

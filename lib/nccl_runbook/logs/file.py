@@ -14,22 +14,22 @@ from typing import Any, BinaryIO
 
 from nccl_runbook.core.facts import Gap
 
-PIPE_S = 10.0  # until whoever writes to a pipe has to be done
+PIPE_S = 10.0  # seconds until the writer of a pipe has to finish
 READ_S = 60.0  # what is made to be slow must not hold up the reader
 # logs unpack to 10 to 40 times their size (gzip -9, xz), a bomb to 1,000 times (gzip) or more: of that
-# so much is read at most, and for so many seconds of computing
+# at most this many bytes and times are read, in this many CPU seconds
 UNPACKED_BYTES, UNPACKED_TIMES, UNPACKED_S = 16 << 20, 100, 1.0
 DIRECTORY_BYTES = 4 << 20  # of a zip: 40,000 files
 HELD = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")  # what <(env) gives
 
 
 class Spent(Exception):
-    """No more may be read for this answer; the message says why."""
+    """The limit of this answer is reached; the message says which."""
 
 
 class Limit:
-    """What is read for one answer. All passes over its files share the time, and all files of a pass share
-    ``read``, the bytes by kind. ``now``: what is being read, for those who wait."""
+    """How much is read for one answer. All passes share the time, all files of a pass share ``read`` (bytes
+    by kind). ``now``: name of what is being read."""
 
     now = ""
 
@@ -40,15 +40,14 @@ class Limit:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """For what has bounds of its own, as dumps have: it takes no time from what is read after it."""
+        """A context for readers with limits of their own (dumps): their time does not count."""
         began = time.monotonic()
         yield
         self.until += time.monotonic() - began
 
 
 class Metered:
-    """A file that is read within a limit. ``kind``: whether its bytes are "packed",
-    "unpacked", or "plain" for neither."""
+    """A file read within a limit. ``kind``: its bytes are "packed", "unpacked", or "plain" for neither."""
 
     def __init__(self, file: Any, limit: Limit, kind: str) -> None:
         self._limit, self._kind = limit, kind
@@ -57,7 +56,7 @@ class Metered:
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, size: int = -1) -> bytes:
-        """Raises Spent where no more may be read."""
+        """Up to ``size`` bytes; Spent once the limit is reached."""
         read = self._limit.read
         beyond = UNPACKED_BYTES if time.process_time() < self._limit.patient_until else 0
         for is_spent, why in (
@@ -79,15 +78,13 @@ class Metered:
 
 
 def named(log: str) -> list[str]:
-    """The paths in a text field, separated by colons; one with a colon in its name
-    is one path if it exists."""
+    """Paths in a text field, separated by colons; a path that exists may contain colons."""
     text = log.strip()
     return [text] if os.path.lexists(os.path.expanduser(text)) else [p for p in text.split(":") if p]
 
 
 def waits(path: str) -> bool:
-    """Whether this is a file of the kernel, whose reader may wait for its next line as in /proc/kmsg;
-    a process's environment ends."""
+    """Whether this is a kernel file whose reader may block for the next line, such as /proc/kmsg."""
     real = os.path.realpath(path)
     with contextlib.suppress(OSError):  # it may be gone by now
         return os.path.isfile(real) and not (
@@ -97,8 +94,8 @@ def waits(path: str) -> bool:
 
 
 def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
-    """The regular file; a Gap of one sentence if it cannot be opened, or is none. ``piped``: also a pipe
-    that the shell holds open."""
+    """The regular file, opened; a Gap with one sentence if that fails or it is no regular file. ``piped``:
+    also accept a pipe that the shell holds open."""
     try:
         # a pipe without a writer would wait for ever
         handle = os.open(os.path.expanduser(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -127,8 +124,8 @@ def opened(path: str, piped: bool = False) -> BinaryIO | Gap:
 
 
 def text_of(path: str, most_bytes: int, purpose: str) -> str | Gap:
-    """The text of a file, or of a pipe that the shell holds open, as it stands. ``purpose``: what a larger
-    one is too large for, in words."""
+    """Text of a file, or of a pipe that the shell holds open, or a Gap. ``purpose``: what a larger file is
+    too large for, in words."""
     opening = opened(path, piped=True)
     if isinstance(opening, Gap):
         return opening
@@ -177,4 +174,5 @@ def as_utf8(data: bytes) -> bytes:
 
 
 def mib(size: int) -> str:
+    """ "12.3 MiB" (1 MiB = 1048576 bytes)."""
     return f"{size / (1 << 20):.1f} MiB"

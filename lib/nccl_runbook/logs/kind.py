@@ -12,7 +12,7 @@ DAMAGED = "not a flight-recorder dump, or damaged"  # by a name as torch gives i
 DUMP_NAME = re.compile(r"(?:nccl|comm_lib)_trace_rank_?\d{1,7}$")
 _ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
 
-# (what tells it, what it is and who reads it, whether its text is a log all the same); the
+# (what it looks like, what it is and who reads it, whether its text is still a log); the
 # first that matches names it
 _KINDS = (
     (_DUMP, DUMP, False),
@@ -47,8 +47,8 @@ def damaged(text: bytes) -> str:
 
 
 def kind(head: bytes, name: str = "") -> tuple[str, bool]:
-    """One sentence for the beginning of a text, "" for a log as far as that is visible; and
-    whether to read it as one. ``name``: of its file."""
+    """(what a text with this beginning is, empty for a log; whether to read it as a log). ``name``: of its
+    file."""
     text = head[:HEAD_BYTES].decode("utf-8", "replace")
     for pattern, words, is_log in _KINDS:
         if (is_log or text.lstrip()[:1] in ("{", "[")) and re.search(pattern, text):

@@ -65,14 +65,14 @@ class _Pipe(io.FileIO):
 
 
 def piped(path: str | int) -> BinaryIO:
-    """A pipe by its path, or one that is open by its number."""
+    """A pipe, opened by its path or number. OSError if that fails."""
     return io.BufferedReader(_Pipe(path, closefd=isinstance(path, str)))
 
 
 class Source:
-    """One text to read. ``chunks`` gives its bytes as UTF-8; ``told`` is complete after that."""
+    """One text to read. ``chunks`` yields its bytes as UTF-8; afterwards ``file_read`` is complete."""
 
-    kind = ""  # what it is, where it is no log
+    kind = ""  # what it is, if it is no log
 
     def __init__(
         self, name: str, size: int, file: Any, problem: str = "", limit: Limit | None = None
@@ -83,8 +83,7 @@ class Source:
         self.plain = type(file) is io.BufferedReader  # a file as it lies on disk, under its own name
 
     def peek(self, size: int) -> bytes:
-        """The first bytes as they lie there, also of binary files; b"" if nothing can be read.
-        ``chunks`` begins with them again."""
+        """The first bytes, also of binary files; b"" if unreadable. ``chunks`` yields them again."""
         head = bytearray(self._head)
         try:
             while (
@@ -99,7 +98,8 @@ class Source:
         return self._head[:size]
 
     def chunks(self) -> Iterator[bytes]:
-        """Pieces of the text; ends early, with a sentence in ``left_out``, if it is damaged or endless."""
+        """Pieces of the text. Ends early if it is damaged, endless, or over the limit (Spent), with a
+        sentence in ``left_out`` or, if nothing was read, in ``problem``."""
         total = blank = 0
         try:
             for piece in () if self._file is None else self._text():
@@ -120,9 +120,9 @@ class Source:
             self.size = max(self.size, total)
 
     def rows(self, logs_only: bool = False, ends: tuple[int, int] = BOTH_ENDS) -> Iterator[list[bytes]]:
-        """Its lines, many at a time: of a long text those of both ``ends``, and samples between. Ends early,
-        with a sentence in ``left_out`` or ``problem``, when the time is up, and at what is no log where only
-        those are wanted. ``lines`` counts every line up to there."""
+        """Lines in blocks; of a long text the beginning, the end (``ends``) and samples between. Ends early
+        when time is up, or at text that is no log if only logs are wanted, with a sentence in ``left_out``
+        or ``problem``. ``lines`` counts every line read so far."""
         rest, skipped, cut = b"", 0, False
         for chunk, is_wanted in _both_ends(self.chunks(), *ends):
             if not is_wanted:
@@ -140,7 +140,7 @@ class Source:
                 self.left_out = damaged(chunk)
             learn(chunk[:LEARNT_BYTES].decode("utf-8", "replace"))
             *rows, rest = (rest + chunk).split(b"\n")
-            if len(rest) > MAX_LINE:  # a line without an end: what it begins with and what it ends with
+            if len(rest) > MAX_LINE:  # a line without an end: its beginning and its last bytes
                 rest = rest[: MAX_LINE // 2] + b"\r" + rest[-MAX_LINE // 4 :]
             if self._of_key or b"PRIVATE KEY-----" in chunk:
                 rows = list(map(self._without_key, rows))
@@ -182,13 +182,14 @@ class Source:
             head = self._file.read(CHUNK_BYTES)
 
     def _skip_hole(self) -> None:
-        """On to where data lies in a sparse file, or to its end."""
+        """Seek to the next data of a sparse file, or to its end."""
         try:
             self._file.seek(os.lseek(self._file.fileno(), self._file.tell(), os.SEEK_DATA))
         except OSError:
             self._file.seek(0, os.SEEK_END)
 
     def file_read(self) -> FileRead:
+        """The file as a fact: size, lines, what was left out, and problem."""
         return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 
 
@@ -209,6 +210,7 @@ def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[
 
 
 def why(error: BaseException) -> str:
+    """Reason of an error in words; never empty."""
     return (
         getattr(error, "strerror", None)
         or str(error)

@@ -43,8 +43,7 @@ PACKED |= {b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file), b"\xfd7zXZ\x00
 
 
 def heads(path: str) -> Iterator[tuple[str, bytes]]:
-    """Each file at or below a path with the bytes that it begins with, none for what cannot
-    be read; an archive is one file."""
+    """(path, first bytes) of each file at or below a path; no bytes if unreadable. An archive is one file."""
     for name, problem in _listed(os.path.expanduser(path), 0):
         opening = problem or opened(name)
         with contextlib.nullcontext() if isinstance(opening, (str, Gap)) else opening as file:
@@ -54,8 +53,8 @@ def heads(path: str) -> Iterator[tuple[str, bytes]]:
 def sources(
     paths: list[str] | str, stdin: BinaryIO | None = None, limit: Limit | None = None
 ) -> Iterator[Source]:
-    """Every text below ``paths``, or in such a text field; "-" is standard input. What cannot be opened
-    is a source with a problem."""
+    """Every text below ``paths``; "-" is standard input. A file that does not open is a source with a
+    problem."""
     limit = limit or Limit()
     limit.read.clear()
     list_until = time.monotonic() + min(LIST_S, max(1.0, limit.until - time.monotonic()))
@@ -99,7 +98,7 @@ def sources(
 
 
 def read_each(texts: Iterable[Source], read: Callable[[Source], None]) -> list[FileRead]:
-    """Give each text that can be read to ``read``; what became of every one."""
+    """Pass each readable text to ``read``; returns what became of every file."""
     files = []
     for source in texts:
         if not source.problem:
@@ -155,7 +154,7 @@ def _most_telling(listed: list[tuple[str, str]], until: float) -> list[tuple[str
             return any(map(file.read(END_BYTES).lower().__contains__, _LIKE_AN_ERROR)), state.st_mtime
         return False, 0.0
 
-    # only those that are readable: to open a pipe would wait for whoever writes to it
+    # only those that are readable: opening a pipe would wait for its writer
     best = set(sorted((one for one in listed if not one[1]), key=worth, reverse=True)[:MAX_FILES])
     return [one for one in listed if one in best]
 
@@ -178,7 +177,7 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
             yield Source(path, size, text, limit=limit)
             return
         archived = text if unpack else Metered(file, limit, "plain" if tar else "packed")
-        # a tar that is not packed is not read where nobody asks for it
+        # an uncompressed tar is read only on request
         with (
             tarfile.open(fileobj=archived, mode="r|" if unpack else "r:")
             if tar

@@ -43,8 +43,7 @@ _ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
 
 class Said(NamedTuple):
-    """``text`` without prefixes; ``rank`` as the line itself shows it; ``pid`` of the process
-    if it does; ``time`` in seconds."""
+    """One line. ``text``: without prefixes; ``rank``, ``pid``: if the line shows them; ``time``: seconds."""
 
     text: str
     rank: int | None
@@ -55,20 +54,20 @@ class Said(NamedTuple):
 
 
 def rank_of_name(name: str) -> int | None:
-    """The rank in a file's name (rank3.log, attempt_0/3/stderr.log), None for none."""
+    """The rank in a file's name (rank3.log, attempt_0/3/stderr.log), or None."""
     match = _NAME.search(name)
     return int(next(g for g in match.groups() if g)) if match else None
 
 
 def attempt_of_name(name: str) -> tuple[str, int]:
-    """The folder of a launch, and which attempt of it a file is of (x_1/attempt_2/3/stderr.log: torchrun
-    --log-dir); ("", 0) for others."""
+    """(folder of a launch, number of its attempt) from a file's name (x_1/attempt_2/3/stderr.log: torchrun
+    --log-dir); ("", 0) for other names."""
     match = _ATTEMPT.match(name)
     return (match[1], int(match[2])) if match else ("", 0)
 
 
 def pieces(raw: bytes) -> list[str]:
-    """The texts in one raw line: without colours, one for each carriage return, cut where it is very long."""
+    """The texts in one raw line: without colours, split at carriage returns, cut if very long."""
     text = raw.decode("utf-8", "replace").strip("\x00").replace("\x00", " ")
     text = COLOURS.sub("", text) if "\x1b" in text else text
     if "\r" not in text and len(text) <= LINE_CHARACTERS:
@@ -85,7 +84,7 @@ def pieces(raw: bytes) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)  # a line of a new kind is asked for again soon
 def who_says(text: str) -> Said:
-    """Who says what, when."""
+    """Who printed the line, when, and its text without prefixes."""
     rank, host, pid, time, at = None, "", "", None, 0
     for _ in range(6):
         if not (match := _PREFIX.match(text, at)):
@@ -148,25 +147,25 @@ _COMM = re.compile(r"commId 0x([0-9a-f]+) - Init COMPLETE")
 
 
 class Clocks:
-    """When each clock saw each shared event; a clock is a host, or a file where nobody names the host."""
+    """When each clock showed each shared event; a clock is a host, or a file without a known host."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, float]] = {}
 
     def take(self, line: LogLine, text: str) -> None:
-        """Keep the line's time if it shows such an event."""
+        """Record the line's time if it shows such an event."""
         match = None if line.time is None else _COMM.search(text) or _STEP.search(text)
         if match:
             self.note(f"{match[0]}{match[1]}".lower(), clock(line), line.time)
 
     def note(self, event: str, clock: str, at: float) -> None:
-        """``clock`` saw the event ``at`` seconds."""
+        """Record that ``clock`` showed the event at ``at`` seconds."""
         if len(self._seen) < MAX_EVENTS or event in self._seen:
             self._seen.setdefault(event, {}).setdefault(clock, at)
 
     def offsets(self) -> list[ClockOffset]:
-        """Every clock that shares enough events with the one that shares most, or with one that is tied
-        to that; that one with 0."""
+        """Every clock with enough events in common with the best connected one (offset 0), directly or
+        through others."""
         shared = [times for times in self._seen.values() if len(times) > 1]
         if not (counts := collections.Counter(name for times in shared for name in times)):
             return []
@@ -207,5 +206,5 @@ def _offset(name: str, offsets: list[tuple[float, float]]) -> ClockOffset:
 
 
 def clock(line: LogLine) -> str:
-    """The name of the clock that stamped the line."""
+    """Name of the clock that stamped the line."""
     return line.host or line.file

@@ -32,8 +32,8 @@ def look(
     say: Callable[[str], None],
     keep: Callable[[Live], None] = lambda _: None,
 ) -> Live:
-    """The facts; ``say`` and ``keep`` get the first evidence as soon as it is there. ValueError where
-    a named process may not be read."""
+    """The facts of one look; ``say`` and ``keep`` receive the first evidence at once. ValueError if a named
+    process is not readable."""
     if not 0 <= gap_s <= 3600:
         raise ValueError(f"gap: {gap_s:g} is not from 0 to 3600 seconds")
     looking = Look(pids)
@@ -60,6 +60,7 @@ def look(
 
 
 def record(live: Live, wall_s: float) -> Dict[str, Any]:
+    """The record of a look that nobody has judged yet. ``wall_s``: seconds."""
     return unjudged(
         STEP,
         REASON,
@@ -72,7 +73,7 @@ def record(live: Live, wall_s: float) -> Dict[str, Any]:
 
 
 def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) -> Dict[str, Any]:
-    """As records.Record reads it; without a judgement."""
+    """A record without a judgement, in the form that records.Record reads."""
     return {
         "schema": "nccl-runbook/record/1",
         "step": step,
@@ -86,7 +87,7 @@ def unjudged(step: str, reason: str, started: str, wall_s: float, **parts: Any) 
 
 
 def checked_pids(pids: Sequence[int]) -> List[int]:
-    """The same; raises ValueError for one without a process, and where there is no /proc."""
+    """The pids; ValueError for one without a process, and on a system without /proc."""
     if not os.path.isdir("/proc/self"):
         raise ValueError(
             "a live look needs /proc, which only Linux has: look on the node, "
@@ -102,7 +103,7 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
 
 
 def first_text(look: Live, pids: Sequence[int] = ()) -> str:
-    """The first evidence, before anything can be said about a hang. ``pids``: that were named."""
+    """The first evidence as text, before a hang can be judged. ``pids``: named ones."""
     if not look.ranks:
         return f"{look.host}: no hung job found. " + (
             f"Neither process {' nor '.join(map(str, pids))} nor a child of it has torch loaded or a rank in "
@@ -144,7 +145,7 @@ def headline(pictures: Sequence[Picture]) -> str:
 
 
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
-    """The page that a node can make: `nccl-runbook look --html` has the fix, too."""
+    """The page that a node can make; `nccl-runbook look --html` adds the fix."""
     return framed(
         f'<p class="quiet">{escape(looked_at(looks))}</p>'
         + "".join(_section(n, one, looks) for n, one in enumerate(pictures)),

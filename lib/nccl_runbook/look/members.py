@@ -27,7 +27,7 @@ TEMPLATES = (
 
 
 def runs_on_node(path: str) -> bool:
-    """Whether ``path``, relative to the package and with slashes, runs where the job runs."""
+    """Whether ``path`` (relative to the package, with slashes) runs on the job's hosts."""
     room, _, leaf = path.partition("/")
     if path in OFF_NODE:
         return False

@@ -15,7 +15,7 @@ INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
 ENGINES = "of vLLM name EngineCore or its workers, of SGLang the schedulers: servers only pass requests on"
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
-# where one waits for what another one does: that is what counts for all of them together
+# if one waits for the work of another, that work counts for all
 WAITING = ("control", "wire", "other")
 # among the threads of one process: one sends while another waits for the answer to its request
 IN_ONE = ("wire", "control", "other")
@@ -27,12 +27,9 @@ def collect(
     phase_of: Callable[[Sequence[str]], str],
     stopped: Callable[[], str] = never,
 ) -> Union[OwnSync, Gap]:
-    """Each sync within so many seconds, or until ``stopped`` says why, of all these
-    processes together and of each.
-
-    One that runs at the beginning or the end is cut there. ``phase_of``: sync.judge_choice.phase_of. Nothing
-    is stopped: py-spy reads beside the job. A Gap if it may not, or saw no sync.
-    """
+    """Each sync within ``seconds`` or until ``stopped`` gives a reason, of all these processes together and
+    of each. A sync that runs at the beginning or end is cut. ``phase_of``: sync.judge.phase_of. Stops no
+    process: py-spy reads beside the job. A Gap without permission, or if no sync was seen."""
     py_spy, began = live_answers.find_py_spy(pids), time.monotonic()
     by_pid: Dict[int, List[Tuple[float, str]]] = {pid: [] for pid in pids}
     left, rounds = list(by_pid), []
@@ -80,15 +77,14 @@ def _add(
 
 
 def joint(phases: Sequence[str], waiting: Sequence[str] = WAITING) -> str:
-    """What a sync is at while its processes, or the threads of one, are in these
-    phases, "" outside of one."""
+    """Phase of a sync whose processes (or threads) are in these phases; empty outside a sync."""
     return ([p for p in phases if p and p not in waiting] + [p for p in waiting if p in phases] + [""])[0]
 
 
 def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float, str]]:
-    """What they are at together, by seconds and the phase of each pid. Who only ever waits for an answer,
-    as a driver in ray.get() does, counts where nobody else is in a sync. One alone on the wire waits for the
-    message that brings the other there."""
+    """(seconds, phase of all processes) from the phase of each pid. A process that always waits for answers
+    (a driver in ray.get()) counts only if no other is in a sync. A process alone on the wire waits for the
+    message that brings the other one there."""
     named = {pid for _, phases in rounds for pid, phase in phases.items() if phase not in ("", "control")}
     rows = [
         (at_s, [phase for pid, phase in phases.items() if pid in named], list(phases.values()))
@@ -106,8 +102,8 @@ def together(rounds: Sequence[Tuple[float, Dict[int, str]]]) -> List[Tuple[float
 
 
 def syncs_of(name: str, samples: Sequence[Tuple[float, str]]) -> List[OwnSyncTime]:
-    """``samples``: seconds after the watch began, and the phase, "" outside a sync. The time since the
-    sample before counts for each."""
+    """Syncs in ``samples``: (seconds after the watch began, phase or empty). Each phase gets the time since
+    the sample before."""
     inside, syncs = [number for number, (_, phase) in enumerate(samples) if phase], []
     begins = inside[:1] + [
         n

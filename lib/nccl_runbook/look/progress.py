@@ -19,15 +19,15 @@ from nccl_runbook.hang.live.ask_ras import ras
 
 
 class Progress:
-    """``still_s``: for each rank by its pid how long nothing of it has changed, in seconds since the
-    first question; a rank that was not there at the last question has none."""
+    """``still_s``: pid of a rank -> seconds since it last changed, from the first question on; ranks that
+    were missing at the last question are left out."""
 
     def __init__(self) -> None:
         self.since: Dict[int, Tuple[object, float]] = {}
         self.still_s: Dict[int, float] = {}
 
     def ask(self, pids: Iterable[int]) -> List[Process]:
-        """The ranks of these processes' jobs, of all jobs of this user if none is named."""
+        """Ranks of these processes' jobs, or of all jobs of this user if none is named."""
         ranks, _ = chosen(list(pids), others=False)
         py_spy = find_py_spy([r.pid for r in ranks])
         launched = _launched(ranks)
@@ -41,7 +41,7 @@ class Progress:
         return ranks
 
     def again(self, pids: Iterable[int]) -> None:
-        """These ranks were looked at and do not hang: their time begins anew."""
+        """Restart the time of these ranks: a look showed that they do not hang."""
         for pid in pids:
             self.since[pid] = (self.since[pid][0], time.monotonic())
 
@@ -58,6 +58,6 @@ def _launched(ranks: List[Process]) -> object:
 
 
 def _log_bytes(pid: int) -> List[int]:
-    """The size of its standard output and error, where they are regular files."""
+    """Size of its standard output and error in bytes, if they are regular files."""
     there = [unless_gone(None, os.stat, f"/proc/{pid}/fd/{descriptor}") for descriptor in (1, 2)]
     return [s.st_size for s in there if s and stat.S_ISREG(s.st_mode)]

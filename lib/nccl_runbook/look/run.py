@@ -78,6 +78,7 @@ WHILE_IT_HANGS: Dict[str, Dict[str, Any]] = {
 
 
 def arguments() -> argparse.Namespace:
+    """The parsed command line. Exits with 2 for options that do not fit."""
     parser = argparse.ArgumentParser(
         "nccl-look.pyz",
         description="Looks at GPUs and collectives on this node, and writes a record; to judge it elsewhere: "
@@ -99,13 +100,15 @@ def arguments() -> argparse.Namespace:
 
 
 class Output:
-    """The file, replaced as a whole so that what is on disk is complete at every moment, mode 0600;
-    or standard output at the end."""
+    """The file of the look, mode 0600, replaced atomically so that it is always complete; or standard output
+    at the end."""
 
     def __init__(self, path: str) -> None:
         self.path, self.redactor = path, Redactor(os.environ)
 
     def write(self, records: List[Dict[str, Any]], last: bool = False) -> None:
+        """Write the records, redacted, to the file; to standard output only with ``last``. OSError if that
+        fails."""
         text = json.dumps(self.redactor.json(records), indent=1) + "\n"
         if self.path != "-":
             self.put(self.path, text)
@@ -113,6 +116,7 @@ class Output:
             sys.stdout.write(text)
 
     def put(self, path: str, text: str) -> None:
+        """Replace a file atomically (mode 0600); OSError if that fails."""
         with open(
             os.open(path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8"
         ) as file:
@@ -120,12 +124,13 @@ class Output:
         os.replace(path + ".part", path)
 
     def say(self, text: str) -> None:
+        """Print a redacted line; on standard error if the records go to standard output."""
         print(self.redactor.text(text), file=sys.stderr if self.path == "-" else sys.stdout, flush=True)
 
 
 def look(options: argparse.Namespace, output: Output) -> None:
-    """Every step asked for, under this interpreter. Raises ValueError for GPUs that do not exist, OSError
-    if the file cannot be written."""
+    """Run every step under this interpreter. ValueError for GPUs that do not exist, OSError if the file
+    cannot be written; EngineError if no ranks can run."""
     if not 0 <= options.budget <= 86400:
         raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
     ends = time.monotonic() + options.budget
@@ -152,14 +157,14 @@ def look(options: argparse.Namespace, output: Output) -> None:
 
 
 def live(options: argparse.Namespace, output: Output) -> None:
-    """Who did not come, for every job of this user on this host. Raises ValueError for a pid without
-    a process, OSError as above."""
+    """Look at every job of this user on this host. ValueError for a pid without a process, OSError if the
+    file cannot be written."""
     began = time.monotonic()
 
     def keep(picture: Live) -> None:
         with contextlib.suppress(
             OSError
-        ):  # it is told at the end: whatever is wrong with the disk, the answer comes first
+        ):  # reported at the end: the answer comes before any problem of the disk
             output.write([live_look.record(picture, time.monotonic() - began)])
 
     live_facts = live_look.look(live_look.checked_pids(options.pid), options.gap, output.say, keep)
@@ -195,8 +200,8 @@ def _steps(
 
 
 def _find_scratch() -> None:
-    """/dev/shm where no temporary folder can be written, as warm.py does it; ends with a sentence
-    if that cannot be either."""
+    """Use /dev/shm if no temporary folder is writable, as warm.py does; exits with a sentence if that is not
+    writable either."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
@@ -210,6 +215,7 @@ def _find_scratch() -> None:
 
 
 def main() -> int:
+    """Run the look, or the rank named by --rank. Exit code 0, or 2 for wrong usage."""
     if sys.argv[1:2] == ["--rank"]:  # in the lines that repeat a world: what follows belongs to the rank
         del sys.argv[:2]
         runpy.run_module("nccl_runbook.ranks." + Path(sys.argv[0]).stem, None, "__main__", True)

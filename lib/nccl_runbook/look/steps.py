@@ -24,8 +24,8 @@ from nccl_runbook.worlds.facts import Trial
 
 
 class Step:
-    """One notebook's facts. ``engine``: None where this interpreter cannot run ranks; ``why_not``: why
-    no rank may run, None if it may."""
+    """One notebook's facts. ``engine``: None if this interpreter cannot run ranks; ``why_not``: why no rank
+    may run, else None."""
 
     def __init__(
         self, name: str, parameters: Dict[str, Any], engine: Optional[Engine], why_not: Optional[Gap]
@@ -35,8 +35,7 @@ class Step:
         self.begin(parameters["budget_s"])
 
     def begin(self, left_s: float) -> None:
-        """The clock starts; ``left_s``: seconds left for all steps.
-        A step without any says so in its facts."""
+        """Start the clock; ``left_s``: seconds left for all steps. Without any, the facts say so."""
         self.started, self._clock, self._worlds_before = (
             utc_now(),
             time.monotonic(),
@@ -46,15 +45,17 @@ class Step:
         self.forbid(Gap("not-run", "the budget was spent: raise --budget") if left_s < 1 else None)
 
     def forbid(self, gap: Optional[Gap]) -> None:
-        """The first reason counts."""
+        """Forbid ranks for this reason, unless one is set already."""
         self.why_not = gap if self.why_not is None else self.why_not
 
     @property
     def left_s(self) -> float:
+        """Seconds left of the step's budget, at least 1."""
         return max(1.0, self.parameters["budget_s"] - (time.monotonic() - self._clock))
 
     @property
     def devices(self) -> List[Optional[int]]:
+        """One device a rank: the cuda_index, or None for the CPU. ValueError as in rank_devices."""
         return rank_devices(
             self.parameters["gpus"],
             self.parameters["max_ranks"],
@@ -62,16 +63,18 @@ class Step:
         )
 
     def ask_who_works(self) -> None:
-        """Nothing runs on GPUs that somebody uses."""
+        """Forbid ranks on GPUs that another process uses."""
         self.facts["users"] = nvml.users(self.left_s)
         busy = guard.in_the_way(self.facts["users"], self.parameters["allow_busy"])
         self.forbid(Gap("not-run", busy.reason) if busy else None)
 
     def ask(self, fact: str, probe: Callable[[], Any]) -> Any:
+        """Store and return what the probe gives, or the reason not to ask (a Gap)."""
         self.facts[fact] = probe() if self.why_not is None else self.why_not
         return self.facts[fact]
 
     def record(self, reason: str) -> Dict[str, Any]:
+        """The record of this step, not judged. ``reason``: why not."""
         judged = {
             "python": self.parameters["python"],
             **(self.engine.judged() if self.engine else {"host": os.uname().nodename}),
@@ -93,10 +96,12 @@ class Step:
 
 
 def visibility(step: Step) -> None:
+    """Step 01: the three views of the GPUs."""
     step.facts["gpus"] = gpus.collect(step.engine, step.left_s)
 
 
 def fewer_gpus(step: Step) -> None:
+    """Step 03: edges, ladder, singles, pairs, search."""
     step.ask_who_works()
     step.ask("edges", lambda: edges.collect(step.engine, step.devices, step.left_s))
     ladder = step.ask("ladder", lambda: worlds.ladder(step.engine, step.devices, step.left_s))
@@ -109,6 +114,7 @@ def fewer_gpus(step: Step) -> None:
 
 
 def transports(step: Step) -> None:
+    """Step 04: links, the arms, and pairs if the control fails."""
     step.ask_who_works()
     step.ask("links", lambda: nvml.links(step.left_s))
     made = step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
@@ -116,6 +122,7 @@ def transports(step: Step) -> None:
 
 
 def weight_sync(step: Step) -> None:
+    """Step 05: placement and every method. ValueError for an unknown method."""
     step.ask_who_works()
     p, spec = step.parameters, settings()["spec"]
     plan = step.ask("plan", lambda: placement.place(step.devices))
@@ -135,8 +142,8 @@ def weight_sync(step: Step) -> None:
 
 
 def settings() -> Dict[str, Any]:
-    """What was settled when the file was built: each notebook's parameters, and the shapes
-    of the model that 05 moves."""
+    """Settings from the build of the file: each notebook's parameters, and the shapes of the model that 05
+    moves."""
     return json.loads(pkgutil.get_data("nccl_runbook", "look.json") or b"")
 
 
@@ -163,7 +170,7 @@ _WORDS: Dict[type, Callable[[Any], str]] = {
 
 
 def lines(fact: Any, name: str = "") -> Iterator[str]:
-    """What a fact says of GPUs, worlds and syncs, and every Gap in it."""
+    """One line for each GPU, world and sync in a fact, and for each Gap."""
     if isinstance(fact, Gap):
         yield f"{name}: {fact}"
     elif type(fact) in _WORDS:

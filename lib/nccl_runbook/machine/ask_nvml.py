@@ -25,8 +25,8 @@ _KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped;
 
 
 def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
-    """The lines the child printed for ``what`` ("all" or "use"), and why it did not end
-    by itself ("" if it did)."""
+    """(lines that the child printed for ``what``, "all", "use" or "live"; why it did not end by itself, else
+    empty)."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         ended = _wait(
             subprocess.Popen(
@@ -56,8 +56,8 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
 
 
 def ask(what: str, within_s: float, make: Callable[[Dict[str, Any], List[Dict[str, Any]], Gap], Any]) -> Any:
-    """What ``make`` gives for the system line, the other lines, and the Gap that stands for whatever is
-    missing; a Gap where NVML as a whole refused. ``within_s``: what the budget leaves; a second at least."""
+    """What ``make`` returns for the system line, the other lines, and the Gap for missing parts; a Gap if
+    NVML as a whole refused. ``within_s``: seconds left of the budget, at least 1."""
     try:
         lines, ended = run_child(what, max(1.0, min(DEADLINE_S, within_s)))
     except OSError as error:
@@ -75,7 +75,7 @@ def ask(what: str, within_s: float, make: Callable[[Dict[str, Any], List[Dict[st
 
 
 def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, kind: Any) -> List[Any]:
-    """One entry a GPU: a fact of that kind from its line, the Gap that its handle gave, or ``missing``."""
+    """One entry a GPU: a fact of this kind from its line, the Gap of its handle, or ``missing``."""
     entries = {
         line["nvml_index"]: Gap(**line["refused"]) if "refused" in line else m.from_json(kind, line, "part")
         for line in lines
@@ -85,7 +85,8 @@ def by_index(lines: List[Dict[str, Any]], count: int, part: str, missing: Gap, k
 
 
 def view(within_s: float = DEADLINE_S) -> Union[m.NvmlView, Gap]:
-    """Everything NVML says of this machine. A hang leaves Gaps (timed-out) for what was not known by then."""
+    """Everything that NVML reports about this machine; parts that came too late because of a hang are Gaps
+    (timed-out)."""
     return ask("all", within_s, _view)
 
 
@@ -101,8 +102,8 @@ def _view(system: Dict[str, Any], lines: List[Dict[str, Any]], missing: Gap) -> 
 
 
 def users(within_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
-    """Memory, utilisation and processes of every GPU over two samples 0.3 s apart: asked before any test that
-    would disturb somebody. A Gap where NVML cannot be asked."""
+    """Memory, utilisation and processes of every GPU over two samples 0.3 s apart; asked before any test
+    that could disturb them. A Gap if NVML does not answer."""
     return ask(
         "use",
         within_s,
@@ -113,7 +114,7 @@ def users(within_s: float = DEADLINE_S) -> Union[m.GpuUsers, Gap]:
 
 
 def links(within_s: float = DEADLINE_S) -> Union[List[Union[m.GpuLinks, Gap]], Gap]:
-    """What bounds each GPU's bandwidth, by nvml_index; a Gap where NVML cannot be asked."""
+    """What limits each GPU's bandwidth, by nvml_index; a Gap if NVML does not answer."""
     nvml = view(within_s)
     return (
         nvml if isinstance(nvml, Gap) else [gpu if isinstance(gpu, Gap) else _links(gpu) for gpu in nvml.gpus]

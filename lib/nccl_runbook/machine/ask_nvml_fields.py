@@ -39,12 +39,13 @@ REASON_OF_CODE = {
 
 
 def text(value):
+    """The answer as text: older pynvml returns bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def words_of(error):
-    """The library's own text, as NCCL prints it: pynvml words some errors
-    differently (13.615: 18, 15, 16)."""
+    """The library's own error text, as NCCL prints it: pynvml words some errors differently (13.615: 18, 15,
+    16)."""
     try:
         return text(nvml.nvmlErrorString(error.value))
     except (nvml.NVMLError, TypeError):  # no library loaded
@@ -52,12 +53,13 @@ def words_of(error):
 
 
 def is_gap(value):
+    """Whether the answer is a Gap (a dict with its reason)."""
     return isinstance(value, dict) and "reason" in value
 
 
 def ask(name, *args, **kwargs):
-    """The call's value with text decoded, or {"reason", "detail"}. ``shown``: the arguments
-    as the detail shows them."""
+    """Value of the call with text decoded, or {"reason", "detail"}. ``shown``: the arguments in the
+    detail."""
     shown = kwargs.pop("shown", "")
     function = getattr(nvml, name, None)
     if function is None:
@@ -72,19 +74,23 @@ def ask(name, *args, **kwargs):
 
 
 def first(*answers):
-    """The first answer that is not a Gap, else the last."""
+    """The first answer that is not a Gap, else the last one."""
     return next((a for a in answers if not is_gap(a)), answers[-1])
 
 
 def then(answer, make):
+    """The Gap unchanged, else what ``make`` returns for the answer."""
     return answer if is_gap(answer) else make(answer)
 
 
 def name_in(names):
+    """A function that names a number of NVML, "unknown (7)" for one without a name."""
     return lambda number: names[number] if 0 <= number < len(names) else f"unknown ({number})"
 
 
 def memory(handle):
+    """Total, used and reserved bytes; older drivers do not report the reserved ones, and used then includes
+    them."""
     newer = (
         ask("nvmlDeviceGetMemoryInfo", handle, version=nvml.nvmlMemory_v2)
         if hasattr(nvml, "nvmlMemory_v2")
@@ -99,6 +105,7 @@ def memory(handle):
 
 
 def ecc(handle):
+    """Uncorrected ECC errors since the driver was loaded and in all; a Gap if the GPU reports neither."""
     counts = [ask("nvmlDeviceGetTotalEccErrors", handle, 1, counter) for counter in (0, 1)]
     return (
         counts[1]
@@ -108,6 +115,7 @@ def ecc(handle):
 
 
 def mig(handle):
+    """MIG mode (now and after the next reset) and its instances; a Gap if the GPU has no MIG."""
     mode = ask("nvmlDeviceGetMigMode", handle)
     if is_gap(mode):
         return mode
@@ -127,6 +135,7 @@ def mig(handle):
 
 
 def clock_reasons(handle):
+    """Names of the reasons that lower the clocks now; a Gap if NVML does not report them."""
     return then(
         first(
             ask("nvmlDeviceGetCurrentClocksEventReasons", handle),
@@ -137,6 +146,7 @@ def clock_reasons(handle):
 
 
 def nvlinks(handle):
+    """State of each NVLink, and whether they lead to a switch; a Gap without NVLink."""
     answers = (ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS))
     first_link = next(answers)
     if is_gap(first_link):
@@ -157,14 +167,17 @@ def nvlinks(handle):
 
 
 def utilisation(handle):
+    """Percent of the last sample period in which the GPU ran a kernel, or a Gap."""
     return then(ask("nvmlDeviceGetUtilizationRates", handle), lambda u: u.gpu)
 
 
 def power_w(handle):
+    """Watts, or a Gap."""
     return then(ask("nvmlDeviceGetPowerUsage", handle), lambda mw: mw / 1000)
 
 
 def fabric(handle):
+    """State and status of the NVLink fabric (Fabric Manager), or a Gap."""
     answer = {"reason": "unsupported", "detail": "this pynvml has no nvmlDeviceGetGpuFabricInfo"}
     for struct, call in (
         ("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV"),

@@ -7,15 +7,15 @@ OUR_ROOT = os.getppid()
 
 
 def status_of(pid):
-    """{"PPid": ..., "Uid": ...} of a process in this pid namespace, or {}."""
+    """{"PPid": ..., "Uid": ...} of a process in this pid namespace; empty if there is none."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as lines:
         return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     return {}
 
 
 def holds_gpu(pid):
-    """Whether a process has the driver's library mapped or a GPU's device file open; None where
-    that may not be looked at."""
+    """Whether a process maps the driver's library or has a GPU's device file open; None without permission
+    to see."""
     try:
         with open(f"/proc/{pid}/maps") as maps:
             if any("libcuda.so" in line or "/dev/nvidia" in line for line in maps):
@@ -29,12 +29,14 @@ def holds_gpu(pid):
 
 
 def is_descendant(pid):
+    """Whether the process is the runbook itself, or one of its descendants."""
     while pid not in (0, 1, OUR_ROOT):
         pid = int(status_of(pid).get("PPid", "0"))
     return pid == OUR_ROOT
 
 
 def user_name(uid):
+    """Login name of a user id, or "uid 1000" if the system has none."""
     try:
         import pwd
 
@@ -44,8 +46,8 @@ def user_name(uid):
 
 
 def owner(process, kind):
-    """One listed process. NVML may list a pid of the host that here belongs to another process,
-    which then holds no GPU open."""
+    """One listed process. NVML may list a pid of the host's namespace; the process of that number here then
+    holds no GPU."""
     pid, used = process.pid, process.usedGpuMemory
     status = {} if holds_gpu(pid) is False else status_of(pid)
     unknown = {"reason": "absent", "detail": f"pid {pid} is not a GPU process of this pid namespace"}

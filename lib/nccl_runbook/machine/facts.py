@@ -10,8 +10,8 @@ from nccl_runbook.core.facts import Gap
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Device memory in bytes. ``used_bytes`` leaves out what the driver reserves if NVML
-    separates it (driver >= 510)."""
+    """Device memory in bytes. ``used_bytes`` excludes the driver's reserve if NVML reports that separately
+    (driver >= 510)."""
 
     total_bytes: int
     used_bytes: int
@@ -20,8 +20,8 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Ecc:
-    """Uncorrected ECC errors: since the driver was loaded (volatile) and over the
-    life of the card (aggregate)."""
+    """Uncorrected ECC errors since the driver was loaded (volatile) and over the life of the card
+    (aggregate)."""
 
     volatile_uncorrected: Union[int, Gap]
     aggregate_uncorrected: Union[int, Gap]
@@ -30,7 +30,7 @@ class Ecc:
 @dataclasses.dataclass(frozen=True)
 class RemappedRows:
     """Rows replaced by spare ones (Ampere and later). ``is_pending``: takes effect at the next reset;
-    ``has_failed``: no spare was left."""
+    ``has_failed``: no spare row was left."""
 
     correctable: int
     uncorrectable: int
@@ -40,7 +40,7 @@ class RemappedRows:
 
 @dataclasses.dataclass(frozen=True)
 class Pcie:
-    """PCIe generation and lanes, now and at most. A card at rest lowers the generation by itself."""
+    """PCIe generation and lanes, now and at most. An idle card lowers the generation by itself."""
 
     generation: Union[int, Gap]
     width: Union[int, Gap]
@@ -50,20 +50,21 @@ class Pcie:
 
 @dataclasses.dataclass(frozen=True)
 class NvLinks:
-    """``active`` per link index; ``to_switch``: the links end at an NVSwitch (a Gap where the driver does
-    not say, as in many VMs)."""
+    """``active``: by link index; ``to_switch``: whether links end at an NVSwitch (a Gap if the driver does
+    not report it, as in many VMs)."""
 
     active: List[bool]
     to_switch: Union[bool, Gap]
 
     @property
     def up(self) -> int:
+        """Number of links that are up."""
         return sum(self.active)
 
 
 @dataclasses.dataclass(frozen=True)
 class GpuLinks:
-    """What bounds a GPU's bandwidth: live NVLinks, and its PCIe slot at its best."""
+    """What limits a GPU's bandwidth: its active NVLinks, and its PCIe slot at its maximum."""
 
     name: Union[str, Gap]
     nvlinks_up: Union[int, Gap]
@@ -73,7 +74,7 @@ class GpuLinks:
 
 @dataclasses.dataclass(frozen=True)
 class Fabric:
-    """The NVSwitch fabric as the GPU knows it. ``state``: not-supported, not-started, in-progress,
+    """The NVSwitch fabric as the GPU reports it. ``state``: not-supported, not-started, in-progress,
     completed; ``status``: NVML's text."""
 
     state: str
@@ -82,12 +83,16 @@ class Fabric:
 
 @dataclasses.dataclass(frozen=True)
 class MigInstance:
+    """One MIG instance of a GPU, with the UUID and name that NVML gives it."""
+
     uuid: str
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Mig:
+    """MIG mode of a GPU. ``pending``: the mode after the next reset."""
+
     is_enabled: bool
     pending: bool
     instances: List[MigInstance]
@@ -95,8 +100,8 @@ class Mig:
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """A process on a GPU. ``name`` and ``user``: Gaps where NVML lists a pid of another namespace;
-    ``kind``: compute, graphics or both; ``is_ours``: this runbook started it."""
+    """A process on a GPU. ``name``, ``user``: Gaps if NVML lists a pid of another namespace; ``kind``:
+    compute, graphics or both; ``is_ours``: this runbook started it."""
 
     pid: int
     name: Union[str, Gap]
@@ -109,8 +114,9 @@ class Owner:
 
 @dataclasses.dataclass(frozen=True)
 class NvmlGpu:
-    """One GPU as NVML tells it. ``clock_reasons``: names of the reasons that hold the clocks now (``idle``,
-    ``hw_thermal_slowdown``). ``retired_pages``: None on cards that remap rows instead."""
+    """One GPU as NVML reports it. ``clock_reasons``: what limits the clocks now (``idle``,
+    ``hw_thermal_slowdown``); ``retired_pages``: None for cards that remap rows; ``power_w``: watts;
+    ``temperature_c``: degrees Celsius."""
 
     nvml_index: int
     name: Union[str, Gap]
@@ -147,8 +153,8 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class NvmlView:
-    """All that NVML said. ``gpus[i]`` is a Gap where the handle of nvml_index i was refused; its
-    detail is NVML's own text."""
+    """Everything that NVML reported. ``gpus[i]`` is a Gap with NVML's text if the handle of nvml_index i was
+    refused."""
 
     driver: Union[str, Gap]
     cuda_driver: Union[str, Gap]
@@ -158,13 +164,14 @@ class NvmlView:
 
     @property
     def reached(self) -> List[NvmlGpu]:
+        """GPUs that NVML could read, without those that refused."""
         return [g for g in self.gpus if not isinstance(g, Gap)]
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceFile:
-    """``mode`` as ls writes it; ``error``: "" if it could be opened, else the errno's name (EPERM: a device
-    cgroup; EACCES: its mode); "not tried" where opening is not asked of a user."""
+    """``mode``: as ``ls`` writes it; ``error``: empty if it opened, else the errno's name (EPERM: a device
+    cgroup; EACCES: its mode); "not tried" for files that only an administrator opens."""
 
     path: str
     mode: str
@@ -173,9 +180,9 @@ class DeviceFile:
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What stands around a rank. ``variables``: those that select GPUs, only where set; ``container``: signs
-    of one, empty if none; ``pci_gpus``: PCI bus ids of NVIDIA display devices in /sys and the kernel driver
-    bound to each ("" if none)."""
+    """What surrounds a rank. ``variables``: those that select GPUs, if set; ``container``: signs of one,
+    else empty; ``pci_gpus``: PCI bus id of each NVIDIA display device in /sys -> its kernel driver (empty if
+    none)."""
 
     files: List[DeviceFile]
     variables: Dict[str, str]
@@ -186,8 +193,8 @@ class Surroundings:
 
 @dataclasses.dataclass(frozen=True)
 class CudaGpu:
-    """One GPU as a rank counts it. ``uuid`` without prefix: CUDA does not say whether
-    it is a GPU's or a MIG slice's."""
+    """One GPU as a rank numbers it. ``uuid``: without prefix, since CUDA does not say whether it is a GPU or
+    a MIG slice."""
 
     cuda_index: int
     name: str
@@ -199,9 +206,9 @@ class CudaGpu:
 
 @dataclasses.dataclass(frozen=True)
 class CudaView:
-    """CUDA in a fresh rank. ``error``: text of the failed initialisation, "" if none;
-    ``error_code``: cuInit's or the first failed call's CUresult (0 success, 100 no device);
-    ``peer_access[i][j]``: cuda_index i may read from j; ``nccl``: of the library really mapped."""
+    """CUDA in a fresh rank. ``error``: text of the failed initialisation, else empty; ``error_code``:
+    CUresult of cuInit or the first failed call (0 success, 100 no device); ``peer_access[i][j]``: cuda_index
+    i may read from j; ``nccl``: version of the mapped library."""
 
     torch: str
     cuda: str
@@ -216,7 +223,7 @@ class CudaView:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """The three views side by side."""
+    """NVML, surroundings and CUDA of one machine."""
 
     nvml: Union[NvmlView, Gap]
     surroundings: Union[Surroundings, Gap]
@@ -225,8 +232,8 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class GpuUse:
-    """One GPU's use over a few samples 0.3 s apart. ``utilisation_percent``: one number a sample;
-    ``owners``: of the last sample."""
+    """One GPU over a few samples 0.3 s apart. ``utilisation_percent``: one number a sample; ``owners``: in
+    the last sample."""
 
     nvml_index: int
     used_mib: Union[int, Gap]
@@ -236,15 +243,14 @@ class GpuUse:
 
 @dataclasses.dataclass(frozen=True)
 class GpuUsers:
-    """Who uses the GPUs now. ``gpus[i]`` is a Gap where the handle was refused."""
+    """Who uses the GPUs now. ``gpus[i]`` is a Gap if the handle was refused."""
 
     gpus: List[Union[GpuUse, Gap]]
     is_wsl: bool
 
 
 def gap_or(value: Any, make: Any) -> Any:
-    """``make(value)``, or the Gap that ``{"reason": ..., "detail": ...}`` stands for: how
-    children write Gaps in JSON."""
+    """``make(value)``, or the Gap that {"reason": ..., "detail": ...} stands for."""
     return (
         Gap(value["reason"], value["detail"])
         if isinstance(value, dict) and set(value) == {"reason", "detail"}
@@ -253,8 +259,8 @@ def gap_or(value: Any, make: Any) -> Any:
 
 
 def from_json(cls: Any, data: Dict[str, Any], beside: str = "") -> Any:
-    """A dataclass from a JSON object, with its parts, by its fields' types; a Gap stays one.
-    ``beside``: a key that is no field. Raises TypeError for others."""
+    """A dataclass from a JSON object, nested parts included; Gaps stay Gaps. ``beside``: a key that is no
+    field. TypeError for any other unknown key."""
     types = get_type_hints(cls)
     return cls(
         **{

@@ -23,21 +23,22 @@ SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 @dataclasses.dataclass(frozen=True)
 class Busy:
-    """Why no GPU test runs. ``words``: one phrase a process or GPU; ``mine``: pids of the same user,
-    not started by the runbook."""
+    """Why no GPU test runs. ``words``: one phrase a process or GPU; ``mine``: pids of the same user that the
+    runbook did not start."""
 
     words: List[str]
     mine: List[int]
 
     @property
     def reason(self) -> str:
+        """Why a step was not run: the first two owners, and the number of the others."""
         more = f" and {len(self.words) - 2} more" if len(self.words) > 2 else ""
         return f"not run: busy ({'; '.join(self.words[:2])}{more})"
 
 
 def in_the_way(users: Union[GpuUsers, Gap], allow_busy: bool) -> Optional[Busy]:
-    """Who would be disturbed; None where tests may run or nothing can be said (no NVML: then
-    no GPU test runs anyway)."""
+    """Who would be disturbed; None if tests may run, or nothing is known (without NVML no GPU test runs
+    anyway)."""
     if allow_busy or isinstance(users, Gap):
         return None
     uses = [u for u in users.gpus if isinstance(u, GpuUse)]

@@ -1,4 +1,4 @@
-"""May GPU tests run now: only where nobody else works on the GPUs."""
+"""Whether GPU tests may run now: only if no other process uses the GPUs."""
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
@@ -7,8 +7,8 @@ from nccl_runbook.machine.guard import in_the_way
 
 
 def gpus_busy(users: GpuUsers | Gap, allow_busy: bool) -> Finding | None:
-    """A finding that forbids tests on GPUs, or None where they may run or nothing can be said (no NVML: then
-    no GPU test runs anyway)."""
+    """The finding that forbids tests on GPUs; None if tests may run, or nothing is known (without NVML no
+    GPU test runs anyway)."""
     busy = in_the_way(users, allow_busy)
     return (
         None

@@ -15,8 +15,8 @@ Links = list[GpuLinks | Gap] | Gap
 
 
 def nvlink(gpu: GpuLinks) -> float | None:
-    """All live NVLinks of one GPU together, GB/s each way; None without any,
-    or where its kind is not known."""
+    """GB/s each way (1e9 bytes per second) of all active NVLinks of one GPU; None without any, or if their
+    kind is unknown."""
     if isinstance(gpu.name, Gap) or isinstance(gpu.nvlinks_up, Gap) or not gpu.nvlinks_up:
         return None
     return next(
@@ -30,16 +30,14 @@ def nvlink(gpu: GpuLinks) -> float | None:
 
 
 def pcie(gpu: GpuLinks) -> float | None:
-    """The GPU's own slot at its best, GB/s each way."""
+    """GB/s each way of the GPU's own slot at its maximum; None if unknown."""
     rate = table("machine/links")["pcie"].get(str(gpu.pcie_generation))
     return rate * gpu.pcie_width if rate and not isinstance(gpu.pcie_width, Gap) else None
 
 
 def limit(links: Links, transports: Mapping[str, int] | Gap) -> tuple[str, float] | None:
-    """(which link, GB/s each way) that bounds a ring over these transports, by the slowest GPU;
-    None where that is not known.
-
-    P2P goes over NVLink where there is any; host memory and network cards are reached over PCIe."""
+    """(link, GB/s each way) that limits a ring over these transports, by the slowest GPU; None if unknown.
+    P2P uses NVLink if there is any; host memory and network cards are reached over PCIe."""
     gpus = [] if isinstance(links, Gap) else [g for g in links if not isinstance(g, Gap)]
     if isinstance(transports, Gap) or not transports or not gpus:
         return None

@@ -62,6 +62,8 @@ PCIE = {
 
 
 def say(part, **fields):
+    """Print one part of the answer as a JSON line at once, so that a crash of the driver loses only the
+    rest."""
     print(json.dumps(dict(fields, part=part)), flush=True)
 
 
@@ -69,6 +71,7 @@ def say(part, **fields):
 
 
 def owners(handle):
+    """Processes on a GPU, each once, with the kind of work (compute, graphics or both); a Gap if refused."""
     compute = ask("nvmlDeviceGetComputeRunningProcesses", handle)
     graphics = ask("nvmlDeviceGetGraphicsRunningProcesses", handle)
     if is_gap(compute):
@@ -82,6 +85,7 @@ def owners(handle):
 
 
 def gpu(index, handle):
+    """Print everything about one GPU; what NVML refuses is a Gap in its place."""
     rows = then(
         ask("nvmlDeviceGetRemappedRows", handle),
         lambda r: {
@@ -118,8 +122,8 @@ def gpu(index, handle):
 
 
 def links_between(a, b):
-    """Active NVLinks from ``a`` that end at ``b`` itself or, where NVLink P2P is granted,
-    at a switch that both share."""
+    """Number of active NVLinks from ``a`` that end at ``b`` or, if P2P over NVLink is allowed, at a switch
+    that both share."""
     if ask("nvmlDeviceGetP2PStatus", a, b, P2P_NVLINK) != 0:
         return 0
     up = [link for link in range(MAX_LINKS) if ask("nvmlDeviceGetNvLinkState", a, link) == 1]
@@ -134,6 +138,7 @@ def links_between(a, b):
 
 
 def pair(a, b, handles):
+    """Print NVLink or PCIe level between two GPUs, and whether P2P reads and writes are allowed."""
     both, shown = (handles[a], handles[b]), f"{a},{b}"
     links = links_between(*both)
     level = (
@@ -151,8 +156,8 @@ def pair(a, b, handles):
 
 
 def use(handles):
-    """Two samples; a third once the average has settled, if the second shows work
-    that nobody is listed for."""
+    """Print two samples of each GPU; a third one after the average has settled, if the second shows work
+    without a listed owner."""
     samples = [[utilisation(h) for h in handles.values()]]
     for wait_s in (SAMPLE_GAP_S, SETTLE_S):
         time.sleep(wait_s)
@@ -172,7 +177,7 @@ def use(handles):
 
 
 def live(handles):
-    """One moment of every GPU, at once: how busy, how much power, whose."""
+    """Print one moment of every GPU: utilisation, power, owners."""
     for index, handle in handles.items():
         say(
             "live",
@@ -186,12 +191,14 @@ def live(handles):
 
 
 def leave_with_parent():
+    """Exit with 1 when standard input closes (runs in a thread)."""
     while os.read(0, 4096):
         pass
     os._exit(1)
 
 
 def main(what):
+    """Print the system, then its GPUs and pairs. ``what``: "all", or "use" or "live" for less."""
     threading.Thread(target=leave_with_parent, daemon=True).start()
     count = (
         {"reason": "not-run", "detail": f"{sys.executable}: {missing}"}

@@ -14,8 +14,8 @@ _NO_GPUS = ("", "NoDevFiles", "-1", "none", "void")  # NoDevFiles: Slurm, for a 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """``shown``: nvml_index of each GPU let through, in order; ``problem``: what is wrong with
-    the value, "" if nothing."""
+    """GPUs that a process may see. ``shown``: nvml_index of each, in order; ``problem``: what is wrong with
+    the value, else empty."""
 
     shown: tuple[int, ...]
     problem: str = ""
@@ -52,9 +52,9 @@ def _selected(entry: str, gpus: Sequence[NvmlGpu | Gap]) -> tuple[str, int] | st
 
 
 def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
-    """What CUDA makes of ``value`` (CUDA C++ Programming Guide 13.0, CUDA Environment Variables; torch 2.13
+    """How CUDA reads ``value`` (CUDA C++ Programming Guide 13.0, CUDA Environment Variables; torch 2.13
     `_parse_visible_devices`): entries count up to the first that names no GPU, a repeated one hides all.
-    ``gpus``: as NVML lists them, a Gap where it cannot."""
+    ``gpus``: as NVML lists them, a Gap for one that it cannot."""
     if value.strip() in _NO_GPUS:
         return Selection((), f"{value.strip()!r} hides every GPU")
     named: dict[str, int] = {}
@@ -69,7 +69,7 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
 
 
 def granted_by(variables: dict[str, str], shown: Sequence[int], gpus: Sequence[NvmlGpu | Gap]) -> str:
-    """Name and value of the scheduler's variable that grants exactly the GPUs shown, or ""."""
+    """Name and value of the scheduler's variable that grants exactly these GPUs; empty if none does."""
     for name in GRANTS:
         spread = (
             re.sub(

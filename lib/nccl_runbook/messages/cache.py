@@ -1,5 +1,5 @@
-"""A private folder of the user for what takes long to work out.
-What others could have written there is not read."""
+"""A private folder of the user for results that take long to compute. Files that other users could have
+written are not read."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ PREFIX = "catalogue-"
 
 
 def folder() -> Path:
-    """The folder of the files; it need not exist. RuntimeError if there is no home folder."""
+    """Folder of the cached files; it need not exist. RuntimeError without a home folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     place = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
     if not place.is_absolute():
@@ -21,7 +21,7 @@ def folder() -> Path:
 
 
 def read(name: str) -> bytes | None:
-    """The content; None if it is missing, a link, or not only ours."""
+    """Content of the cached file; None if it is missing, a link, or accessible to others."""
     with contextlib.suppress(OSError, RuntimeError):
         with open(
             os.open(folder() / (PREFIX + name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
@@ -33,8 +33,7 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, content: str) -> None:
-    """Keep the content, as a whole, in place of what was kept before.
-    Nothing happens if it cannot be kept."""
+    """Replace the cached content atomically; does nothing if that fails."""
     with contextlib.suppress(OSError, RuntimeError):
         write_text(kept := folder() / (PREFIX + name), content)
         for old in {*folder().glob(f"*{PREFIX}*")} - {kept}:

@@ -107,7 +107,7 @@ PRINTED = {
     "visible-devices": r"CUDA_VISIBLE_DEVICES\W{1,4}(\d{1,2}(?:, ?\d{1,2}){0,15})(?![\w-])",
     "nvidia-smi-process": r"(?:^|\|)\s*(\d{1,2})\s+(?:N/A\s+N/A\s+)?(\d{2,8})\s+C\s[^\n]*MiB",  # GPU and pid
 }
-# who asks whether something will go wrong, or repeats that a message says so, complains of nothing
+# a question whether something will go wrong, or a quoted message, is no complaint
 _WONDERS = re.compile(
     r"(?i)(?:^|[.!?,;:]\s+(?:and |or )?)(?:(?:will|could|may) (?!any|some|there|this be why|"
     r"you)[^.?!\n]{1,160}|(?:is|are) (?!any|there)"
@@ -121,13 +121,10 @@ _WONDERS = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Clue:
-    """One row of the catalogue: a line that speaks for a cause.
-
-    ``message``: the id under which facts hold the line; ``also``: ids of what must be printed or told
-    besides; ``without``: ids of what must not. ``status``: the most that this clue alone allows,
-    "established" only if the line is the fault itself. ``words``: a reporter says it, no program prints it.
-    ``advice``: its own, in place of the cause's.
-    """
+    """One row of the catalogue: a line that points to a cause. ``message``: id of the line in the facts;
+    ``also``: ids that must be present as well; ``without``: ids that must be absent; ``status``: the most
+    that this clue alone allows, "established" only if the line is the fault itself; ``words``: a reporter
+    writes it, no program prints it; ``advice``: replaces the cause's."""
 
     id: str
     cause: str
@@ -141,7 +138,7 @@ class Clue:
 
     @property
     def stays(self) -> bool:
-        """Whether it counts although the job went on after its line."""
+        """Whether it counts even if the job went on after its line."""
         return (
             self.status == "established"
             and self.cause not in ENDED
@@ -153,7 +150,7 @@ class Clue:
 
 @functools.cache
 def clues() -> tuple[Clue, ...]:
-    """Every clue; among equally sure ones the first leads."""
+    """Every clue; among equally certain ones the first leads."""
     return tuple(
         Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None)
         for row in catalogue()["clues"]
@@ -162,12 +159,10 @@ def clues() -> tuple[Clue, ...]:
 
 @functools.cache
 def catalogue() -> dict[str, Any]:
-    """The catalogue as it is asked, id -> expression: "printed" of every line of a job (NAME=VALUE: a setting
-    that some remedy advises), "spoken" of a reporter's words and of short logs, "beside" of what must,
-    or must not, stand beside a clue; "fits": id of a symptom -> its causes, the most usual first; "meanings":
-    id of a symptom -> what NCCL says with it.
-
-    It lies in the user's cache, as it takes 0.1 s to work out and each command is one process."""
+    """id -> expression, by use. "printed": for every line of a job (NAME=VALUE: a setting that a remedy
+    advises); "spoken": for a reporter's words and short logs; "beside": what must or must not accompany a
+    clue; "fits": id of a symptom -> causes, the most usual first; "meanings": id of a symptom -> what NCCL
+    prints with it. Cached for the user: it takes 0.1 s to compute, and each command is a new process."""
     tables = [
         *sorted((PACKAGE / "messages/catalogue").glob("*.toml")),
         PACKAGE / "causes/causes.toml",
@@ -226,7 +221,7 @@ def catalogue() -> dict[str, Any]:
 
 @functools.cache
 def needs(expression: str) -> list[matcher.Needs]:
-    """For each alternative of an expression what a line must hold."""
+    """For each alternative of an expression, what a line must contain."""
     known = catalogue()["needs"].get(expression)
     if known is None:
         return matcher.alternatives(expression)
@@ -258,7 +253,7 @@ def _lines(words: bool) -> dict[str, str]:
 
 @functools.cache
 def version() -> str:
-    """The catalogue's checksum: another one if an id or an expression is another one."""
+    """Checksum of the catalogue; it changes with any id or expression."""
     rows = [row for table in ("printed", "spoken", "beside") for row in catalogue()[table].items()]
     return f"{zlib.crc32(repr(rows).encode()):08x}"
 
@@ -273,13 +268,13 @@ def _spelt(expression: str | tuple[str, ...]) -> str:
 
 @functools.lru_cache(256)  # each message asks for the same words
 def says(words: str, what: str) -> bool:
-    """Whether a reporter's words say this, in the short forms of the table, and do not only ask it."""
+    """Whether a reporter's words state this (short forms included) and do not only ask about it."""
     return bool(compiled(_spelt("(?i)" + what)).search(_WONDERS.sub(" ", words)))
 
 
 @functools.lru_cache(8)
 def works(words: str) -> bool:
-    """Whether a reporter only asks what a line means, or says that the job works and complains of nothing."""
+    """Whether a reporter only asks what a line means, or says that the job works and reports no problem."""
     return bool(_WONDERS.search(words) or compiled(_spelt("(?i)<asks>|<works>")).search(words)) and not says(
         compiled(_spelt("(?i)<no-fault>")).sub(" ", words), "<complaint>"
     )

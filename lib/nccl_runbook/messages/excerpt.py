@@ -15,8 +15,8 @@ _PROGRAM = re.compile(
 
 
 def written(rows: list[bytes]) -> list[str]:
-    """What a person wrote in a report saved from an issue tracker: Markdown with a title, outside of its
-    fences; or sentences, mostly."""
+    """What a person wrote in an issue report: Markdown with a title, outside code fences; or a text of
+    mostly sentences. Else empty."""
     filled = [raw for raw in rows if raw.strip()]
     has_title = (
         filled[:1]
@@ -36,6 +36,6 @@ def written(rows: list[bytes]) -> list[str]:
 
 
 def short(name: str) -> str:
-    """A path without the home folder of whoever reads it."""
+    """A path without the reader's home folder."""
     home = os.path.expanduser("~")
     return "~" + name[len(home) :] if name.startswith(home + os.sep) else name

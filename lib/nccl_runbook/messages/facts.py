@@ -9,8 +9,8 @@ CONTEXT = "--context"  # stands for a file in the lines that the reporter wrote
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Lines of one message: the first of each rank, at most MAX_LINES; ``times``: how often in all;
-    ``resumed``: the same rank went on making progress after the last of them."""
+    """Lines of one message: the first of each rank, at most MAX_LINES. ``times``: how often in all;
+    ``resumed``: the same rank made progress after the last one."""
 
     lines: list[LogLine]
     times: int
@@ -19,8 +19,8 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class Timeout:
-    """A watchdog line. ``seq``: sequence number, None before torch 1.12; times in milliseconds,
-    ``ran_ms`` -1 where it is cut off."""
+    """A watchdog line. ``seq``: sequence number, None before torch 1.12; times in milliseconds, ``ran_ms``
+    -1 if cut off."""
 
     at: LogLine
     op: str
@@ -33,13 +33,10 @@ class Timeout:
 
 @dataclasses.dataclass(frozen=True)
 class RankLog:
-    """What one rank left.
-
-    ``enqueued`` and ``completed``: last sequence number by group; ``devices``: "cudaDev 0 nvmlDev
-    0 busId 60" of each communicator; ``first_error``: its first exception or fatal line, None for none;
-    ``last``: its last line at all; ``ended``: it said that it was done; ``warned``: its watchdog spoke up,
-    so the process lived then.
-    """
+    """The log of one rank. ``enqueued``, ``completed``: group -> last sequence number; ``devices``: "cudaDev
+    0 nvmlDev 0 busId 60" of each communicator; ``first_error``: first exception or fatal line, or None;
+    ``last``: its last line; ``ended``: it reported its end; ``warned``: its watchdog reported, so the
+    process lived then."""
 
     rank: int
     hosts: list[str]
@@ -63,7 +60,7 @@ class RankLog:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """Lines that look like errors, equal but for their numbers, and match nothing that is known."""
+    """Lines that look like errors, equal except for numbers, and match nothing known."""
 
     first: LogLine
     times: int
@@ -71,16 +68,13 @@ class Template:
 
 @dataclasses.dataclass(frozen=True)
 class Logs:
-    """Everything that was read.
-
-    ``seen``: id of a message -> lines; ``catalogue``: version of the catalogue that has these ids.
-    ``launcher``: "torchrun", "srun", ... or "". ``foreign``: nothing in it looks like a job's log (no word
-    of NCCL, torch, CUDA, a rank or a traceback). ``nccl_versions``: version -> who said so. ``failed``,
-    ``timeout`` and ``raised``: the first fatal line, watchdog line, and exception that is no echo of another
-    rank's failure, of whichever rank. ``clocks``: how far the clocks are apart, empty if nothing ties them
-    together. ``apart``: calls of one number that processes made differently. ``here``: the host on which they
-    were read. ``attempts``: how often the launcher started the ranks.
-    """
+    """Everything that was read. ``seen``: id of a message -> lines; ``catalogue``: version with these ids;
+    ``launcher``: "torchrun", "srun", ... or empty; ``foreign``: nothing looks like a job's log (no word of
+    NCCL, torch, CUDA, a rank or a traceback); ``nccl_versions``: version -> who printed it; ``failed``,
+    ``timeout``, ``raised``: the first fatal line, watchdog line, and exception that does not follow another
+    rank's failure; ``clocks``: offsets of the clocks, empty if nothing connects them; ``apart``: calls of
+    one number that differ between processes; ``here``: host on which they were read; ``attempts``: how often
+    the launcher started the ranks."""
 
     files: list[FileRead]
     context: str

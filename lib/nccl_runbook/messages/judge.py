@@ -11,8 +11,8 @@ from nccl_runbook.messages.lines import plain
 
 
 def current(logs: Logs) -> Logs:
-    """The facts under the ids of this catalogue. If they were read with another one, the lines that
-    they quote are read again."""
+    """The facts under the ids of this catalogue; facts from another version are matched again from their
+    quoted lines."""
     if logs.catalogue == version():
         return logs
     quoted = [(line, occurrence) for occurrence in logs.seen.values() for line in occurrence.lines]
@@ -38,8 +38,8 @@ def current(logs: Logs) -> Logs:
 
 
 def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
-    """The first exceptions of ranks for which others waited: the first one, then those too close to it to
-    tell; and lines of the ranks that waited. Nothing if no rank raised one of its own, or nobody waited."""
+    """(exceptions of ranks that others waited for: the first and those too close in time to tell; lines of
+    waiting ranks). Both empty if no rank raised one of its own, or none waited."""
     waited = {r.rank: r.timeouts[0].at for r in logs.ranks if r.timeouts}
     first = [
         r
@@ -61,7 +61,8 @@ def raised_first(logs: Logs) -> tuple[list[LogLine], list[LogLine]]:
 
 
 def when(line: LogLine, logs: Logs) -> float | None:
-    """The line's time on the first clock; unchanged if nothing ties its clock to that one."""
+    """Time of the line in seconds on the first clock, or on its own if nothing connects the clocks; None
+    without a time."""
     offset = _offset(line, logs)
     return None if line.time is None else line.time - (offset.offset_s if offset else 0.0)
 

@@ -1,4 +1,4 @@
-"""Ranks of which there is no line."""
+"""Ranks without a line in the logs."""
 
 from collections import Counter
 

@@ -21,7 +21,7 @@ PROGRESS_LINES = 10  # of a job that trains; a page of documentation may quote a
 # on after a message, and how far
 LATE_LINES = 256
 _DIGITS, _HEX = b"0123456789", b"0123456789abcdef"
-_NUMBERS = re.compile(  # there a number tells one fault from another
+_NUMBERS = re.compile(  # there a number distinguishes faults
     rb"Xid|WARN|rror|vendor|xit ?code|ignal|rrno|family|joined|Timeout\(ms\)|magic|VISIBLE|addresses|NCCL \d|"
     rb"process index|evice(?:: |=')|"
     rb"eturn (?:code|value)|onnect(?:ing|ed|\(\))? (?:to|\[)|onnection closed by|frozen|throttled|"
@@ -44,10 +44,10 @@ At = tuple[str, int, bytes]
 
 @dataclasses.dataclass(slots=True)
 class Kind:
-    """``at``: file, line and raw text of the first line; ``messages``: ids of the catalogue that it matches;
-    ``about_rank``: ids of what it says about a rank; ``cheap``: only the first lines of it and the last ones
-    count; ``steps``: it only says how far a rank is; ``odd``: it looks like an error; ``opens``: its message
-    may go on in the next line; ``first``: the first line as it is quoted."""
+    """One kind of line. ``at``: file, line and raw text of the first; ``messages``: ids that it matches;
+    ``about_rank``: ids of what it shows about a rank; ``cheap``: only its first and last lines count;
+    ``steps``: only shows progress; ``odd``: looks like an error; ``opens``: its message may go on in the
+    next line; ``first``: the first line as quoted."""
 
     at: At
     messages: tuple[str, ...] = ()
@@ -60,13 +60,13 @@ class Kind:
     first: LogLine | None = None
 
     def is_enough(self) -> bool:
-        """Whether no further line of it is wanted."""
+        """Whether no further line of this kind is needed."""
         return bool(
             self.cheap and self.times > CHEAP_LINES and (self.messages or self.about_rank) and not self.steps
         )
 
     def texts(self) -> list[str]:
-        """What the first line says, as it was printed, and put together where it was broken."""
+        """Texts in the first line: as printed, and rejoined if it was broken."""
         texts = pieces(self.at[2])
         return (
             [*texts, self.first.text]
@@ -81,17 +81,17 @@ class Kinds:
     def __init__(self) -> None:
         self.first: dict[
             bytes | int, At
-        ] = {}  # most tell nothing, and there may be a hundred thousand of them
+        ] = {}  # most have no information, and there may be a hundred thousand of them
         self.ours = False
-        self.launchers: set[str] = set()  # ids of those of which a line was seen
-        self.above = b""  # the line before those to come, if its message may go on
+        self.launchers: set[str] = set()  # ids with at least one line
+        self.above = b""  # the line before the next block, if its message may go on
         self._telling: dict[bytes | int, Kind] = {}
         self._numeric: set[bytes] = set()
         self._steps = 0  # lines that say how far a rank is
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
-        """Those of these lines of which the kind tells something, by index; and the line above if its message
-        may go on. The first is line ``number``."""
+        """(index, kind, line) of the lines with information, and of the line above if its message may go on.
+        ``number``: of the first."""
         keys = self._keys(rows)
         there = set(keys)
         first, known = (
@@ -150,11 +150,11 @@ class Kinds:
         return {0: self.above, **above} if self.above else above
 
     def all(self) -> Iterator[tuple[At, Kind | None]]:
-        """Every kind, None for lines without information."""
+        """Every kind with its first place; None for lines without information."""
         return zip(self.first.values(), map(self._telling.get, self.first))
 
     def is_training(self) -> bool:
-        """Whether many lines say in two ways how far a job is: step and loss, or a bar and its rate."""
+        """Whether many lines show progress in two ways: step and loss, or a bar and its rate."""
         progress = matcher().pattern("rank-progress")
         lines = (
             k.times * sum(len(progress.findall(text)) > 1 for text in k.texts())
@@ -220,7 +220,7 @@ class Kinds:
             return None
         about = {name for name, matched in own.items() if matched and name in EXPRESSIONS}
         cheap = not about & MUCH and (not messages or b"NCCL INFO" in at[2])
-        # with other numbers another expression may match, but in what NCCL says of its set-up
+        # with other numbers another expression may match, except in NCCL's lines about its set-up
         wanted = (
             about
             if not about or b"NCCL INFO" in at[2]

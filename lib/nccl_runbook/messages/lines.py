@@ -26,25 +26,25 @@ OWN = {
 
 @functools.cache
 def matcher() -> Matcher:
-    """Asks lines for all that is asked of every line."""
+    """The matcher for everything that is asked of each line."""
     return Matcher({**catalogue()["printed"], **OWN, **LAUNCHERS}, needs)
 
 
 def visible(raws: list[bytes]) -> list[bytes]:
-    """The lines without what hides a word when it stands inside."""
+    """The lines without invisible characters inside words."""
     return ["\r".join(pieces(raw)).encode() if b"\x1b" in raw or b"\x00" in raw else raw for raw in raws]
 
 
 def ends(raw: bytes) -> bytes:
-    """The line, or where it is very long what it begins with and what it ends with."""
+    """The line; of a very long one its beginning and end."""
     return raw if len(raw) <= KEPT_BYTES else raw[: KEPT_BYTES // 2] + b"\r" + raw[-KEPT_BYTES // 2 :]
 
 
-# what libraries advise in general in the same line: it tells nothing about this job
+# general advice of libraries in the same line: no information about this job
 _ADVICE = re.compile(
     r"This is most likely caused by .*|This can (?:potentially )?cause a hang.*|"
     r"For debugging consider passing .*|"
-    r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed tells of no fault
+    r'You can specify device_id.*|NCCL_GUARD \{(?!.*"ok":false).*|'  # a guard that passed shows no fault
     r"In rare cases this process .*|This typically indicates .*|Due to the asynchronous nature .*|"
     r"If reserved but unallocated memory .*|"
     r"This (?:may|could) indicate .*|"
@@ -52,7 +52,7 @@ _ADVICE = re.compile(
     r"This (?:may|might|could) (?:be|have been) (?:caused by|due to|because) .*"
 )
 
-# "No `GPU has fallen off the bus`": whoever lists what was not seen names the message
+# "No `GPU has fallen off the bus`": a list of absent messages names them
 _DENIED = re.compile(
     r"(?i)\b(?:no|without|(?:not|n't) (?:see|find|get|show))(?: (?:any|such|related|further|signs? of))? "
     r"(?:[`\"][^`\"]{0,60})?$"
@@ -60,7 +60,7 @@ _DENIED = re.compile(
 
 
 def shows(message: re.Pattern[str], text: str) -> bool:
-    """Whether the text holds the message and does not say that it was not seen."""
+    """Whether the text contains the message and does not deny it."""
     bare = plain(text)
     match = message.search(bare)
     return bool(match) and not _DENIED.search(bare, 0, match.start())
@@ -85,8 +85,8 @@ def plain(text: str) -> str:
 
 
 def joined(above: bytes, text: str) -> str:
-    """Two lines as one where a terminal or Ray broke a message inside; "" where this does not look broken,
-    or is longer than a line."""
+    """Two lines as one if a terminal or Ray broke a message between them; empty if not, or if the result is
+    too long for a line."""
     if above.rstrip().endswith(b"Last error:"):
         # PyTorch and NCCL's tests quote the warning below this line, without its head
         return "NCCL WARN " + text

@@ -45,15 +45,13 @@ def folded(raw: bytes) -> bytes:
 
 
 def alternatives(expression: str) -> list[Needs]:
-    """For each alternative of the expression: sets of literals. A line that matches holds one of each set.
-
-    No set: the alternative may match any line. Cost: some 100 us.
-    """
+    """For each alternative of the expression, sets of literals; a matching line contains one of each set.
+    Without sets any line may match. Takes about 100 us."""
     return [_needs(parts) for parts in _spread(_parts(_parser.parse(expression)))]
 
 
 def holds(low: bytes, needs: Needs) -> bool:
-    """Whether a folded text holds one literal of each set."""
+    """Whether a folded text contains one literal of each set."""
     return all(any(map(low.__contains__, literals)) for literals in needs)
 
 
@@ -71,7 +69,7 @@ def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
             parts.append([_parts(one) for one in value[1]])
         elif kind in (op.SUBPATTERN, op.ATOMIC_GROUP):
             parts += _parts(value[-1] if kind is op.SUBPATTERN else value)
-        elif kind is op.ASSERT:  # what is ahead begins here, and what is behind ends here
+        elif kind is op.ASSERT:  # lookahead begins here, and lookbehind ends here
             ahead, inside = value[0] > 0, _parts(value[1])
             parts += [*inside, None] if ahead else [None, *inside]
         elif kind in (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT):
@@ -82,8 +80,8 @@ def _parts(elements: Iterable[tuple[Any, Any]]) -> list[Part]:
 
 
 def _spread(parts: list[Part]) -> list[list[Part]]:
-    """The sequence; one for each of its alternatives, where it ends in some or a part
-    of it needs only short literals."""
+    """The sequence, or one for each of its alternatives if it ends in some, or if a part of it needs only
+    short literals."""
     if parts and isinstance(parts[-1], list):
         return [whole for one in parts[-1] for whole in _spread([*parts[:-1], *one])]
     for at, part in enumerate(parts):
@@ -111,17 +109,14 @@ def _one_of(branches: list[list[Part]]) -> Needs:
 
 
 def strength(literals: frozenset[bytes]) -> int:
-    """The length of the shortest literal: the higher, the fewer lines hold one of them."""
+    """Length of the shortest literal: the longer, the fewer lines contain one."""
     return min(map(len, literals))
 
 
 class Matcher:
-    """Asks lines for many expressions at once.
-
-    Every alternative of an expression is a branch. A line is looked at closely if it holds the
-    rarest literal that a branch needs. Hyperscan finds these literals in one pass; without it, each
-    is searched for by itself.
-    """
+    """Matches lines against many expressions at once. Each alternative is a branch; a line is examined
+    closely if it contains the rarest literal that a branch needs. Hyperscan finds these literals in one
+    pass; without it each is searched separately."""
 
     def __init__(
         self, expressions: Mapping[str, str], needs: Callable[[str], Sequence[Needs]] = alternatives
@@ -145,12 +140,9 @@ class Matcher:
         self._asked, self._database = 0, None  # bytes so far
 
     def may_match(self, lines: Sequence[bytes]) -> dict[int, tuple[str, ...]]:
-        """Index of a line -> ids, in the order given, of all expressions that match it, and a few others.
-
-        They include what matches in any part of the line as `re` sees it, decoded from UTF-8 with
-        U+FFFD in place of what is not UTF-8. Lines without any are left out. The time grows no faster
-        than the length of a line.
-        """
+        """Index of a line -> ids, in the given order, of all expressions that match it, and a few others.
+        Includes what matches in any part of the line as `re` sees it, decoded from UTF-8 with U+FFFD for
+        invalid bytes. Lines without any are left out. Time grows linearly with the length of a line."""
         rows = [folded(line) for line in lines]
         ends = list(itertools.accumulate((len(row) + 1 for row in rows), initial=0))
         candidates: dict[int, set[int]] = {
@@ -168,11 +160,11 @@ class Matcher:
         }
 
     def pattern(self, id: str) -> re.Pattern[str]:
-        """The compiled expression. Each is compiled when it is first needed. KeyError for an unknown id."""
+        """The compiled expression, compiled at first use. KeyError for an unknown id."""
         return compiled(self._expressions[id])
 
     def _hits(self, text: bytes) -> Iterator[tuple[bytes, int]]:
-        """Each literal, and where it begins; of those that overlap themselves at least one a line."""
+        """(literal, place) of each literal found; of overlapping ones at least one a line."""
         before = self._asked
         self._asked += len(text) + len(self._literals)
         if self._literals and before < HYPERSCAN_FROM <= self._asked:

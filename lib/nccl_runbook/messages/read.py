@@ -35,7 +35,7 @@ _CHATTER = re.compile(
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
 )
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
-# what a program puts before its line, and nobody types: a rank, a time, an exception, a line of source
+# prefixes of programs, which no person types: a rank, a time, an exception, a line of source
 _STAMP = re.compile(
     r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|"
     r"[\w.-]+:\d+:\d+ \[|"
@@ -62,8 +62,8 @@ def collect(
     skip: frozenset[str] = frozenset(),
     newest: bool = False,
 ) -> Logs:
-    """The facts of these logs, without those named in ``skip``; with ``newest`` the ranks' own are those
-    of the last attempt. Never raises for what is in them: a file that cannot be read says so in ``files``."""
+    """The facts of these logs, except files in ``skip``; with ``newest`` only the last attempt counts for
+    ranks. Never raises for their content: ``files`` says what could not be read."""
     reader = _Reader(newest)
     context_lines = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
     pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in context_lines).encode(

@@ -14,7 +14,7 @@ from nccl_runbook.messages.facts import RankLog, Timeout
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 MAX_CALLS = 50_000
-# id -> expression of what a line says about a rank
+# id -> expression for lines about a rank
 EXPRESSIONS = {
     # torch 1.9 (no SeqNum) to 2.13
     "rank-work": (
@@ -63,7 +63,7 @@ EXPRESSIONS = {
     ),
     "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
     # a search begins at a letter that few words hold, as this is asked of every line that tells of a step;
-    # nccl-tests' heading tells of none
+    # nccl-tests' heading names none
     "rank-progress": (
         r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|"
         r"(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
@@ -83,7 +83,7 @@ LAUNCHERS: Mapping[str, str] = {
 
 
 class Ranks:
-    """The table of ranks while it grows."""
+    """The table of ranks while logs are read."""
 
     def __init__(self, newest: bool = False) -> None:
         """``newest``: what ranks said in attempts before the last is dropped."""
@@ -93,8 +93,8 @@ class Ranks:
         self._rows: dict[int, dict[str, Any]] = {}
         self.of_pid: dict[
             tuple[str, str], int
-        ] = {}  # the rank of a process, by host or file, once one of its lines has told
-        # the last step and the one before, of a rank, or of a file where nobody says who goes on
+        ] = {}  # the rank of a process, by host or file, once one of its lines shows it
+        # the last two steps of a rank, or of a file if the rank is unknown
         self._progress: dict[int | str | None, tuple[int, int]] = {}
         self._broke: dict[int | None, int] = {}
         self._well: dict[
@@ -120,7 +120,7 @@ class Ranks:
         return row
 
     def take(self, line: LogLine, text: str, pid: str, order: int, matches: Found) -> None:
-        """What this line shows, if those expressions match it."""
+        """Record what this line shows, given the expressions that match it."""
         self.clocks.take(line, text)
         call, comm = matches.get("rank-call"), matches.get("rank-communicator")
         if call and len(self._calls) < MAX_CALLS:
@@ -186,7 +186,7 @@ class Ranks:
             row["first_error"] = row["first_error"] or (line if error else None)
 
     def _ended_well(self, line: LogLine) -> None:
-        """What was printed there before did not end the job, and what comes is its teardown."""
+        """The job survived what was printed before; what follows is its teardown."""
         file, self._well[line.file] = line.file, line.rank
         self._broke.clear()
         self.failed, self.timeout, self.raised = (
@@ -245,7 +245,7 @@ class Ranks:
                 )
 
     def last(self, line: LogLine, order: int) -> None:
-        """The last line of a rank, which is known, by file order; progress there counts, too."""
+        """Record the last line of a known rank, in file order, and progress in it."""
         row = self._row(line)
         row["last"] = line
         went, *broke = (
@@ -257,8 +257,8 @@ class Ranks:
             self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
 
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
-        """Whether this rank, or nobody named in this file, made progress after ``order``, and nobody broke
-        after it; one line of nobody does not clear a rank: it may have been printed late."""
+        """Whether this rank (or an unnamed one in this file) made progress after ``order``, and none failed
+        later. One unnamed line is not enough: it may have been printed late."""
         if file in self._well:
             return True
         own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
@@ -289,5 +289,5 @@ class Ranks:
         return []
 
     def versions(self) -> dict[str, list[str]]:
-        """NCCL version -> who said so."""
+        """NCCL version -> who printed it."""
         return {version: sorted(who) for version, who in sorted(self._versions.items())}

@@ -26,9 +26,9 @@ FOREIGN = "no known allocation (AReaL, verl, OpenRLHF, TRL, slime, SkyRL, NeMo-R
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One judged allocation. ``where``: the file, or "" for a string; ``mode`` and ``placed``: None where
-    it does not parse; ``devices``: what this machine's GPUs say to it, None where they were not asked;
-    ``rules``: AReaL's, None for other frameworks."""
+    """One judged allocation. ``where``: the file, empty for a string; ``mode``, ``placed``: None if it does
+    not parse; ``devices``: findings about this machine's GPUs, None if they were not asked; ``rules``:
+    AReaL's, None for others."""
 
     where: str
     text: str
@@ -44,15 +44,17 @@ class Plan:
 
     @property
     def clean(self) -> bool:
+        """Whether neither the placement nor this machine's GPUs speak against the plan."""
         return self.verdict == "clean" and not self.devices
 
     @property
     def verdict(self) -> str | None:
+        """Verdict on the placement (see Placed), None if the plan does not parse."""
         return self.placed.verdict if self.placed else None
 
 
 def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[Plan], list[str]]:
-    """Every allocation that was named, judged, and what was left out. Raises ValueError for wrong usage."""
+    """Every named allocation, judged, and what was left out. ValueError for wrong usage."""
     path = Path(target)
     if not os.path.lexists(target):
         # no allocation
@@ -80,8 +82,8 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
 
 
 def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: Path | None = None) -> Plan:
-    """The plan of an allocation string, a launch line, a script or a YAML. Raises ValueError
-    for what is none of them."""
+    """The plan of an allocation string, a launch line, a script or a YAML. ValueError if it is none of
+    these."""
     is_yaml = file is not None and file.suffix in (".yaml", ".yml", ".toml")
     if file is None and not (" " in text and any(mark in text for mark in (" --", "="))):
         return _areal(text, where, asked, rules, [])
@@ -106,8 +108,7 @@ def of_text(text: str, where: str, asked: Site, rules: areal_rules.Rules, file: 
 
 
 def _named_config(commands: tuple[Command, ...], file: Path | None, flag: str) -> str:
-    """The text of the YAML that a command names with this flag, "" where there
-    is none that can be read here."""
+    """Text of the YAML that a command names with this flag; empty if none can be read here."""
     # prime-rl reads `rl @ FILE`
     names = [
         values[0]
@@ -245,8 +246,8 @@ def _areal(
 
 
 def check(text: str, tag: str = "") -> None:
-    """Raises ValueError for an allocation that this tag (the newest known if empty) cannot read,
-    and for a tag that is none."""
+    """ValueError for an allocation that this tag (the newest known if empty) cannot read, and for an invalid
+    tag."""
     rules = areal_rules.at(tag) if tag else areal_rules.newest()
     try:
         if text.strip():
@@ -256,9 +257,8 @@ def check(text: str, tag: str = "") -> None:
 
 
 def intend(text: str, measured: Placement | Gap, tag: str = "", named: int = 0) -> Plan | Gap | None:
-    """The plan of an allocation by AReaL's local launcher on the GPUs that ``measured`` is placed on, else
-    on as many as are ``named``; None where there is no text, a Gap where there is no GPU.
-    ``tag``: as in ``check``."""
+    """The plan of an allocation by AReaL's local launcher on the GPUs of ``measured``, else on ``named``
+    GPUs. None without text, a Gap without GPUs. ValueError as in ``check``, which also explains ``tag``."""
     gpus = (
         named if isinstance(measured, Gap) else len({d for d in measured.devices if d is not None}) or named
     )
@@ -274,9 +274,9 @@ def intend(text: str, measured: Placement | Gap, tag: str = "", named: int = 0) 
 
 
 def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> list[Finding]:
-    """What the allocation that a reader named would do here, before what was measured; only that where none
-    was named. NCCL's own refusal of the same seats, measured, establishes the planned one, which has the
-    lines of its tag: those of the refusal go."""
+    """Findings about the allocation that the reader named, before those that were measured; only the
+    measured ones without an allocation. If NCCL refused the same seats, that establishes the planned
+    refusal, which replaces it."""
     if not isinstance(intended, Plan):
         return list(measured)
     planned = intended.finding

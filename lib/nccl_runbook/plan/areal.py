@@ -32,8 +32,8 @@ SLIPS = (
 
 
 class Refused(Exception):
-    """AReaL would not take the string. ``error``: the class it raises; ``column``: where the text stops
-    to make sense, from 1, or 0."""
+    """AReaL refuses the string. ``error``: the class that it raises; ``column``: position of the error from
+    1, or 0."""
 
     def __init__(self, error: str, says: str, column: int = 0) -> None:
         super().__init__(says)
@@ -43,7 +43,7 @@ class Refused(Exception):
 @dataclasses.dataclass(frozen=True)
 class Part:
     """One component. ``kind``: engine, trainer or eval; ``dims``: d, t, p, c, e as written, the last of
-    equals; ``experts``: ffn's own; ``anchor``: index of the component whose GPUs it is to share, or None."""
+    equals; ``experts``: those of ffn; ``anchor``: index of the component whose GPUs it shares, or None."""
 
     kind: str
     backend: str
@@ -54,59 +54,61 @@ class Part:
     anchor: int | None = None
 
     def size(self, letter: str) -> int:
+        """Size of a dimension (d, t, p, c, e); 1 if not written."""
         return self.dims.get(letter, 1)
 
     @property
     def world_size(self) -> int:
-        """Ranks: d·t·p·c. Experts fold into them."""
+        """Number of ranks: d·t·p·c. Experts fold into them."""
         return 0 if self.kind == "eval" else _product(self.dims, "dtpc")
 
     @property
     def alloc_size(self) -> int:
-        """GPUs that it asks for on top of the others: none where it shares."""
+        """Number of GPUs that it adds; 0 if it shares."""
         return self.world_size if self.anchor is None else 0
 
     @property
     def instance_size(self) -> int:
-        """GPUs of one server, which is one worker of a controller."""
+        """GPUs of one server (one worker of a controller)."""
         return _product(self.dims, "tp")
 
 
 def part(
     kind: str, backend: str, name: str, replicas: int, tensor: int = 1, anchor: int | None = None
 ) -> Part:
+    """A component of another framework: data parallel ``replicas``, tensor parallel size, anchor."""
     return Part(kind, backend, name, {"d": replicas, "t": tensor}, anchor=anchor)
 
 
 @dataclasses.dataclass(frozen=True)
 class Mode:
-    """A string that parses: its components, and AReaL's ``type``, None where asking for
-    it raises AttributeError.
-
-    ``scheduled``: the anchors come from a scheduling_strategy, which a scheduler follows,
-    not from "|" in a string.
-    """
+    """A string that parses: its components, and AReaL's ``type`` (None if reading it raises AttributeError).
+    ``scheduled``: anchors come from a scheduling_strategy, which a scheduler follows, not from "|" in a
+    string."""
 
     parts: tuple[Part, ...]
     type: str | None
     scheduled: bool = False
 
     def of(self, kind: str) -> list[Part]:
+        """Components of this kind, in order."""
         return [p for p in self.parts if p.kind == kind]
 
     @property
     def total_gpus(self) -> int:
+        """GPUs of all components together."""
         return sum(p.alloc_size for p in self.parts)
 
     @property
     def plain(self) -> bool:
-        """At most one engine and one trainer: all that AReaL's launchers can start."""
+        """Whether there is at most one engine and one trainer, which is all that AReaL's launchers can
+        start."""
         return len(self.of("engine")) <= 1 and len(self.of("trainer")) <= 1
 
     @property
     def shares(self) -> bool:
-        """Whether components with an anchor share its GPUs. No launcher looks at "|" between
-        one engine and one trainer."""
+        """Whether components with an anchor share its GPUs. No launcher reads "|" between one engine and one
+        trainer."""
         return self.scheduled or not self.plain
 
 
@@ -134,8 +136,8 @@ def parse(text: str, rules: Rules) -> Mode:
 
 
 def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules) -> Mode:
-    """The mode of a configuration that gives each role a string of its own (from v1.0.3 on). ``shares``: role
-    to the role whose GPUs it is scheduled on. Raises Refused."""
+    """The mode of a configuration with a string for each role (since v1.0.3). ``shares``: role -> role whose
+    GPUs it uses. Raises Refused."""
     parts = []
     for role, spec in specs.items():
         if "+" in spec:
@@ -150,7 +152,7 @@ def from_roles(specs: Mapping[str, str], shares: Mapping[str, str], rules: Rules
         root = role
         for _ in target:
             root = target.get(root, root)
-        if root in target:  # areal/infra/scheduler/local.py at v1.0.4: whom it names has no workers yet
+        if root in target:  # areal/infra/scheduler/local.py at v1.0.4: the named role has no workers yet
             raise Refused(
                 "WorkerNotFoundError",
                 f"{role} is to share the GPUs of {target[role]}, which has none: they form a circle",

@@ -20,7 +20,7 @@ LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
 
 
 def of(text: str) -> str | None:
-    """The framework whose marks stand in the text, the first of the table."""
+    """The first framework of the table whose marks are in the text; None if there is none."""
     return next(
         (name for name, row in table("plan/flags").items() if any(mark in text for mark in row["marks"])),
         None,
@@ -28,9 +28,8 @@ def of(text: str) -> str | None:
 
 
 def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[Mode, Placed, int]:
-    """The components, where they sit, and on how many nodes. ``nodes``: 0 where nobody says; then
-    as many as a launch over several nodes fills, ``least_nodes`` at least, else one. Raises ValueError
-    where a size is no number."""
+    """Components, placement, and number of nodes. ``nodes`` 0 means unknown: as many as a launch over
+    several nodes fills, at least ``least_nodes``, else one. ValueError if a size is no number."""
     if launch.framework == "trl":
         return *_trl(launch, gpus, max(nodes, least_nodes, 1)), max(nodes, least_nodes, 1)
     how = {"verl": _verl, "openrlhf": _openrlhf, "open-instruct": _open_instruct, **LATER}[launch.framework]
@@ -140,7 +139,7 @@ def _openrlhf(launch: Launch) -> _Shape:
     if engines:
         parts.append(part("engine", "vllm", "vllm", engines, tensor, 0 if shares else None))
     handed_over = shares and launch.value("backend") == "nccl"
-    gloo = launch.value("backend") == "gloo"  # what is clean in old releases alone is not clean
+    gloo = launch.value("backend") == "gloo"  # clean only in old releases does not count as clean
     same_gpus = (
         ("trainer", "ref", has["ref"] and (together or launch.on("share_ref"))),
         ("critic", "reward", has["critic"] and launch.on("share_reward")),

@@ -21,9 +21,9 @@ _ROLES = ("actor", "critic", "ref", "teacher")
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """The place where it shall run: ``gpus`` of one node, ``nodes``, the launcher, how weights are updated
-    ("xccl" or "disk"); of single-controller mode whether the engines come first, and whether a cluster's
-    scheduler gives ``own_gpus`` to each worker instead of counting round."""
+    """Where the plan runs. ``gpus``: per node; ``nodes``; the launcher; how weights are updated ("xccl" or
+    "disk"); for single-controller mode whether engines come first, and whether the scheduler assigns
+    ``own_gpus`` to each worker."""
 
     gpus: int
     launcher: str = "local"
@@ -35,8 +35,8 @@ class Site:
 
 @dataclasses.dataclass(frozen=True)
 class RankAt:
-    """One rank of a group. ``role``: engine or trainer, or the component's name; ``gpu``: counted on over the
-    nodes, None where it waits for one that does not exist."""
+    """One rank of a group. ``role``: engine, trainer, or the component's name; ``gpu``: numbered across
+    nodes, None if it waits for a GPU that does not exist."""
 
     rank: int
     role: str
@@ -45,8 +45,8 @@ class RankAt:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """``name``: inference, trainer or weight-update; each trainer opens its own. ``size``: all ranks,
-    of which at most MOST_RANKS are listed. ``of``: the component, where there are several."""
+    """One NCCL group. ``name``: inference, trainer or weight-update (each trainer has its own); ``size``:
+    all ranks, of which at most MOST_RANKS are listed; ``of``: the component, if there are several."""
 
     name: str
     ranks: tuple[RankAt, ...]
@@ -55,7 +55,7 @@ class Group:
 
     @property
     def shared(self) -> dict[int, list[int]]:
-        """GPU to its ranks in this group, if there are two or more: NCCL refuses those."""
+        """GPU -> its ranks in this group, if there are two or more: NCCL refuses those."""
         return {
             gpu: ranks
             for gpu, ranks in grouped((r.gpu, r.rank) for r in self.ranks if r.gpu is not None).items()
@@ -66,7 +66,7 @@ class Group:
 @dataclasses.dataclass(frozen=True)
 class Placed:
     """The groups, the verdict (clean, oversubscribed, zero-visible, duplicate, refused by a framework other
-    than AReaL), and what else is to be known about it."""
+    than AReaL), and notes."""
 
     groups: tuple[Group, ...]
     verdict: str
@@ -75,8 +75,7 @@ class Placed:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Ranks of one component. ``gpus``: of its first MOST_RANKS ranks, None for one that waits for a GPU that
-    does not exist."""
+    """Ranks of one component. ``gpus``: of its first MOST_RANKS ranks, None for a GPU that does not exist."""
 
     role: str
     size: int
@@ -84,13 +83,14 @@ class Job:
 
 
 def job(role: str, start: int, size: int, ring: int = 0, count: int = 0) -> Job:
-    """On a ``ring`` of GPUs rank r sits on (start + r) mod ring; without one (0) each has its own, as long as
-    there are any: ``count``."""
+    """The ranks of a component. On a ``ring`` of GPUs rank r sits on (start + r) mod ring; without a ring
+    (0) on start + r, if that is below ``count``, else on none."""
     ats = range(start, start + min(size, MOST_RANKS))
     return Job(role, size, [at % ring for at in ats] if ring else [at if at < count else None for at in ats])
 
 
 def that_apply(*sentences: tuple[bool, str]) -> list[str]:
+    """The sentences whose condition is true, in order."""
     return [text for applies, text in sentences if applies]
 
 
@@ -122,12 +122,12 @@ def place(mode: Mode, site: Site) -> Placed:
 
 
 def verdict_of(*cases: tuple[object, str]) -> str:
-    """The first that holds; "clean" if none does."""
+    """The first verdict that holds; "clean" if none does."""
     return next((verdict for holds, verdict in cases if holds), "clean")
 
 
 def jobs_of(mode: Mode, ordered: Sequence[Part], ring: int, count: int) -> tuple[list[Job], list[Job]]:
-    """Engines and trainers, which get their GPUs in this order; one that shares has the GPUs of its anchor.
+    """(engines, trainers), in the order in which they get GPUs; a component that shares has its anchor's.
     ``ring``, ``count``: see job."""
     own = [part for part in ordered if part.anchor is None or not mode.shares]
     starts = {id(part): sum(p.world_size for p in own[:at]) for at, part in enumerate(own)}
@@ -143,8 +143,8 @@ def _place_of(part: Part, engines_first: bool) -> tuple[bool, int]:
 
 
 def _ray(mode: Mode, site: Site) -> Placed:
-    """Whole nodes: the engines' first, then one process a GPU on all others, whatever
-    the trainer's string says."""
+    """Whole nodes: first the engines', then one process a GPU on all others, whatever the trainer's string
+    says."""
     engine = next(iter(mode.of("engine")), None)
     size = engine.world_size if engine else 0
     nodes = (
@@ -181,8 +181,8 @@ def _ray(mode: Mode, site: Site) -> Placed:
 def groups_of(
     engines: Sequence[Job], trainers: Sequence[Job], update: str, trainer_last: bool = False
 ) -> tuple[Group, ...]:
-    """The groups that these jobs open; the weight update's has rank 0 of the first trainer, and before
-    it or after it every rank of its engines."""
+    """Groups that these jobs open. A weight-update group holds rank 0 of the first trainer and every rank of
+    its engines."""
     groups = [
         _group(name, [j], j.role if len(jobs) > 1 else "")
         for name, jobs in (("inference", engines), ("trainer", trainers))

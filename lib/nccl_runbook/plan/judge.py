@@ -28,7 +28,7 @@ _SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 
 
 def refused(text: str, why: Refused, rules: Rules) -> Finding:
-    """The string does not parse at this tag."""
+    """The finding for a string that does not parse at this tag."""
     valid, instead = valid_at(text), written_for(text, rules)
     return Finding(
         "allocation-refused",
@@ -51,7 +51,7 @@ def refused(text: str, why: Refused, rules: Rules) -> Finding:
 
 
 def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Finding:
-    """The verdict on a placement, with the remedies for this tag."""
+    """The finding about a placement, with the remedies for this tag."""
     cause = (
         CAUSE
         if placed.verdict == "duplicate"
@@ -71,7 +71,7 @@ def judge(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> Fi
 
 
 def title(mode: Mode, placed: Placed, site: Site) -> str:
-    """One sentence: what will happen."""
+    """One sentence that predicts what will happen."""
     where = sizes(mode, site.gpus) + (f" a node, {site.nodes} nodes" if site.nodes > 1 else "")
     if placed.verdict == "duplicate" and not any(
         g.shared for g in placed.groups if g.name == "weight-update"
@@ -81,7 +81,7 @@ def title(mode: Mode, placed: Placed, site: Site) -> str:
 
 
 def sizes(mode: Mode, gpus: int) -> str:
-    """In words: "sglang 4 ranks, fsdp 1 rank on 8 GPUs"."""
+    """The components in words: "sglang 4 ranks, fsdp 1 rank on 8 GPUs"."""
     return (
         ", ".join(f"{p.name or p.backend} {counted(p.world_size, 'rank')}" for p in mode.parts)
         + f" on {counted(gpus, 'GPU')}"
@@ -89,7 +89,7 @@ def sizes(mode: Mode, gpus: int) -> str:
 
 
 def shared_lines(placed: Placed) -> list[str]:
-    """Ranks of one group on one GPU, in words."""
+    """One line for each GPU with several ranks of one group."""
     return [
         f"{g.name}: rank{'s' if len(ranks) > 1 else ''} {' and '.join(map(str, ranks[:6]))} on GPU {gpu}"
         for g in placed.groups
@@ -98,7 +98,7 @@ def shared_lines(placed: Placed) -> list[str]:
 
 
 def about_tag(rules: Rules, site: Site) -> list[str]:
-    """What is to be known about this tag beside the verdict."""
+    """Notes about this tag beside the verdict."""
     return that_apply(
         (
             not rules.known,
@@ -112,7 +112,7 @@ def about_tag(rules: Rules, site: Site) -> list[str]:
 
 
 def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int) -> Finding:
-    """The verdict on a launch; flags that look like one of the table and are none are named as evidence."""
+    """The finding about a launch; unknown flags that resemble those of the table are evidence."""
     cause, known = CAUSE if placed.verdict == "duplicate" else None, launch.row["flags"]
     slips = [
         f"--{n}: not known to us; the nearest flag is --{near}"
@@ -177,12 +177,9 @@ def _range(start: int, end: int) -> str:
 
 
 def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
-    """The GPUs that a process counts from 0 on, as NVML names them. ``value``: CUDA_VISIBLE_DEVICES,
-    None where it is not set.
-
-    A MIG slice has its own UUID and its card's bus id. CUDA may count in another order than
-    NVML (CUDA_DEVICE_ORDER).
-    """
+    """GPUs that a process numbers from 0, as NVML names them. ``value``: CUDA_VISIBLE_DEVICES, None if not
+    set. A MIG slice has its own UUID and its card's bus id. CUDA's order may differ from NVML's
+    (CUDA_DEVICE_ORDER)."""
     slices = {
         index: name
         for index, name in enumerate([e.strip() for e in (value or "").split(",")])
@@ -199,7 +196,7 @@ def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:
 
 
 def judge_devices(groups: Sequence[Group], gpus: Sequence[Identity]) -> list[Finding]:
-    """A finding for every set of ranks of one NCCL group that is not on different GPUs of this machine."""
+    """A finding for every set of ranks of one NCCL group that share a GPU of this machine."""
     return [
         _clash(group, clash)
         for group in groups

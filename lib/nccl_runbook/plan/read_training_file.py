@@ -34,11 +34,11 @@ _COMPONENT = re.compile(r"\w+(\[\w+\])?:|\$\{")  # a backend with its size, or w
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What one file says. ``mode``: its allocation string, "" without; ``backends``: role to its own string;
-    ``shares``: role to the role whose GPUs it is scheduled on; ``gpus``, ``nodes``: 0 where not told;
-    ``update``: weight_update_mode or ""; ``scheduler``: its type or ""; ``has_ref``: whether a reference
-    model is loaded (actor.kl_ctl is 0.1 if not told); ``realhf``: of AReaL's first program, which has its
-    sizes at the top; ``flat``: every plain value by its dotted name."""
+    """What one file says. ``mode``: its allocation string, or empty; ``backends``: role -> its own string;
+    ``shares``: role -> role whose GPUs it uses; ``gpus``, ``nodes``: 0 if not stated; ``update``:
+    weight_update_mode or empty; ``scheduler``: its type or empty; ``has_ref``: whether a reference model is
+    loaded (actor.kl_ctl defaults to 0.1); ``realhf``: a file of AReaL's first program, with sizes at the
+    top; ``flat``: every plain value by its dotted name."""
 
     mode: str
     backends: dict[str, str]
@@ -53,8 +53,8 @@ class Training:
 
 
 def files(path: Path) -> list[Path]:
-    """The YAML files at or below ``path``, and what ``text_of`` says the fault of: links that lead nowhere,
-    folders that may not be entered. No link is followed out of a folder."""
+    """YAML files at or below ``path``, and broken links or unreadable folders (for which ``text_of`` gives
+    the reason). Links that leave a folder are not followed."""
     shut: list[OSError] = []
     below = [
         Path(folder, n)
@@ -75,7 +75,7 @@ def files(path: Path) -> list[Path]:
 
 
 def text_of(path: Path) -> str:
-    """The file's text. Raises ValueError with why it cannot be read, without its name."""
+    """Text of the file. ValueError with the reason, without the file's name."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
             raise ValueError("this folder cannot be read" if path.is_dir() else "it is not a regular file")
@@ -91,7 +91,7 @@ def text_of(path: Path) -> str:
 
 
 def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
-    """What the YAML says, with ``overrides`` of a command line on top. Raises ValueError where it is none."""
+    """What the YAML says, with ``overrides`` of a command line applied. ValueError if it is no YAML."""
     data, *others = documents(text) or [None]
     if others:
         raise ValueError("not readable as YAML: more than one document")
@@ -99,8 +99,8 @@ def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
 
 
 def _flat(data: dict[str, Any]) -> dict[str, str]:
-    """Plain values by dotted name; what "<<" brings holds where nothing nearer says anything of the name,
-    be it null or another map. Lists and what hangs deeper than eight levels are left out."""
+    """Plain values by dotted name; a value from "<<" holds unless a nearer one (even null or a map) has the
+    name. Lists and anything below eight levels are left out."""
     values: dict[str, str] = {}
     taken: set[str] = set()
     left: list[tuple[str, Any, int]] = [("", data, 0)]

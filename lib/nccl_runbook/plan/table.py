@@ -12,8 +12,8 @@ MOST_GPUS, MOST_NAMES = 32, 6
 
 
 def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
-    """A picture of plan.groups.Group: one row a group, one column a GPU, in each the ranks that sit there.
-    ``of_node``: GPUs of a node, where there may be several."""
+    """One row a group, one column a GPU, with the ranks on it. ``of_node``: GPUs of a node, if there are
+    several."""
     gpus = sorted({r.gpu for g in groups for r in g.ranks if r.gpu is not None})[:MOST_GPUS]
     rows = [
         [f"{g.name} ({g.of})" if g.of else g.name, *(_seats(g, gpu) for gpu in gpus), *_homeless(g)]
@@ -37,13 +37,13 @@ def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
 
 
 def intended_tables(intended: Any) -> list[Table]:
-    """Its table, none where no allocation was named."""
+    """The table of the intended allocation; empty if none was named."""
     return [] if intended is None else [intended_table(intended)]
 
 
 @titled("Your allocation")
 def intended_table(intended: Any) -> Table:
-    """What plan.answer.intend gives."""
+    """What plan.answer.intend returns, as a table."""
     if intended is None or intended.placed is None:
         return Table(
             "",
@@ -73,8 +73,7 @@ def _homeless(group: Any) -> list[Cell]:
 
 
 def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
-    """One row a plan of answer.py, then the files that hold none, with why; those
-    of others are not missed."""
+    """One row a plan, then files without one and the reason; files of other programs are not listed."""
     read = [
         [
             p.where or "the string",
@@ -99,7 +98,7 @@ def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
 
 
 def groups_tables(plans: Sequence[Any]) -> list[Table]:
-    """groups_table of each of these plans of answer.py that parses, headed by what it is."""
+    """The groups_table of each plan that parses, with its name as caption."""
     return [
         dataclasses.replace(groups_table(p.placed.groups, p.gpus), caption=_head(p))
         for p in plans

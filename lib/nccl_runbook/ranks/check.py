@@ -34,7 +34,7 @@ PERIOD = 251  # prime, so that a shift by any power of two shows
 
 
 def emit(event, **fields):
-    """One event for whoever started this rank; without one, a line for the reader."""
+    """Report one event to the engine that started this rank, else print it as a line."""
     fd = os.environ.get("NCCL_RUNBOOK_EVENT_FD")
     fields = {"event": event, "t": round(time.monotonic(), 6), **fields}
     if fd:
@@ -57,15 +57,14 @@ def rank_and_size():
 
 
 def meeting_point():
-    """Set MASTER_ADDR and MASTER_PORT where the launcher did not: Slurm's first node, else this host
-    alone."""
+    """Set MASTER_ADDR and MASTER_PORT if the launcher did not: Slurm's first node, else this host."""
     nodes = os.environ.get("SLURM_STEP_NODELIST", os.environ.get("SLURM_NODELIST", ""))
     os.environ.setdefault("MASTER_ADDR", re.sub(r"\[(\d+).*$", r"\1", nodes).split(",")[0] or "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", str(29500 + int(os.environ.get("SLURM_JOB_ID", 0)) % 1000))
 
 
 def parsed(description, options):
-    """The arguments of this rank; ``options``: flag -> what argparse is to know of it."""
+    """The arguments of this rank; ``options``: flag -> keyword arguments of add_argument."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -75,8 +74,7 @@ def parsed(description, options):
 
 
 def pick_device(devices, local_rank, on_cpu):
-    """The device of this rank, current from here on; the CPU if it is asked for, or CUDA shows no device and
-    none is named."""
+    """This rank's device, made current; the CPU if asked for, or if none is named and CUDA has none."""
     if on_cpu or (not devices and not torch.cuda.is_available()):
         return torch.device("cpu")
     index = int(devices.split(",")[local_rank]) if devices else local_rank
@@ -85,7 +83,7 @@ def pick_device(devices, local_rank, on_cpu):
 
 
 def identity(device):
-    """Which device this is, by what cannot be renumbered."""
+    """Which device this is, in names that no renumbering changes."""
     fields = {
         "device": str(device),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
@@ -104,8 +102,7 @@ def identity(device):
 
 
 def join(backend, timeout_s, rank, size):
-    """Meet the other ranks: over a private file if the engine names one (nothing listens), else over the
-    launcher's env://."""
+    """Meet the other ranks, over the engine's private file or env://, and return torch's store."""
     path = os.environ.get("NCCL_RUNBOOK_STORE_FILE")
     if not path:
         meeting_point()
@@ -120,15 +117,13 @@ def join(backend, timeout_s, rank, size):
 
 
 def least(store, key, mine, rank, size):
-    """The smallest value that any rank holds, known to every rank without a collective: those are what is
-    tested."""
+    """The smallest value of any rank, exchanged through the store: collectives are what is tested."""
     store.set("%s/%d" % (key, rank), repr(mine))
     return min(float(store.get("%s/%d" % (key, other))) for other in range(size))
 
 
 def part(store, rank, size):
-    """Nobody goes while another may still read its memory, and rank 0, which may hold the store, goes
-    last."""
+    """Wait until no rank reads another's memory; rank 0 may hold the store and leaves last."""
     least(store, "left", 0.0, rank, size)
     if rank:
         store.set("gone/%d" % rank, "1")
@@ -137,9 +132,9 @@ def part(store, rank, size):
 
 
 def prepare(device):
-    """Make the CUDA context and load the kernels that checks use, then wait at the engine's gate, where there
-    is one, for this world's turn: other ranks may be at work meanwhile, and what is slow here need not be
-    waited for there."""
+    """Make the CUDA context and load the kernels of the checks, then wait at the engine's gate (if there is
+    one) for this world's turn. Other ranks still run meanwhile, so slow preparation delays none. Exits if
+    the runbook has gone."""
     warm = pattern(PERIOD, device, 0)
     (warm + 1 != warm).nonzero()
     settle(device)
@@ -157,7 +152,8 @@ def pattern(count, device, seed):
 
 
 class Operation:
-    """One collective at one size: ``fill`` fresh input, ``run`` it, what should have come out."""
+    """One collective at one size: ``fill`` makes fresh input, ``run`` runs it, ``expected`` gives the right
+    result."""
 
     def __init__(self, op, size_bytes, device, rank, size, corrupt):
         self.op, self.device, self.rank, self.size, self.corrupt = op, device, rank, size, corrupt
@@ -173,8 +169,8 @@ class Operation:
         }[op]
 
     def fill(self, round_number):
-        """New buffers; the round is in the values, so that stale data shows. A corrupting rank spoils one
-        element that it sends."""
+        """New buffers; the round is part of the values, so that stale data shows. A corrupting rank changes
+        one element."""
         self.round = round_number
         count, arriving = (
             (self.part, self.part * self.size) if self.op == "all_gather" else (self.count, self.count)
@@ -194,7 +190,7 @@ class Operation:
             work.wait()
 
     def expected(self):
-        """[(the rank it comes from or None, what arrived, what should have)]."""
+        """[(rank that sent it or None, what arrived, what should have arrived)]."""
         if self.op == "all_reduce":
             total = (
                 pattern(self.count, self.device, 0) * self.size
@@ -213,8 +209,7 @@ class Operation:
         ]
 
     def wrong(self):
-        """None, or the first wrong element: where, what it is, what it should be, how many, and whose it
-        was."""
+        """The first wrong element (index, got, expected, count, from_rank), or None if all are right."""
         for source, got, wanted in self.expected():
             differ = (got != wanted).nonzero()
             if len(differ):
@@ -229,7 +224,7 @@ class Operation:
         return None
 
     def verified(self, round_number):
-        """``wrong()`` of one run with fresh buffers."""
+        """The result of ``wrong`` after one run with fresh buffers."""
         self.fill(round_number)
         self.run()
         settle(self.device)
@@ -237,22 +232,23 @@ class Operation:
 
 
 def barrier(device):
+    """Every rank has arrived; on a GPU the group must know which device to use."""
     dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
 
 
 def bus_factor(op, size):
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests 2.19 defines it (doc/PERFORMANCE.md)."""
+    """Bus bandwidth divided by algorithm bandwidth, as nccl-tests 2.19 defines it (doc/PERFORMANCE.md)."""
     return {"all_reduce": 2 * (size - 1) / size, "all_gather": (size - 1) / size}.get(op, 1.0)
 
 
 def settle(device):
+    """Wait until the GPU has finished all queued work; nothing to wait for on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def sample(operation, device, iterations):
-    """Seconds of one operation. On a GPU several in a row share one synchronisation, whose 20 us would else
-    count."""
+    """Mean seconds of one operation. On a GPU ``iterations`` share one synchronisation (20 us)."""
     barrier(device)
     settle(device)
     began = time.perf_counter()
@@ -263,8 +259,8 @@ def sample(operation, device, iterations):
 
 
 def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
-    """Run, verify, time, verify again; whether every value was right, and the bus bandwidth in 1e9 bytes a
-    second (None: not timed)."""
+    """Run, verify, time, verify again. Returns whether every value was right, and the bus bandwidth in GB/s
+    (1e9 bytes per second; None if not timed)."""
     emit("begin", what=op, size_bytes=size_bytes)
     operation = Operation(op, size_bytes, device, rank, size, corrupt)
     before = operation.verified(0)
@@ -287,8 +283,8 @@ def measure(op, size_bytes, device, rank, size, repeats, iterations, corrupt):
 
 
 def every_size(op, asked, most, run):
-    """Run ``op`` at the sizes asked for, smallest first; whether every value was right. A smaller size stands
-    in for those above ``most`` bytes, and for the largest if ``run`` reports a rate at which they would take
+    """Run ``op`` at these sizes, smallest first; whether every value was right. Sizes above ``most`` bytes
+    are replaced by that, and the largest by SLOW_BYTES if ``run`` reports a rate at which it would take
     minutes; an event says so."""
     right, done, why = True, set(), "what is free on the GPU"
     for size_bytes in sorted(asked):
@@ -305,11 +301,13 @@ def every_size(op, asked, most, run):
 
 
 def wait_for_ever(on_term):
+    """Never join the collective: sleep for an hour, with ``on_term`` as the handler of SIGTERM."""
     signal.signal(signal.SIGTERM, on_term)
     time.sleep(3600)
 
 
 def fail():
+    """Raise RuntimeError with the text that the tests look for."""
     raise RuntimeError("injected on rank %d" % rank_and_size()[0])
 
 
@@ -354,7 +352,7 @@ OPTIONS = {
 
 
 def inject(fault, rank):
-    """Be broken if this rank is to be; True if it is to corrupt what it sends."""
+    """Run this rank's fault, if it has one; True if the rank has to corrupt what it sends."""
     kind, _, where = fault.partition("@")
     if where != str(rank):
         return False
@@ -363,6 +361,7 @@ def inject(fault, rank):
 
 
 def check(args):
+    """Run every operation at every size. The exit code: 0, or 6 if any value was wrong."""
     rank, size, local_rank = rank_and_size()
     local_rank = local_rank if args.local_rank is None else args.local_rank
     device = pick_device(args.devices, local_rank, args.backend == "gloo")
@@ -394,7 +393,7 @@ def check(args):
         narrows = rate is not None and SLOW_FROM <= size_bytes < max(asked)
         return fine, least(store, "%s-%d" % (op, size_bytes), rate, rank, size) if narrows else None
 
-    # send_recv of one rank has nobody to send to
+    # with one rank send_recv has no peer
     ops = [op for op in args.ops.split(",") if size > 1 or op != "send_recv"]
     right = all([run(op, 0)[0] if op == "barrier" else every_size(op, asked, most, run) for op in ops])
     emit("begin", what="destroy")
@@ -414,6 +413,7 @@ def check(args):
 
 
 def main():
+    """Exit with the code of check(). Any exception is reported as an event and raised again."""
     args = parsed(__doc__, OPTIONS)
     unknown = [op for op in args.ops.split(",") if op not in OPS]
     if unknown:

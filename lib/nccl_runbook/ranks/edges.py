@@ -21,7 +21,7 @@ SAMPLES = 3
 
 
 def emit(event, **fields):
-    """One event for whoever started this process; without one, a line for the reader."""
+    """Report one event to the engine that started this process, else print it as a line."""
     fd = os.environ.get("NCCL_RUNBOOK_EVENT_FD")
     fields = {"event": event, "t": round(time.monotonic(), 6), **fields}
     if fd:
@@ -38,13 +38,14 @@ def values(count, device, edge):
 
 
 def settle(*devices):
+    """Wait until these GPUs have finished all queued work; a CPU has nothing to wait for."""
     for device in devices:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
 
 def copied(source, target, size_bytes, edge, fault):
-    """(values that arrived wrong, the first of them, seconds of the fastest copy) for one size."""
+    """(number of values that arrived wrong, index of the first, seconds of the fastest copy) for one size."""
     sent = values(size_bytes // 4, source, edge)
     arrived = torch.empty(size_bytes // 4, dtype=torch.int32, device=target)
     fastest = float("inf")
@@ -64,6 +65,8 @@ def copied(source, target, size_bytes, edge, fault):
 
 
 def main():
+    """Copy along every edge at every size, one event a copy; exits with 6 if any value arrived wrong, else
+    0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -28,7 +28,7 @@ SAYS = re.compile(rb"NCCL version (\d+\.\d+\.\d+)\+cuda(\d+\.\d+)")
 
 
 def tried(function, *arguments):
-    """What the function gives, or why it gave nothing."""
+    """What the function returns, or a Gap as {"reason", "detail"}."""
     try:
         return function(*arguments)
     except (OSError, AttributeError) as error:
@@ -41,14 +41,17 @@ def tried(function, *arguments):
 
 
 def raw(path):
-    """The bytes of a file, or of a link its target; never waits (/dev/kmsg ends with EAGAIN)."""
+    """Bytes of a file, or the target of a link; never blocks (/dev/kmsg ends with EAGAIN). OSError if
+    unreadable."""
     if os.path.islink(path) or os.path.isdir(path):
         return os.readlink(path).encode() if os.path.islink(path) else b""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        return file.read(MOST_BYTES) or b""  # None where nothing is there yet
+        return file.read(MOST_BYTES) or b""  # None if there is nothing yet
 
 
 def content(path, keep):
+    """Text of a file, only the lines that match ``keep`` (all if empty). A binary file comes as compressed
+    hex."""
     data = raw(path)
     if b"\0" in data and not keep:
         return {"binary": zlib.compress(data).hex()}
@@ -57,7 +60,7 @@ def content(path, keep):
 
 
 def identity(path, root):
-    """Hash, what the file says of itself, and what the wheels beside it say of the file at this path."""
+    """Hash of the file at this path, the version in its text, and what the wheels beside it record of it."""
     digest, version, tail = hashlib.sha256(), None, b""
     with open(root + path, "rb") as file:
         for block in iter(lambda: file.read(BLOCK), b""):
@@ -75,13 +78,15 @@ def identity(path, root):
 
 
 def reported(path):
-    """The version that the mapped library answers; only within its own process."""
+    """The version that the mapped library returns; works only in its own process."""
     version = ctypes.c_int()
     ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
     return version.value
 
 
 def environ_of(pid):
+    """Variables of a process, name -> value, as the process started with them; "self": those of this one
+    now."""
     if pid == "self":
         return dict(os.environ)
     pairs = raw("/proc/%s/environ" % pid).decode("utf-8", "replace").split("\0")
@@ -89,6 +94,7 @@ def environ_of(pid):
 
 
 def kept(env, names, secret):
+    """The variables whose names match ``names``; values of secret variables inside them are masked."""
     hidden = [v for n, v in env.items() if re.search(secret, n) and len(v) >= 6]
     allowed = {n: v for n, v in env.items() if re.fullmatch(names, n)}
     for value in sorted(hidden, key=len, reverse=True):
@@ -97,13 +103,13 @@ def kept(env, names, secret):
 
 
 def shared_memory(path):
-    """Size of a block, blocks, free blocks, and the mount's device number."""
+    """Block size in bytes, blocks, free blocks, and the mount's device number."""
     mount = os.statvfs(path)
     return [mount.f_frsize, mount.f_blocks, mount.f_bavail, os.stat(path).st_dev]
 
 
 def preloads(path, root, words):
-    """Whether one of LD_PRELOAD's words names this mapped file."""
+    """Whether a word of LD_PRELOAD names this mapped file."""
     return any(
         tried(os.path.samefile, root + path, root + word) is True
         if "/" in word
@@ -113,6 +119,8 @@ def preloads(path, root, words):
 
 
 def look(request):
+    """What one process sees: its variables, files, mapped libraries, and copies of NCCL. Gaps for what
+    fails."""
     pid = request["pid"]
     root = "" if pid == "self" else "/proc/%s/root" % pid
     env = environ_of(pid)
@@ -168,6 +176,7 @@ def look(request):
 
 
 def main():
+    """Write one JSON event with the answer to the request in the first argument."""
     request = json.loads(sys.argv[1])
     if request["import_torch"]:
         with contextlib.suppress(ImportError):

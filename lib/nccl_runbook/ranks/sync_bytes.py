@@ -16,11 +16,12 @@ CHUNK = 4 << 20  # 16-bit words of the pattern, and the most that are made or co
 
 
 def padded(size):
+    """Bytes that a tensor of ``size`` bytes takes up: the next multiple of ALIGN."""
     return -(-size // ALIGN) * ALIGN
 
 
 def slabs(sizes, device):
-    """Memory for tensors of so many bytes, touched."""
+    """Zeroed memory for tensors of these sizes (bytes), already touched."""
     room = [padded(size) for size in sizes]
     return [
         torch.zeros(sum(room[i] for i in bucket), dtype=torch.uint8, device=device)
@@ -29,7 +30,7 @@ def slabs(sizes, device):
 
 
 def laid(memory, sizes):
-    """A view of so many bytes for each, in order. ``memory``: slabs of these sizes, or of larger ones."""
+    """A view of each size (bytes), in order. ``memory``: slabs of these sizes, or of larger ones."""
     views, number, at = [], 0, 0
     for size in sizes:
         while at + size > len(memory[number]):
@@ -40,9 +41,9 @@ def laid(memory, sizes):
 
 
 class Pattern:
-    """A word of 16 bits for every place of the whole tensors laid end to end: a fixed random sequence of
-    CHUNK words over and over, plus a number that no other round of that repeat (below 512 GiB) and no other
-    repeat of that round (below 65,536) has. Stale words therefore all differ, as do those of another round;
+    """A 16-bit word for every place of the whole tensors, laid end to end: a fixed random sequence of CHUNK
+    words, repeated, plus a number that is unique among the rounds of one repeat (below 512 GiB) and among
+    the repeats of one round (below 65,536). So all stale words differ, and all words of another round;
     within a round all but one in 65,536."""
 
     def __init__(self, device):
@@ -55,26 +56,27 @@ class Pattern:
         )
 
     def lay(self, sizes, tensors, starts):
-        """What is made and compared from now on: this rank's part of each tensor (bytes), which begins at
-        byte ``starts`` of the whole one, of ``sizes`` bytes."""
+        """Set what is filled and compared: this rank's part of each tensor, which begins at byte ``starts``
+        of the whole one, of ``sizes`` bytes."""
         bounds = [0, *itertools.accumulate(padded(size) // 2 for size in sizes)]
         places = [bound + start // 2 for bound, start in zip(bounds, starts)]
         self.bounds = torch.tensor(bounds, device=self.base.device)
         self.pieces = [piece for run in runs(places, tensors) for piece in self.cut(*run)]
 
     def cut(self, place, words):
-        """(place, words, the base to add to, number of the round) of each part of a run that lies in one
+        """Yields (place, words, base to add to, number of the round) for each part of a run within one
         round."""
         for first in range(place // CHUNK * CHUNK, place + len(words), CHUNK):
             a, b = max(first, place), min(first + CHUNK, place + len(words))
             yield a, words[a - place : b - place], self.base[a - first : b - first], first // CHUNK
 
     def fill(self, repeat):
+        """Write the bytes of this repeat into every tensor that ``lay`` placed."""
         for _, words, base, number in self.pieces:
             torch.add(base, self.added(number, repeat), out=words)
 
     def differing(self, repeat):
-        """Number of words that differ, by the index of each tensor that has any."""
+        """Index of each tensor with differences -> number of words that differ."""
         words_by_tensor, flags = {}, torch.zeros(len(self.pieces), dtype=torch.bool, device=self.base.device)
         for flag, (_, words, base, number) in zip(flags, self.pieces):
             torch.add(base, self.added(number, repeat), out=self.scratch[: len(words)])
@@ -92,11 +94,12 @@ class Pattern:
 
     @staticmethod
     def added(number, repeat):
+        """The number added to the base sequence in this round and repeat, as a signed 16-bit value."""
         return (number * 40503 + repeat) % 65536 - 32768
 
 
 def runs(places, tensors):
-    """(place, words) of what lies end to end, both in memory and in the whole."""
+    """(place, words) of tensors that lie end to end in memory and in the whole, joined."""
     merged, ends = [], None
     for place, tensor in zip(places, tensors):
         here, size = (tensor.untyped_storage().data_ptr(), tensor.storage_offset()), tensor.numel()
@@ -109,7 +112,8 @@ def runs(places, tensors):
 
 
 def buckets_of(sizes, limit):
-    """Indices of consecutive tensors in lists of at most ``limit`` bytes, which no tensor exceeds."""
+    """Lists of indices of consecutive tensors, at most ``limit`` bytes a list; no tensor is larger than
+    that."""
     buckets, room = [], 0
     for index, size in enumerate(sizes):
         if not buckets or size > room:

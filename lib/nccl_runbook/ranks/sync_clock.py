@@ -14,14 +14,14 @@ import torch
 # what counts where two overlap: the first of these
 PHASES = ("wire", "load", "pack", "gather", "write", "control", "wait")
 # what the host does to queue a phase's work, and to learn that it is done: counts for
-# that phase where nothing runs
+# that phase while nothing else runs
 LAUNCH = " launch"
 ORDER = (*PHASES, *(phase + LAUNCH for phase in PHASES))
 
 
 class Span(contextlib.AbstractContextManager):
-    """A phase on the host, from when it is made on. No generator: five of those a tensor took 12 us, which no
-    phase counted."""
+    """A phase on the host that starts when made and ends with its ``with`` block. A generator took 12 us a
+    tensor that no phase counted."""
 
     def __init__(self, clock, phase):
         self.clock, self.phase, self.first = clock, phase, time.perf_counter()
@@ -34,8 +34,8 @@ class Span(contextlib.AbstractContextManager):
 
 
 class Clock:
-    """When each phase ran on this rank. On a GPU by events in its streams, so that what overlaps is not
-    serialised by being measured."""
+    """When each phase ran on this rank; on a GPU by events in its streams, since waiting would serialise
+    work that overlaps."""
 
     def __init__(self, device):
         self.device, self.spans, self.events = device, [], []
@@ -44,19 +44,23 @@ class Clock:
         self.began = time.perf_counter()
 
     def wait(self):
+        """Wait until the device has finished all queued work."""
         check.settle(self.device)
 
     def mark(self):
+        """A timing event in the current stream, or None on a CPU."""
         if self.device.type != "cuda":
             return None
         return torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
 
     def host(self, phase):
+        """A context that counts its time on the host towards ``phase``."""
         return Span(self, phase)
 
     @contextlib.contextmanager
     def queued(self, phase, stream=None):
-        """What is put into ``stream``; on the CPU, and through it (no stream), it is done when it returns."""
+        """A context that times the work queued on ``stream``. Without a stream (or on a CPU) it waits for
+        the work and counts host time."""
         if stream is None:
             with self.host(phase):
                 yield
@@ -68,12 +72,12 @@ class Clock:
             self.events.append((phase, first, self.mark()))
 
     def notice(self, phase):
-        """Wait for the device: that the host learns of its end a little later belongs to that phase, too."""
+        """Wait for the device; the time until the host learns of the end counts towards ``phase``."""
         with self.host(phase + LAUNCH):
             self.wait()
 
     def stop(self):
-        """Wait for the last byte; then ``seconds`` and ``phases``, which add up to them."""
+        """Wait for the last byte; sets ``seconds`` (total) and ``phases`` (phase -> seconds, same total)."""
         self.wait()
         self.seconds = time.perf_counter() - self.began
         self.spans += [
@@ -83,8 +87,8 @@ class Clock:
 
 
 def shares(spans, total):
-    """Seconds of each phase: every moment belongs to the first of PHASES that runs then, to "other" where
-    none does."""
+    """Phase -> seconds of ``total``: when several phases overlap, the first of PHASES counts; "other" when
+    none runs."""
     bits = {phase: 1 << number for number, phase in enumerate(ORDER)}
     edges = sorted(edge for p, a, b in spans for edge in ((a, 1, bits[p]), (b, -1, bits[p])))
     names = {0: "other", **{bit: phase.replace(LAUNCH, "") for phase, bit in bits.items()}}
@@ -100,8 +104,9 @@ def shares(spans, total):
 
 @contextlib.contextmanager
 def busy(device, edge):
-    """An engine that goes on generating: products of square bfloat16 matrices, always some in the queue of a
-    stream of their own, from before the first sync on (to load cuBLAS takes longer than a sync)."""
+    """A context in which an engine keeps multiplying square bfloat16 matrices of this edge on its own
+    stream. RuntimeError if the multiplication fails before it has started (cuBLAS loads first, which takes
+    longer than a sync)."""
     running, stopped = threading.Event(), threading.Event()
     thread = threading.Thread(target=_multiply, args=(device, edge, running, stopped), daemon=True)
     thread.start()

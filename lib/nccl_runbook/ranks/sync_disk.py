@@ -12,8 +12,8 @@ import torch
 
 @functools.lru_cache(maxsize=None)
 def library():
-    """safetensors' own save and load, where this interpreter has them and they work without NumPy; else None.
-    Asked before any sync."""
+    """safetensors' save and load if this interpreter has them and they work without NumPy, else None. Called
+    before any sync."""
     try:
         import safetensors
         import safetensors.torch
@@ -25,8 +25,8 @@ def library():
 
 
 def disk(sync, clock):
-    """Weights gathered to the CPU, one safetensors file by the library's own save and load, else ours of the
-    same form, one thread."""
+    """Gather weights on the CPU and write one safetensors file, by the library's save and load or ours of
+    the same form, one thread. NotEnough if the disk is full."""
     path = sync.path(f"model-v{sync.number}.safetensors")
     ours = library() is None
     sync.by = "the runbook's own writer" if ours else f"safetensors {library().__version__}"
@@ -55,7 +55,7 @@ def disk(sync, clock):
 
 
 def fast(sync, clock):
-    """Sixteen files, threads and pinned buffers, checksums on both sides: fast_disk.py."""
+    """Sixteen files, threads and pinned buffers, with checksums on both sides: fast_disk.py."""
     path, tensors = sync.path("weights"), dict(zip(sync.names, sync.shaped))
     return sync.by_file(
         clock,

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Tuple
 
 
 def tensors(spec: Dict[str, Any]) -> List[Tuple[str, List[int]]]:
-    """Every tensor's name and shape, in the order in which they are stored."""
+    """Name and shape of every tensor, in storage order."""
     experts = spec.get("experts") or {"count": 0}
     each = [
         (experts["prefix"].format(e=e) + name, shape)

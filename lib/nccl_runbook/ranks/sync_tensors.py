@@ -17,7 +17,7 @@ SPARE_BYTES, SPARE_GPU_BYTES = 64 << 20, 1 << 30
 
 
 class Tensors:
-    """What moves: in whole, this rank's part of it, and the buffers beside it."""
+    """The tensors that move, this rank's part of them, and the buffers beside them."""
 
     def __init__(self, args, rank, size, device):
         self.args, self.rank, self.size, self.device, self.number, self.by = args, rank, size, device, -1, ""
@@ -37,8 +37,7 @@ class Tensors:
         self.trains, self.serves = rank == 0, rank > 0
 
     def lay_out(self, shapes):
-        """What moves: tensors of these shapes, of which a tensor-parallel rank keeps its rows. ``starts`` in
-        bytes."""
+        """Set shapes and sizes (bytes); a tensor-parallel rank keeps only its rows. ``starts``: in bytes."""
         part, width = (self.rank - 1) % self.args.tp if self.rank else 0, self.dtype.itemsize
         self.shapes, self.sizes = [list(s) for s in shapes], [s.numel() * width for s in shapes]
         split = [
@@ -60,11 +59,12 @@ class Tensors:
         return whole[self.starts[i] : self.starts[i] + self.views[i].numel()]
 
     def bucket_bytes(self, mib):
+        """Bytes of a bucket of ``mib`` MiB: at least the largest tensor, at most all of them."""
         return min(max(mib << 20, max(self.sizes)), self.total)
 
     def staging(self):
-        """Bytes of each buffer beside the tensors, and how many: buckets, or the largest tensor where bytes
-        pass through the CPU."""
+        """(bytes of each extra buffer, number of them): buckets, or the largest tensor if bytes pass through
+        the CPU."""
         method, largest = self.args.method, self.bucket_bytes(max(self.mib))
         if method.endswith(("flat", "pinned")):
             return largest, 2 if self.rank == 0 or not method.startswith("ipc") else 0
@@ -73,7 +73,8 @@ class Tensors:
         return 0, 0
 
     def check_memory(self):
-        """NotEnough before anything is allocated. Ranks of one host or one GPU share what is free there."""
+        """Raise NotEnough before anything is allocated if host or GPU memory is too small. Ranks of one
+        host, or of one GPU, share what is free there."""
         busy = 3 * self.dtype.itemsize * max(map(int, self.args.busy.split(","))) ** 2
         own, staging = (
             busy + sum(map(sync_bytes.padded, self.own_sizes)),
@@ -96,8 +97,7 @@ class Tensors:
                 raise fast_disk.NotEnough(what, needed, free)
 
     def prepare(self):
-        """Allocate and touch all memory, so that no first sync pays for page faults of the measurement
-        itself."""
+        """Allocate and touch all memory, so that the first sync does not pay for page faults."""
         self.memory, self.pattern = (
             sync_bytes.slabs(self.own_sizes, self.device),
             sync_bytes.Pattern(self.device),
@@ -121,7 +121,8 @@ class Tensors:
         self.show()
 
     def show(self):
-        """The views that move, in memory that is there; handles of others lead elsewhere."""
+        """Make the views that move from the memory at hand; handles that other ranks opened become
+        invalid."""
         self.views = sync_bytes.laid(self.memory, self.own_sizes)
         self.shaped = [view.view(self.dtype).view(shape) for view, shape in zip(self.views, self.own_shapes)]
         self.pattern.lay(self.sizes, self.views, self.starts)

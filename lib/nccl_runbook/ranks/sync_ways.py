@@ -17,12 +17,12 @@ LARGE = 1 << 20  # bytes: below it the launch of a copy costs more than the copy
 
 
 class PeerStopped(RuntimeError):
-    """Another rank failed and said so; its own text is the one to read."""
+    """Another rank failed and reported its own error; read that one."""
 
 
 def together(action=lambda: None, *args):
-    """Do it on this rank, then meet the others: returns when all have done theirs, raises PeerStopped where
-    one could not."""
+    """Run ``action`` on this rank and wait for the other ranks. Raises this rank's own exception, or
+    PeerStopped if another rank failed."""
     failure = None
     try:
         action(*args)
@@ -39,8 +39,8 @@ def together(action=lambda: None, *args):
 
 
 def tell(sync, message):
-    """The trainer's JSON message, on every rank: its length and beginning in one message to each, the rest of
-    a long one in another."""
+    """The trainer's JSON message, on every rank. A message of at most 504 bytes takes one send a rank, a
+    longer one two."""
     text = json.dumps(message).encode() if sync.rank == 0 else b""
     first = _to_each(sync, len(text).to_bytes(8, "little") + text[:FIRST].ljust(FIRST))
     length = int.from_bytes(first[:8], "little")
@@ -49,8 +49,8 @@ def tell(sync, message):
 
 
 def _to_each(sync, data):
-    """From the trainer to each engine, which gets the bytes. Gloo's broadcast wakes threads of its own: 0.3
-    to 0.5 ms more (torch 2.11)."""
+    """Send the trainer's bytes to each engine and return them. Gloo's broadcast wakes threads of its own:
+    0.3 to 0.5 ms more (torch 2.11)."""
     tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     for sent in (
         [dist.isend(tensor, other) for other in range(1, sync.size)]
@@ -62,19 +62,20 @@ def _to_each(sync, data):
 
 
 def announce(sync, clock, indices):
+    """Names and shapes of these tensors, sent by the trainer and returned on every rank."""
     with clock.host("control" if sync.rank == 0 else "wait"):
         return tell(sync, [[sync.names[i], sync.shapes[i]] for i in indices])
 
 
 def acknowledge(sync, clock):
-    """The trainer goes on once every engine has said that it is done."""
+    """The trainer waits until every engine has reported that it is done."""
     with clock.host("control"):
         for other in range(1, sync.size) if sync.rank == 0 else [0]:
             (dist.send if sync.rank else dist.recv)(torch.zeros(1), other)
 
 
 def per_tensor(sync, clock):
-    """A control message, a broadcast and an acknowledgement for every tensor, as TRL's server mode and
+    """A control message, a broadcast and an acknowledgement for each tensor, as TRL's server mode and
     OpenRLHF do."""
     for i in range(len(sync.sizes)):
         announce(sync, clock, [i])
@@ -92,8 +93,8 @@ def listed(sync, clock):
 
 
 def _send(sync, clock, bucket):
-    """Tensors straight from and to where they lie, or by way of a buffer where they have to be cut, or to
-    pass through the CPU."""
+    """Send tensors directly from and to their memory, or through a buffer if they have to be cut or pass
+    through the CPU."""
     if not sync.staged:
         # once a list: to time each of 300 broadcasts took a sixth of the sync (H200)
         with clock.queued("wire", sync.wire):
@@ -149,17 +150,19 @@ def flat(sync, clock):
 
 
 def done(stream):
+    """An event behind all work queued on ``stream``; None without a stream (CPU)."""
     return stream.record_event() if stream else None
 
 
 def after(stream, event):
+    """Let ``stream`` wait for ``event``; nothing to do if either is None."""
     if stream and event:
         stream.wait_event(event)
 
 
 def ipc(sync, clock):
-    """The engines copy from the trainer's own memory: handles of all tensors once (ipc-direct), or one a
-    tensor each time."""
+    """The engines copy from the trainer's own memory, with handles sent once for all tensors (ipc-direct) or
+    once a tensor and sync."""
     once = sync.args.method == "ipc-direct"
     for group in [range(len(sync.sizes))] if once else [[i] for i in range(len(sync.sizes))]:
         with clock.host("control" if sync.rank == 0 else "wait"):
@@ -218,8 +221,8 @@ def ipc_flat(sync, clock):
 
 
 def handle(view):
-    """What another process needs to map the memory of this CUDA tensor (torch 2.2 to 2.13:
-    UntypedStorage._share_cuda_), as JSON."""
+    """A JSON document with which another process maps the memory of this CUDA tensor (torch 2.2 to 2.13:
+    UntypedStorage._share_cuda_)."""
     packed = [
         {"b": base64.b64encode(x).decode()} if isinstance(x, bytes) else x
         for x in view.untyped_storage()._share_cuda_()
@@ -228,6 +231,7 @@ def handle(view):
 
 
 def opened(message):
+    """The bytes behind a ``handle`` of another process, as a uint8 tensor on the same GPU."""
     storage = torch.UntypedStorage._new_shared_cuda(
         *(base64.b64decode(x["b"]) if isinstance(x, dict) else x for x in message["storage"])
     )

@@ -44,17 +44,21 @@ BUS_ID_SIZE = 32
 
 
 def emit(event):
+    """Write one event as a JSON line, to the engine's descriptor or standard output."""
     with open(int(os.environ.get("NCCL_RUNBOOK_EVENT_FD", "1")), "w", closefd=False) as file:
         file.write(json.dumps(event) + "\n")
 
 
 def read(path):
+    """Text of a file without surrounding white space; empty if it cannot be read."""
     with contextlib.suppress(OSError), open(path, errors="replace") as file:
         return file.read().strip()
     return ""
 
 
 def device_file(path):
+    """Path, mode as ``ls`` shows it, and why opening for reading and writing failed (errno name; empty: it
+    opened)."""
     mode, failed = "", "not tried"
     try:
         mode = stat.filemode(os.stat(path).st_mode)
@@ -67,7 +71,7 @@ def device_file(path):
 
 
 def container_signs():
-    """Why this looks like a container; empty on a plain host."""
+    """Signs that this is a container; empty on a plain host."""
     signs = [path for path in ("/.dockerenv", "/run/.containerenv", "/singularity") if os.path.exists(path)]
     return signs + [
         name
@@ -93,6 +97,8 @@ def pci_gpus():
 
 
 def surroundings():
+    """What a rank sees before CUDA: device files, variables, signs of a container, WSL, GPUs on the PCI
+    bus."""
     return {
         "files": [device_file(path) for pattern in DEVICE_FILES for path in sorted(glob.glob(pattern))],
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -103,7 +109,7 @@ def surroundings():
 
 
 class Driver:
-    """libcuda by hand: torch says neither the error code nor, before 2.5, UUID and bus id."""
+    """libcuda called directly: torch reports neither the error code nor, before 2.5, UUID and bus id."""
 
     def __init__(self):
         self.library, self.code = None, -1
@@ -116,14 +122,15 @@ class Driver:
             self.text = "" if self.code == 0 else self.words(self.code)
 
     def words(self, code):
+        """The driver's name and meaning of an error code of cuInit."""
         name, meaning = ctypes.c_char_p(), ctypes.c_char_p()
         self.library.cuGetErrorName(code, ctypes.byref(name))
         self.library.cuGetErrorString(code, ctypes.byref(meaning))
         return f"cuInit: error {code} {(name.value or b'').decode()}: {(meaning.value or b'').decode()}"
 
     def count(self):
-        """What CUDA itself counts, or None: torch.cuda.device_count() may answer from NVML instead (torch
-        2.11)."""
+        """Number of devices that CUDA itself counts, or None: torch.cuda.device_count() may ask NVML instead
+        (torch 2.11)."""
         number = ctypes.c_int()
         return (
             number.value
@@ -132,8 +139,8 @@ class Driver:
         )
 
     def identity(self, index):
-        """UUID (no prefix) and PCI bus id of the device that torch counts as ``index``; "" where the driver
-        does not say."""
+        """UUID (no prefix) and PCI bus id of torch's device ``index``; empty if the driver does not report
+        them."""
         device, raw, bus = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(BUS_ID_SIZE)
         if self.library is None or self.library.cuDeviceGet(ctypes.byref(device), index) != 0:
             return "", ""
@@ -144,8 +151,8 @@ class Driver:
 
 
 def mapped_nccl(torch):
-    """Version and path of the libnccl that importing torch mapped; one that is linked in has no path. Gaps as
-    {"reason", "detail"}."""
+    """Version and path of the libnccl that importing torch mapped; a statically linked one has no path. Gaps
+    as {"reason", "detail"}."""
     paths = [
         line.split(None, 5)[-1].strip()
         for line in read("/proc/self/maps").splitlines()
@@ -165,7 +172,7 @@ def mapped_nccl(torch):
 
 
 def add_gpus(torch, driver, gpus):
-    """Append each GPU; what was printed before an error stays."""
+    """Append each GPU to ``gpus``; those before an error are kept. RuntimeError from CUDA."""
     counted = driver.count()
     for index in range(torch.cuda.device_count() if counted is None else counted):
         p = torch.cuda.get_device_properties(index)
@@ -183,6 +190,7 @@ def add_gpus(torch, driver, gpus):
 
 
 def cuda(torch):
+    """What torch and the CUDA driver report: versions, GPUs, peer access; errors as text, none are raised."""
     driver = Driver()
     nccl, nccl_path = mapped_nccl(torch)
     fields = {
@@ -212,6 +220,7 @@ def cuda(torch):
 
 
 def main():
+    """Emit ``surroundings``, then ``cuda``; without torch emits ``no_torch`` instead and exits with 3."""
     emit(dict(surroundings(), event="surroundings"))
     try:
         with warnings.catch_warnings():

@@ -74,7 +74,8 @@ OPTIONS = {
 
 
 def drop(*paths):
-    """None of these files, links with what they lead to, and (empty) folders exists any longer."""
+    """Remove these files, empty folders, and links together with the folders they point to; missing paths
+    are skipped."""
     for path in paths:
         if os.path.islink(path):
             shutil.rmtree(os.path.realpath(path))
@@ -85,11 +86,11 @@ def drop(*paths):
 
 
 class Sync(sync_tensors.Tensors):
-    """Every sync asked for, and what the ways of sync_ways.py and sync_disk.py need of them."""
+    """All requested syncs of one method, with what sync_ways.py and sync_disk.py need."""
 
     def run(self):
-        """Every sync asked for, then, told apart, the other bucket sizes, a small part of each tensor, and
-        engines that are busy."""
+        """Run every sync asked for, then separately the other bucket sizes, busy engines, and a small part
+        of each tensor. True if every byte arrived right; raises what ``together`` raises."""
         sync_ways.together(self.check_memory)
         self.prepare()
         self.data = (
@@ -116,6 +117,8 @@ class Sync(sync_tensors.Tensors):
                 drop(self.path("weights"), self.args.directory if self.made else "")
 
     def several(self, event, repeats, mib, busy):
+        """Run ``repeats`` syncs with buckets of ``mib`` MiB. True if every byte of all of them arrived
+        right."""
         self.buckets = sync_bytes.buckets_of(self.sizes, self.bucket_bytes(mib))
         with sync_clock.busy(self.device, busy) if busy and self.rank else contextlib.nullcontext():
             return all(
@@ -129,7 +132,7 @@ class Sync(sync_tensors.Tensors):
             )
 
     def once(self, about, last):
-        """One sync: new weights on the trainer, the clock, the bytes compared on every engine."""
+        """Run one sync, timed and compared on every engine. True if this rank received every byte right."""
         self.number += 1
         if self.kind == "die" and self.number:
             os._exit(9)
@@ -172,11 +175,12 @@ class Sync(sync_tensors.Tensors):
         return not wrong
 
     def path(self, name):
+        """Path of a file in the directory of the sync."""
         return os.path.join(self.args.directory, name)
 
     def by_file(self, clock, path, write, read, tidy=lambda: None):
-        """The trainer writes, then the engines read while it tidies up; one that cannot is known to all. The
-        path, on the trainer."""
+        """The trainer writes, then the engines read while it tidies up. Returns the path on the trainer,
+        None on engines. Raises as ``together``, after removing the file."""
         engine = [("wait", ()), ("control", (self.read, clock, read))]
         trainer = [("control", (self.write, clock, write, path)), ("wait", (tidy,))]
         try:
@@ -190,11 +194,13 @@ class Sync(sync_tensors.Tensors):
         return None if self.rank else path
 
     def read(self, clock, read):
+        """Read the weights on an engine, counted as loading."""
         with clock.host("load"):
             read()
             clock.wait()
 
     def write(self, clock, write, path):
+        """Write the weights on the trainer and make the directory first. OSError if that fails."""
         if not os.path.isdir(self.args.directory):
             os.makedirs(self.args.directory)
             # held until this process ends, however it ends
@@ -208,11 +214,11 @@ class Sync(sync_tensors.Tensors):
 
 
 class Resharding(sync_reshard.Reshard, Sync):
-    """The same with several trainer ranks."""
+    """A sync from several trainer ranks."""
 
 
 def fsync(path):
-    """Seconds that the disk needs for what the sync left in the page cache; the frameworks' savers do not
+    """Seconds that the disk takes to store what the sync left in the page cache; savers of frameworks do not
     wait for it."""
     began = time.perf_counter()
     for file in [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]:
@@ -221,6 +227,8 @@ def fsync(path):
 
 
 def main():
+    """Run one method and exit with a code of the module docstring; unexpected exceptions are reported and
+    raised again."""
     args = check.parsed(__doc__, OPTIONS)
     try:
         rank, size, local_rank = check.rank_and_size()

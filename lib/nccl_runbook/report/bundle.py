@@ -52,11 +52,11 @@ class Bundle:
 
 
 def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
-    """Everything that a run left, and the logs of the job that failed, as text with other names. All of it is
-    looked through for names before the first one is replaced: a host that one file shows in NCCL's form
-    is replaced wherever another file names it.
+    """Everything that a run left, and the logs of the failed job, as text with other names. All texts are
+    searched for names before the first is replaced: a host that one file shows in NCCL's form is replaced
+    wherever another file names it.
 
-    Raises RecordError if the folder holds no record that can be read.
+    RecordError if the folder holds no readable record.
     """
     found, left_out = read_records(run_dir)
     if not found:
@@ -95,7 +95,8 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
 
 
 def write(bundled: Bundle, path: Path) -> int:
-    """The archive as a whole; its size in bytes. OSError if it cannot be written, or is there already."""
+    """Write the archive and return its size in bytes. OSError if that fails (no part remains), or if the
+    file exists."""
     try:
         with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
             for name, text in bundled.texts.items():
@@ -109,7 +110,8 @@ def write(bundled: Bundle, path: Path) -> int:
 
 
 def ends(path: Path) -> str:
-    """The text of a log; of a long one its first and its last part, with what is missing between."""
+    """Text of a log; of a long one the first and last part, with the size of what is missing between.
+    OSError if unreadable."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         first = file.read(LOG_BYTES if size <= LOG_BYTES else LOG_BYTES // 2)
@@ -163,7 +165,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _fenced(lines: Iterable[str]) -> list[str]:
-    """Lines that nobody reads as Markdown: of a log, or to copy."""
+    """Lines of a log, or to copy, that are shown verbatim in Markdown."""
     inside = [line.replace("```", "'''") for line in lines]
     return ["```text", *inside, "```"] if inside else []
 

@@ -14,7 +14,7 @@ from typing import Iterable, List, NamedTuple, Sequence, Tuple
 from nccl_runbook.core.redact import masked, plain
 from nccl_runbook.core.share import replaced, shared
 
-# translucent, so that they read on light and dark; a word always says what the colour says
+# translucent, readable on light and dark; a word always repeats the colour
 TONES = {
     "": "",
     "ok": "rgba(46,160,67,.18)",
@@ -29,7 +29,7 @@ _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 
 
 class Badge(NamedTuple):
-    """``word`` and ``symbol`` for readers, ``tone`` a key of TONES and a class of the page's style."""
+    """``word`` and ``symbol`` for readers; ``tone``: a key of TONES and a class of the page's style."""
 
     word: str
     symbol: str
@@ -58,13 +58,14 @@ BADGES = {
 
 
 def badge(status: str) -> Badge:
-    """The badge of a step's status, a verdict or a cause's status; a word of its own for anything else."""
+    """The badge of a step's status, a verdict or a cause's status; a badge with the word itself for any
+    other."""
     return BADGES.get(status) or Badge(status, "?", "muted")
 
 
 def table_html(caption: str, columns: Iterable[str], rows: Iterable[Iterable[Tuple[str, str]]]) -> str:
-    """A table in a box that scrolls by itself and takes the keyboard. ``rows``: (text, background) a cell,
-    the first one heads its row."""
+    """A table in a box that scrolls and takes keyboard focus. ``rows``: (text, background) a cell, the first
+    heads its row."""
     head = "".join(f'<th scope="col">{escape(c)}</th>' for c in columns)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table><caption>'
@@ -87,12 +88,9 @@ def grid(rows: Sequence[Sequence[str]]) -> List[str]:
 
 
 def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
-    """The whole page: a banner with ``sentence``, then ``main``, which is HTML; its
-    h2 with an id are linked on top.
-
-    ``status``: a verdict, or "running"; ``sub``: the line below the sentence; ``about``: what
-    the page is of, and when.
-    """
+    """The whole page: a banner with ``sentence``, then ``main`` (HTML) whose h2 with ids are linked on top.
+    ``status``: a verdict, or "running"; ``sub``: line below the sentence; ``about``: subject and time of the
+    page."""
     frame, style = (
         (pkgutil.get_data(__package__, f"templates/{name}") or b"").decode()
         for name in ("frame.html", "style.css")

@@ -63,14 +63,14 @@ def _cleaner() -> Any:
 # their content is code, not text: bleach would keep it as text once the tag is gone
 _BODY_OF_CODE = re.compile(r"<(script|style)\b[^>]*>.*?(</\1\s*>|\Z)", re.I | re.S)
 
-# a reader of pages goes on to the next page, not to a file for Jupyter
+# links of a page lead to the next page, not to a file for Jupyter
 _NEXT = re.compile(r'href="(\d\d-[\w-]+)\.ipynb')
 _LINK = re.compile(r'<a href="([^"#:]{1,300})["#][^>]{0,300}>((?:(?!<a\b).){0,2000}?)</a>', re.S)
 
 
 def without_dead_links(page: Path) -> None:
-    """A page of a run that is over: what would lead nowhere (to a step that did not run, into the
-    checkout) is plain text in it."""
+    """Replace links on a finished run's page that lead nowhere (to a step that did not run, into the
+    checkout) by text."""
     text = page.read_text(encoding="utf-8")
     clean = _LINK.sub(lambda link: link[0] if os.path.exists(page.parent / link[1]) else link[2], text)
     if clean != text:
@@ -78,8 +78,8 @@ def without_dead_links(page: Path) -> None:
 
 
 class NotebookPages:
-    """Renders executed notebooks; make it once and use it for all of them (the first costs
-    about 0.4 s, then hundredths)."""
+    """Renders executed notebooks. Use one for all of them: the first page takes about 0.4 s, each further
+    one hundredths."""
 
     def __init__(self) -> None:
         from nbconvert import HTMLExporter
@@ -101,8 +101,8 @@ class NotebookPages:
         self._lock = threading.Lock()  # the exporter keeps state between calls
 
     def render(self, notebook: Path) -> str:
-        """The page of one notebook file. Raises OSError, or nbformat's ValidationError for
-        a file that is no notebook."""
+        """HTML page of one notebook file. OSError if unreadable; nbformat's ValidationError if it is no
+        notebook."""
         import nbformat
 
         return self._page(
@@ -111,7 +111,8 @@ class NotebookPages:
         )
 
     def warm(self) -> NotebookPages:
-        """Pay for the first page now: its template, lexers and cleaner are made with it."""
+        """Load the template, lexers and cleaner now, which the first page would otherwise wait for; returns
+        itself."""
         from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
         self._page(
@@ -131,7 +132,7 @@ class NotebookPages:
         return plain(_NEXT.sub(r'href="\1.html', page))
 
     def write(self, notebook: Path) -> Path:
-        """NN-name.html beside NN-name.ipynb; its path."""
+        """Write NN-name.html beside NN-name.ipynb and return its path. Raises as render."""
         target = notebook.with_suffix(".html")
         write_text(target, self.render(notebook))
         return target

@@ -26,8 +26,8 @@ LEADING, OPEN_TABLES, OPEN_ROWS, OPEN_CARDS = 6, 2, 16, 3
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """How much of long things a page shows; whatever is left out is said in its place.
-    Sizes in characters and counts."""
+    """How much of long values a page shows (sizes in characters and counts); the page says what it leaves
+    out."""
 
     text_chars: int
     json_chars: int
@@ -36,7 +36,7 @@ class Cut:
     columns: int = 72  # a row of a heat map over 8 hosts of 8 GPUs still fits
 
     def text(self, value: object) -> str:
-        """Head and tail of a long text, and how much is missing between."""
+        """Head and tail of a long text, with the size of what is missing between."""
         return _middle_out(str(value), self.text_chars)
 
     def json(self, value: Any) -> str:
@@ -44,9 +44,11 @@ class Cut:
         return _middle_out(json.dumps(value, indent=1, ensure_ascii=False), self.json_chars)
 
     def items(self, values: Sequence[Any]) -> Sequence[Any]:
+        """As many of the values as this page shows."""
         return values[: self.item_count]
 
     def left(self, values: Sequence[Any]) -> int:
+        """Number of values that this page leaves out."""
         return max(0, len(values) - self.item_count)
 
 
@@ -80,9 +82,9 @@ def render_index(
     diff: str = "",
     collect: Sequence[str] = (),
 ) -> str:
-    """The page of a run or of one command. ``files``: names in the run's folder that it may link to;
-    ``test``: case.judge.Test, what to do next; ``diff``: the fix as a change of a script; ``collect``: lines
-    for the next run of the job."""
+    """The page of a run or of one command. ``files``: names in the run's folder to link; ``test``:
+    case.judge.Test, what to do next; ``diff``: the fix as a change of a script; ``collect``: lines for the
+    job's next run."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
     lead = leading(document.steps, document.causes)
@@ -194,8 +196,7 @@ def _counts(document: VerdictDocument) -> str:
 
 
 def _table(data: dict[str, Any]) -> Table:
-    """The recorded table; a record written by another version may hold one that cannot
-    be shown, and then says so."""
+    """The recorded table; one of another version that cannot be shown says so."""
     rows = data.get("rows")
     if isinstance(rows, list) and all(isinstance(row, list) for row in rows):
         data = {**data, "rows": [[{"text": c} if isinstance(c, str) else c for c in row] for row in rows]}

@@ -16,13 +16,13 @@ FOLDER = "NCCL_RUNBOOK_FOLDER"  # what stands before `nccl-runbook` in lines to 
 
 @functools.cache
 def macros(name: str) -> Any:
-    """The macros of a template as functions that give markup."""
+    """The macros of a template, as functions that return markup."""
     return environment().get_template(name).module
 
 
 @functools.cache
 def environment() -> Any:
-    """Where templates are found; in each of them ``badge`` and ``tones`` say how a status looks."""
+    """The jinja2 environment with our templates, where ``badge`` and ``tones`` give a status its look."""
     import jinja2
 
     made = jinja2.Environment(
@@ -41,8 +41,8 @@ MOST_SERIES, MOST_POINTS, MOST_LANES = 12, 40, 24
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """``series``: by name [(x, y)], both positive and drawn on logarithmic scales; ``x_label``, ``y_label``
-    with units; ``limits``: by name a y that none should pass."""
+    """``series``: name -> [(x, y)], both positive, on logarithmic scales; ``x_label``, ``y_label``: with
+    units; ``limits``: name -> a y that no value should exceed."""
 
     x_label: str
     y_label: str
@@ -50,7 +50,7 @@ class Curve:
     limits: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def svg(self) -> str:
-        """The picture; "" where there is nothing to draw."""
+        """The picture; empty if there is nothing to draw."""
         # what can be drawn, bounded
         clean = {
             n: [(x, y) for x, y in points[:MOST_POINTS] if 0 < x < 1e18 and 1e-9 < y < 1e12]
@@ -67,13 +67,13 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Lanes:
-    """When what happened to whom. ``lanes``: by name [(seconds after the first mark, tone, what)]; whoever
-    matters most comes first."""
+    """When which event happened to whom. ``lanes``: name -> [(seconds after the first mark, tone, event)],
+    most important first."""
 
     lanes: dict[str, list[tuple[float, str, str]]]
 
     def svg(self) -> str:
-        """The picture; "" where there is no time between the marks."""
+        """The picture; empty if no time passes between the marks."""
         clean = {
             name: [mark for mark in marks[:MOST_POINTS] if 0 <= mark[0] < 1e9]
             for name, marks in self.lanes.items()
@@ -84,13 +84,13 @@ class Lanes:
 
 @dataclasses.dataclass(frozen=True)
 class Bars:
-    """What adds up to each total. ``bars``: by name [(part, value)], in ``unit``."""
+    """Parts that add up to totals. ``bars``: name -> [(part, value)], in ``unit``."""
 
     unit: str
     bars: dict[str, list[tuple[str, float]]]
 
     def svg(self) -> str:
-        """The picture; "" where there is nothing to draw."""
+        """The picture; empty if there is nothing to draw."""
         clean = {
             name: [part for part in parts[:MOST_POINTS] if 0 < part[1] < 1e12]
             for name, parts in self.bars.items()
@@ -100,8 +100,8 @@ class Bars:
 
 
 class Plot:
-    """From values to places: ``width`` and ``height`` of the picture, the others are edges
-    of what lies within the axes."""
+    """Maps values to positions. ``width``, ``height``: of the picture in pixels; the other fields are edges
+    of the plot area."""
 
     width, height, left, right, top, bottom = 680, 270, 54, 510, 22, 234
 
@@ -114,18 +114,20 @@ class Plot:
         self.xs = sorted(set(xs))
 
     def x(self, value: float) -> float:
+        """Horizontal position in pixels, on a scale of powers of two."""
         return round(
             self.left + (math.log2(value) - self.x0) / (self.x1 - self.x0) * (self.right - self.left), 1
         )
 
     def y(self, value: float) -> float:
+        """Vertical position in pixels, on a scale of powers of ten."""
         return round(
             self.bottom - (math.log10(value) - self.y0) / (self.y1 - self.y0) * (self.bottom - self.top), 1
         )
 
 
 def size_words(size_bytes: float) -> str:
-    """4 B, 64 KiB, 16 MiB, 1 GiB."""
+    """A number of bytes in words: 4 B, 64 KiB, 16 MiB, 1 GiB."""
     for unit in ("B", "KiB", "MiB"):
         if size_bytes < 1024:
             return f"{size_bytes:g} {unit}"

@@ -18,8 +18,8 @@ RECORDS = "[0-9][0-9]-*.json"  # of a run, in its folder
 
 @dataclasses.dataclass(frozen=True)
 class RunFolder:
-    """``read``: steps whose record was read; ``unreadable``: step -> why not; ``document``: the
-    verdict document (verdict.json)."""
+    """A run's folder. ``read``: steps whose record was read; ``unreadable``: step -> why not; ``document``:
+    verdict.json."""
 
     name: str
     read: list[str]
@@ -28,8 +28,8 @@ class RunFolder:
 
 
 def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
-    """Every NN-*.json of the folder, in order of their names; a file that is not a record of its step
-    is reported, never dropped: step -> why, in one sentence, 99-verdict apart."""
+    """(every NN-*.json of the folder in order of names, step -> why its file is not a record of it,
+    99-verdict left out). Never raises for a bad file."""
     good: list[records.Record] = []
     bad: dict[str, str] = {}
     for path in sorted(run_dir.glob(RECORDS)):
@@ -44,8 +44,7 @@ def read_records(run_dir: Path) -> tuple[list[records.Record], dict[str, str]]:
 
 
 def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Record], dict[str, str]]:
-    """The document of a folder, the records it rests on, and those that cannot
-    be read; their steps are unknown."""
+    """(document of a folder, its records, step -> why its record cannot be read); such steps are unknown."""
     good, bad = read_records(run_dir)
     run = dataclasses.replace(
         run, planned=list(dict.fromkeys([*run.planned, *bad])), not_run={**run.not_run, **bad}
@@ -54,8 +53,8 @@ def build(run_dir: Path, run: RunInfo) -> tuple[VerdictDocument, list[records.Re
 
 
 def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
-    """verdict.json and index.html of the folder, each replaced as a whole and without
-    secrets; the document they show."""
+    """Write verdict.json and index.html of the folder, each atomically and redacted, and return the
+    document. OSError if writing fails."""
     from nccl_runbook.report.page import render_index  # jinja2 only where a page is made
 
     document, good, _ = build(run_dir, run)
@@ -71,7 +70,7 @@ def write_run(run_dir: Path, run: RunInfo) -> VerdictDocument:
 
 
 def info_of(run_dir: Path) -> RunInfo:
-    """What the folder's verdict.json says about its run; notebooks that were run by hand have no plan."""
+    """What the folder's verdict.json says about its run; notebooks run by hand have no plan."""
     try:
         run = records.read(VerdictDocument, (run_dir / "verdict.json").read_bytes()).run
         return run if run.command else dataclasses.replace(run, planned=[], not_run={})
@@ -82,7 +81,7 @@ def info_of(run_dir: Path) -> RunInfo:
 
 
 def collect(run_dir: Path) -> RunFolder:
-    """The verdict of a folder as a fact, for 99-verdict; nothing is written."""
+    """The folder's verdict as a fact, for 99-verdict; writes nothing."""
     document, good, unreadable = build(run_dir, info_of(run_dir))
     return RunFolder(
         run_dir.name, [r.step for r in good if r.step != VERDICT_STEP], unreadable, to_json(document)
@@ -90,8 +89,8 @@ def collect(run_dir: Path) -> RunFolder:
 
 
 def judge(folder: RunFolder) -> list[Finding]:
-    """At least one finding: records read, a record unreadable, or none at all. The verdict is the sum
-    of the steps, not judged here."""
+    """At least one finding: records read, a record unreadable, or none at all. The verdict itself sums up
+    the steps."""
     findings = [
         Finding(
             "record-unreadable",
@@ -115,7 +114,7 @@ def judge(folder: RunFolder) -> list[Finding]:
 
 
 def write_by_hand(run_dir: Path, by_hand: bool) -> Line:
-    """Write the folder's page where no runner will (``by_hand``); one sentence for the reader."""
+    """Write the folder's page if no runner does (``by_hand``); returns one sentence for the reader."""
     if not by_hand:
         return Line("The page is written by the run that this notebook belongs to.")
     write_run(run_dir, info_of(run_dir))

@@ -28,7 +28,8 @@ from nccl_runbook.report.verdict_document import VerdictDocument
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One table cell: ``text`` and a ``tone`` of TONES; ``heat`` from 0 to 1 shades it instead (0 worst)."""
+    """One table cell: ``text`` and a ``tone`` of TONES (else ValueError); ``heat`` from 0 (worst) to 1
+    shades it instead."""
 
     text: str
     tone: str = ""
@@ -40,6 +41,7 @@ class Cell:
 
     @property
     def background(self) -> str:
+        """CSS colour, by tone or by heat (0 red, 1 green)."""
         return (
             TONES[self.tone]
             if self.heat is None
@@ -49,10 +51,11 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """``caption``, column headings, and rows of text or Cell, kept as Cell; the first column heads its row.
+    """``caption``, column headings, and rows of text or Cell (kept as Cell); the first column heads its row.
 
-    ``note`` stands below it, and ``curve``, a picture of the same figures, above. ``drawn``: by which macro
-    of pictures.svg.j2 the table itself is drawn, without a curve."""
+    ``note`` stands below, ``curve`` (the same figures as a picture) above. ``drawn``: macro of
+    pictures.svg.j2 that draws the table itself, without a curve.
+    """
 
     caption: str
     columns: list[str]
@@ -68,7 +71,7 @@ class Table:
 
     @property
     def filled(self) -> list[int]:
-        """The columns that say something, the first one always."""
+        """Indices of columns with content, and always the first."""
         return [
             0,
             *(
@@ -80,7 +83,7 @@ class Table:
 
     @property
     def picture(self) -> str:
-        """It as SVG; "" without one."""
+        """The picture as SVG; empty without one."""
         if self.drawn:
             return str(getattr(macros("pictures.svg.j2"), self.drawn)(self)).strip()
         return self.curve.svg() if self.curve else ""
@@ -95,9 +98,9 @@ class Table:
 
 
 def titled(caption: str, *inside: str) -> Callable[[Callable[..., Table]], Callable[..., Table]]:
-    """For a function that makes a table of a fact: ``caption`` goes before its own. A Gap in place
-    of the fact, or of what is ``inside`` it (``nvml``, then ``pairs`` of that), stands in a table of that
-    caption, with its reason."""
+    """A decorator for functions that make a table of a fact: ``caption`` precedes the table's own. For a
+    Gap, in the fact or at the path ``inside`` it (``nvml``, then ``pairs``), a table of that caption states
+    its reason."""
 
     def of(make: Callable[..., Table]) -> Callable[..., Table]:
         @functools.wraps(make)
@@ -121,8 +124,7 @@ _QUOTED = re.compile(
 
 
 def short_path(path: Path) -> str:
-    """The end of a path: enough to find it, without the reader's home folder in a
-    notebook that may be shared."""
+    """The end of a path: enough to find the file, without the reader's home folder."""
     return "/".join(path.parts[-3:])
 
 
@@ -145,14 +147,14 @@ def finding_text(finding: Finding) -> str:
 
 @dataclasses.dataclass(repr=False)
 class StepView:
-    """The end of a step: ``.record`` to go on with, ``.findings`` worst first;
-    ``path``: where the record lies."""
+    """What a step ends with: ``.record``, ``.findings`` worst first; ``path``: where the record lies."""
 
     record: Record
     path: Path | None = None
 
     @property
     def findings(self) -> list[Finding]:
+        """Findings of the step's record."""
         return self.record.findings
 
     def _repr_html_(self) -> str:
@@ -183,7 +185,7 @@ def _by_hand(commands: list[Command]) -> list[str]:
 
 
 class Line(str):
-    """A sentence for the reader, without the quotes of a string."""
+    """A sentence that a notebook shows without quotation marks."""
 
     __repr__ = str.__str__
 
@@ -197,7 +199,7 @@ def _badged(status: str) -> Cell:
 
 
 def steps_table(document: VerdictDocument) -> Table:
-    """Every step with its status and one line why."""
+    """One row a step: status and reason."""
     rows = [
         [s.notebook, _badged(s.status), s.reason, f"{s.wall_s:.1f}" if s.wall_s else ""]
         for s in document.steps
@@ -211,7 +213,7 @@ _GAPS = {"not-run": "tests that were not run", "absent": "not there", "unsupport
 
 
 def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
-    """What it shares a row with; step, what, why. The field of a record has no name that a reader knows."""
+    """(key of its row; step, what, why). A reader knows no name for the field of a record."""
     step, what, why = (*line.split(": ", 2), "", "")[:3]
     kind, _, detail = why.partition(": ")
     if kind in GAP_REASONS:
@@ -220,10 +222,8 @@ def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
 
 
 def not_looked_at_table(document: VerdictDocument) -> Table:
-    """What could not be seen and decides nothing; a Gap that decides makes its step unknown instead.
-
-    What a step misses for the same kind of reason shares a row; verdict.json lists each, with its field.
-    """
+    """What could not be seen and decides nothing; a Gap that decides makes its step unknown. Gaps of one
+    step with one reason share a row; verdict.json lists each with its field."""
     shown = slice(len(document.steps) == 1, None)  # the only step needs no name
     rows = [
         ["; ".join(dict.fromkeys(part)) for part in zip(*of, strict=True)][shown]

@@ -34,7 +34,7 @@ POSSIBLE = "Possible: "  # before the title of a cause that its evidence does no
 
 
 def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument:
-    """The document for these records; 99-verdict's own record is left out of the sum."""
+    """The document for these records; 99-verdict's own record does not count."""
     by_name = {r.step: r for r in records if r.step != VERDICT_STEP}
     names = [n for n in dict.fromkeys([*run.planned, *sorted(by_name)]) if n != VERDICT_STEP]
     steps = [_entry(name, by_name.get(name), run) for name in names]
@@ -97,8 +97,8 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
 
 
 def merge_causes(records: Iterable[Record], made: Collection[str] = ()) -> list[Cause]:
-    """Causes named by any finding, surest first: best status wins, evidence is joined; what ruled it out
-    elsewhere becomes ``against``. ``made``: the steps that are done: no remedy asks for them again."""
+    """Causes of all findings, most certain first: the best status wins, evidence is joined; a ruling-out
+    elsewhere becomes ``against``. ``made``: steps that are done, which no remedy asks for again."""
     named = grouped(
         (f.cause, (record.step, f)) for record in records for f in record.findings if f.cause is not None
     )
@@ -147,8 +147,8 @@ def _sourced(step: str, evidence: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _told_once(evidence: Iterable[Evidence]) -> list[Evidence]:
-    """The same words of several steps appear once, with the first place: every step's
-    own findings hold the rest."""
+    """Equal words of several steps appear once, with the first place: the findings of each step hold the
+    rest."""
     return [same[0] for same in grouped((e.text, e) for e in evidence).values()]
 
 
@@ -184,12 +184,9 @@ def _different(records: Iterable[Record]) -> list[str]:
 
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
-    """What to change, surest first: (title, remedies) of established and likely causes, then of findings
-    from WARN up without a cause.
-
-    Only where neither exists: of possible causes and of what is unknown; then of what nothing explains,
-    so that the page never names trouble without a way on.
-    """
+    """(title, remedies), most certain first: of established and likely causes, then of findings from WARN up
+    without a cause. If there are neither: of possible causes and unknown findings, then of unexplained ones,
+    so that a page with trouble always says what to do."""
     free = worst_first(
         f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED
     )

@@ -11,13 +11,10 @@ AT_WORK, TO_COME = "still at work", "not run yet"
 
 @strict
 class RunInfo:
-    """What a runner knows about its run.
-
-    ``command``: the line that repeats the run, "" for notebooks run by hand. ``planned``: step names
-    in order; ``asked``: those named on the command line. ``not_run``: step -> why it is over without a result
-    of its own (kernel died, busy, out of time). A planned step with neither a finished record nor a reason
-    here is still to come, unless the run was ``interrupted``; ``signal``: by which, 0 for none.
-    """
+    """What a runner knows about its run. ``command``: repeats it, empty for notebooks run by hand.
+    ``planned``: step names in order; ``asked``: those on the command line; ``not_run``: step -> why it ended
+    without a result (kernel died, busy, out of time). A planned step with neither a finished record nor a
+    reason is still to come, unless ``interrupted``; ``signal``: its number, or 0."""
 
     id: str
     started: str
@@ -32,8 +29,7 @@ class RunInfo:
 
 @strict
 class Cause:
-    """A cause over all steps: ``status`` is the best that any step gave it; what spoke
-    against it stays beside it."""
+    """A cause over all steps. ``status``: the best that any step gave it; evidence against it is kept."""
 
     id: str
     status: Literal["established", "likely", "possible", "ruled-out"]
@@ -45,7 +41,7 @@ class Cause:
 
 @strict
 class StepEntry:
-    """One step of the run; ``record``: its file beside verdict.json, "" where it left none."""
+    """One step of the run. ``record``: its file beside verdict.json, empty if it left none."""
 
     notebook: str
     status: Literal["ok", "note", "warn", "broken", "unknown", "skipped"]
@@ -57,10 +53,9 @@ class StepEntry:
 
 @strict
 class VerdictDocument:
-    """verdict.json. ``sentence``: the verdict for a human; ``exit_code``: what `nccl-runbook` ends with,
-    after --fail-on or a signal; ``written``: when (UTC), so that a page which says "running" long after that
-    is known to be left from a run that was killed.
-    """
+    """verdict.json. ``sentence``: the verdict in words; ``exit_code``: of `nccl-runbook`, after --fail-on or
+    a signal; ``written``: UTC time, which shows that a page that still says "running" is left from a killed
+    run."""
 
     schema: Literal["nccl-runbook/verdict/1"] = "nccl-runbook/verdict/1"
     run: RunInfo
@@ -80,7 +75,7 @@ class VerdictDocument:
 
     @property
     def tried(self) -> str:
-        """What a step saw without the proposed change and with it; "" where none was tried."""
+        """Results of a step without and with the proposed change; empty if there was no such test."""
         return next((f.tried for s in self.steps for f in s.findings if f.tried), "")
 
 

@@ -8,7 +8,7 @@ from nccl_runbook.core.findings import STATUSES, UNDECIDED, Finding, Severity, q
 from nccl_runbook.core.records import Judged
 from nccl_runbook.report.verdict_document import Cause, RunInfo, StepEntry, _running
 
-START_STEP = "00-start"  # reads what was brought and tests nothing: that it went well is no health
+START_STEP = "00-start"  # only reads what was given and tests nothing: success does not prove health
 AGAINST_STEP = "98-against"  # lays a good run beside this one: that, too, tests nothing
 CHANGED = "changed since the good run"  # the source of the evidence that could explain what leads
 
@@ -34,6 +34,7 @@ MEASURED = ("hang-told", "transport-at-fault", "variable-at-fault")  # say what 
 
 
 def tests_nothing(step: StepEntry) -> bool:
+    """Whether the step is done and tests nothing by itself (start, comparison)."""
     return step.notebook in (START_STEP, AGAINST_STEP) and step.status in DONE
 
 
@@ -54,7 +55,7 @@ def _sentence(
 
 
 def _changed(steps: Iterable[StepEntry]) -> str:
-    """What changed since the good run and could explain what leads; "" without one."""
+    """What changed since the good run and could explain the leading finding; empty without such a change."""
     changes = [e.text for s in steps for f in s.findings for e in f.evidence if e.source == CHANGED]
     return "".join(f"; since the good run, {text}" for text in changes[:1])
 
@@ -64,11 +65,9 @@ def _bare(text: str) -> str:
 
 
 def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | None:
-    """The finding that leads, None if nothing is wrong or if a failure without a cause comes first.
-    What is proven leads, then the worst, then by PROOF, then what has a cause that is not only possible.
-
-    A rank that dumps or a look show missing is proof; that a rank died says not why it did.
-    """
+    """The finding that leads; None if nothing is wrong, or a failure without a cause comes first. Order:
+    proven, then worst, then by PROOF, then with a more than possible cause. Dumps or a look that show a
+    missing rank are proof; the death of a rank does not say why."""
     status_of = {c.id: c.status for c in causes}
 
     def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, bool, int, int]:
@@ -120,7 +119,7 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
 
 
 def _printed(lead: Finding, steps: Sequence[StepEntry]) -> str:
-    """What the line that names the cause says, or the line, and where it stands; "" for what no log shows."""
+    """What the line that names the cause shows, or the line, with its place; empty if no log shows it."""
     decoded = [_bare(e.text.split(". ")[0]) for e in lead.evidence if e.source == "decoded"] or [
         quoted(e.text) for e in lead.evidence
     ]

@@ -1,4 +1,4 @@
-"""The file that `accelerate config` writes, as the command that it stands for."""
+"""The file that `accelerate config` writes, as the equivalent command."""
 
 import re
 

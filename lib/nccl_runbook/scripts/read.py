@@ -75,6 +75,7 @@ class Command:
 
     @property
     def text(self) -> str:
+        """The words joined by blanks."""
         return " ".join(self.words)
 
 
@@ -96,7 +97,7 @@ class Script:
 
 @functools.lru_cache(2)  # diagnose asks for its settings and for its plan
 def read(text: str) -> Script:
-    """Every command of the text, in order, and how large the job is."""
+    """Every command of the text in order, and the size of the job."""
     text = manifests.as_script(accelerate.as_launch(text))
     asked = counts.numbers("sbatch", " ".join(_DIRECTIVE.findall(text[:MOST_BYTES])))
     nodes, ranks, gpus = asked.get("nodes", 0), *counts.per_node(asked)
@@ -158,8 +159,8 @@ def _commands(
 
 
 def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]:
-    """The word with variables and arithmetic put in. One that is a variable and nothing else
-    may stand for several words."""
+    """The word with variables and arithmetic expanded. A word that is only a variable may become several
+    words."""
     names = [match[0] or match[2] for match in _USED.findall(word)] if "$" in word else []
     left[0] -= sum(len(known.get(name, "")) for name in names)
     if left[0] < 0 or not (names or "$((" in word):
@@ -171,8 +172,8 @@ def _expanded(word: str, known: Mapping[str, str], left: list[int]) -> list[str]
 
 
 def worked_out(text: str, known: Mapping[str, str] | None) -> str:
-    """The text with $((4 * 1024)) as its result; without blanks in it where ``known``
-    is None or that is unknown."""
+    """The text with $((4 * 1024)) computed; without blanks inside if ``known`` is None or a variable is
+    unknown."""
 
     def result(match: re.Match[str]) -> str:
         expression = re.sub(r"\s|\$\{?(?=\w)|(?<=\w)\}", "", match[1])
@@ -189,7 +190,7 @@ def worked_out(text: str, known: Mapping[str, str] | None) -> str:
 
 
 def _number(node: ast.AST, known: Mapping[str, str]) -> int:
-    """Raises KeyError and ValueError for what is not known or no whole number."""
+    """The whole number; KeyError if unknown, ValueError if it is none."""
     if isinstance(node, ast.BinOp):
         value = _OPERATORS[type(node.op)](_number(node.left, known), _number(node.right, known))
     else:
@@ -200,8 +201,8 @@ def _number(node: ast.AST, known: Mapping[str, str]) -> int:
 
 
 def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
-    """The words of each command. A quote may span lines, but none leaves a heredoc: that is a text of its
-    own, with commands of its own unless it is only printed, or Python."""
+    """The words of each command. A quote may span lines but not leave a heredoc, whose text has its own
+    commands unless it is only printed, or Python."""
     words, parts, heredocs, at, left = [], [], [], 0, MOST_HEREDOCS
     while at < len(text):
         token = _TOKEN.match(text, at)

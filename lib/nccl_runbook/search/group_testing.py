@@ -29,9 +29,9 @@ Z95 = 1.959964
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """``kind``: gpus, pairs, several (both), split, count, intermittent or unclear. ``gpus``: faulty ones;
-    ``pairs``: faulty links; ``sides``: the sets of a split; ``works_up_to``: GPUs, of a count-dependent
-    fault, 1 where no two work together; ``within``: the smallest group that was seen to fail; ``failed`` of
-    ``repeated`` runs of it, for an intermittent fault."""
+    ``pairs``: faulty links; ``sides``: the sets of a split; ``works_up_to``: number of GPUs that still work
+    (1: no two do); ``within``: the smallest group that failed; ``failed`` of ``repeated`` runs of that group
+    failed."""
 
     kind: str
     gpus: Tuple[int, ...] = ()
@@ -44,9 +44,9 @@ class Diagnosis:
 
 
 def identify(gpus: Sequence[int], answer: Asked, repeats: int = REPEATS) -> Diagnosis:
-    """Ask for rounds until the fault is known, after these GPUs were seen to fail together. ``repeats``: runs
-    that give the rate of a fault that comes and goes; the runs that showed it to do so were selected for that
-    and do not count."""
+    """Ask for rounds until the fault is known, given that these GPUs failed together. Never raises for what
+    it sees: *intermittent* or *unclear* if the answers do not agree. ``repeats``: runs that estimate the
+    rate of an intermittent fault; the runs that revealed it are biased and do not count."""
     outcomes = Outcomes(gpus, answer)
     try:
         if outcomes.passes(outcomes.gpus):
@@ -103,8 +103,8 @@ def _no_two(outcomes: Outcomes, rest: List[int]) -> bool:
 
 
 def _sides(outcomes: Outcomes, rest: List[int]) -> List[List[int]]:
-    """GPUs that pass together, the largest set first; what fails together has its ends on different sides.
-    Empty where no pair fails."""
+    """Sets of GPUs that pass together, the largest first; a failing pair has its ends on different sides.
+    Empty if no pair fails."""
     sides: List[List[int]] = [[]]
     waiting = [rest]
     while waiting:
@@ -120,8 +120,8 @@ def _sides(outcomes: Outcomes, rest: List[int]) -> List[List[int]]:
 
 
 def _side_of(outcomes: Outcomes, gpu: int, sides: List[List[int]]) -> bool:
-    """Put it where it passes, or on a side of its own; False where it fails with the largest one, and with
-    nobody there alone."""
+    """Add the GPU to the side where it passes, or to a new one; False if it fails with the largest one, and
+    with no GPU there alone."""
     for side in sides:
         if outcomes.passes([*side, gpu]):
             side.append(gpu)
@@ -131,7 +131,7 @@ def _side_of(outcomes: Outcomes, gpu: int, sides: List[List[int]]) -> bool:
 
 
 def _partners(outcomes: Outcomes, gpu: int, group: List[int]) -> List[int]:
-    """Those of a group that passes together with which this GPU fails; it stops where there are enough."""
+    """Members of a passing group with which this GPU fails; stops once there are enough."""
     if not group or outcomes.passes([gpu, *group]):
         return []
     if len(group) == 1:
@@ -150,7 +150,7 @@ def _is_split(outcomes: Outcomes, sides: List[List[int]]) -> bool:
     if sum(len(side) > 1 for side in sides) < 2:
         return False
     for large, small in combinations(sides, 2):
-        # two turns at least where there are two sides: in one, links from each GPU to its mate alone would
+        # at least two turns for two sides: in one, links from each GPU to its mate alone would
         # look like a split
         for shift in range(min(len(large), max(4 - len(sides), -(-8 // len(small))))):
             across = [(g, large[(at + shift) % len(large)]) for at, g in enumerate(small)]
@@ -211,7 +211,7 @@ def _count(outcomes: Outcomes, rest: List[int]) -> Diagnosis:
 
 
 def wilson(failed: int, runs: int) -> Tuple[float, float]:
-    """The interval in which the true rate lies with 95 % (E. B. Wilson, 1927); 0 to 1 without a run."""
+    """Interval of the true rate with 95 % confidence (E. B. Wilson, 1927); 0 to 1 without a run."""
     if not runs:
         return 0.0, 1.0
     rate, spread = failed / runs, Z95 * Z95 / runs
@@ -221,9 +221,8 @@ def wilson(failed: int, runs: int) -> Tuple[float, float]:
 
 
 def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEATS) -> Diagnosis:
-    """The diagnosis of rounds that were recorded; *unclear* where they end before the search does, or answer
-    something else, but a rate where that of a fault which comes and goes was being taken: of the runs that
-    were made, where those are a quarter of all or more."""
+    """The diagnosis of recorded rounds; *unclear* if they end before the search does or contradict it. For
+    an intermittent fault the rate counts the runs that were made, if those are at least a quarter."""
     recorded, failed = iter(rounds := list(rounds)), [tuple(gpus)]
 
     def answer(question: Round) -> Answers:
@@ -244,8 +243,8 @@ def replay(gpus: Sequence[int], rounds: Iterable[Answers], repeats: int = REPEAT
 
 
 def of_pairs(gpus: Iterable[int], failing: Sequence[Group]) -> Diagnosis:
-    """The diagnosis where every pair was tried and just these failed: what a search would find if larger
-    groups fail by their pairs."""
+    """The diagnosis if all pairs were tried and exactly these failed: what a search finds if larger groups
+    fail by their pairs."""
     return identify(
         sorted(gpus), lambda question: {g: not any(set(p) <= set(g) for p in failing) for g in question}
     )

@@ -9,13 +9,10 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Halved(Generic[T]):
-    """``guilty``: the fewest candidates that were seen to carry the effect, in the order given; ``asked``:
-    how many subsets were tried.
-
-    ``why_not``: "" where it is settled (they alone show the effect and all the others together do not), else
-    why it is not: "budget spent", "confounded" (what was seen contradicts itself) or "unclear" (an answer was
-    None).
-    """
+    """``guilty``: the smallest set of candidates seen to cause the effect, in the given order; ``asked``:
+    number of subsets tried; ``why_not``: empty if it is proven (they alone show the effect and the others
+    together do not), else "budget spent", "confounded" (answers contradict each other) or "unclear" (an
+    answer was None)."""
 
     guilty: Tuple[T, ...]
     asked: int
@@ -42,10 +39,10 @@ def _guilty(suspects: Sequence[T], beside: Sequence[T], shows: Callable[[Sequenc
 def halve(
     candidates: Sequence[T], shows: Callable[[Tuple[T, ...]], Optional[bool]], most: int = 40
 ) -> Halved[T]:
-    """Which of ``candidates``, no two of them equal, carry the effect. ``shows(subset)``: whether it shows
-    with that subset alone (never asked twice for one); None if that cannot be said. The caller has seen that
-    it shows with all of them and not with none; ``most``: answers at most.
-    """
+    """Which of these distinct ``candidates`` cause the effect. ``shows(subset)``: whether that subset alone
+    shows the effect (asked once a subset), None if unknown. The caller has seen the effect with all
+    candidates and not with none. ``most``: largest number of questions. Never raises; ``why_not`` says why
+    it stopped early."""
     given = [frozenset(candidates), frozenset()]
     known: Dict[FrozenSet[T], Optional[bool]] = dict(zip(given, (True, False)))
 

@@ -6,31 +6,31 @@ Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
 Asked = Callable[[Round], Answers]  # runs the worlds of a round
-# a GPU that fails with so many partners, all good among themselves, is the GPU: two bad
+# a GPU that fails with this many partners, all good among themselves, is at fault: two bad
 # pairs give it two at most
 ENOUGH_PARTNERS = 4
-REPEATS = 20  # runs that give the rate of a fault that comes and goes
+REPEATS = 20  # runs that estimate the rate of an intermittent fault
 MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)
 # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
 CONFIRM = 4
 
 
 class Unsteady(Exception):
-    """A group both failed and passed; ``args[0]``: that group."""
+    """A group both failed and passed; ``args[0]``: the group."""
 
 
 class Spent(Exception):
-    """`most_runs` would not do."""
+    """The search needs more worlds than `most_runs` allows."""
 
 
 def most_runs(gpus: int) -> int:
-    """The most worlds that a search over so many GPUs asks for; it ends *unclear* where they do not tell, as
-    with 9 bad GPUs of 16."""
+    """Largest number of worlds for a search over so many GPUs. The search ends *unclear* if they do not
+    suffice, as with 9 bad GPUs of 16."""
     return 5 * gpus + 12 * (gpus - 1).bit_length() + 8 * CONFIRM + REPEATS
 
 
 class Outcomes:
-    """What is known of every group, and the questions still to be asked."""
+    """What is known of every group of GPUs; asks for the rest."""
 
     def __init__(self, gpus: Sequence[int], answer: Asked) -> None:
         self.gpus: Group = tuple(gpus)
@@ -41,8 +41,8 @@ class Outcomes:
         self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)
 
     def known_to_pass(self, group: Iterable[int]) -> Optional[bool]:
-        """A group that contains one that failed fails, one inside a group that passed passes; None: not
-        known."""
+        """Whether a group is known to pass (inside a passing group) or fail (contains a failing one); None
+        if unknown."""
         here = frozenset(group)
         return max(
             (passed for known, passed in self.known.items() if (here <= known if passed else known <= here)),
@@ -50,14 +50,15 @@ class Outcomes:
         )
 
     def run(self, groups: Round) -> Answers:
+        """Group -> whether it passed, from one round of worlds. Spent if the budget of worlds is exceeded."""
         self.left -= len(groups)
         if self.left < 0:
             raise Spent
         return self.answer(groups) if groups else {}
 
     def ask(self, *groups: Iterable[int]) -> List[bool]:
-        """Whether each of these disjoint groups passes. What fails alone is repeated at once, what fails
-        together once it is named."""
+        """Whether each of these disjoint groups passes. A single GPU that fails is repeated at once, larger
+        groups when named. Spent and Unsteady as in run and recurs."""
         asked = [tuple(sorted(g)) for g in groups]
         new = [g for g in asked if g and self.known_to_pass(g) is None]
         passed = self.run(new)
@@ -66,17 +67,18 @@ class Outcomes:
         return [not g or bool(self.known_to_pass(g)) for g in asked]
 
     def recurs(self, groups: Round, fine: bool = False) -> None:
-        """Raises Unsteady for one of these that does not end as before."""
+        """Repeat these groups; Unsteady if one ends differently."""
         again = self.run(groups)
         for group in (g for g in groups if again[g] != fine):
             raise Unsteady(group)
 
     def passes(self, group: Iterable[int]) -> bool:
+        """Whether this group passes; raises as ask."""
         return self.ask(group)[0]
 
     def confirm(self) -> None:
-        """The smallest group that failed must go on failing, the largest that passed must go on passing: what
-        comes and goes passes once by chance, and then it looks like another fault."""
+        """Repeat the smallest failing and the largest passing groups, since an intermittent fault that
+        passes once looks like another fault. Unsteady if one changes."""
         passed = [k for k, fine in self.known.items() if fine]
         most = [tuple(sorted(k)) for k in passed if len(k) > 1 and not any(k < other for other in passed)]
         for group, fine in [(self.smallest, False)] * CONFIRM + [
@@ -86,5 +88,5 @@ class Outcomes:
 
     @property
     def smallest(self) -> Group:
-        """The smallest group that failed."""
+        """The smallest group that failed; ValueError if none did."""
         return tuple(sorted(min((k for k, passed in self.known.items() if not passed), key=len)))

@@ -20,7 +20,7 @@ from nccl_runbook.sync.reshard.facts import control, resharded
 _FOLDER = "nccl-runbook-sync-"
 _BUCKET_MIB = "512"
 _LEAST_S = 5.0  # below that no arm is started
-_KEPT_S = 12.0  # of the budget for each method that is still to come: a world and a first sync
+_KEPT_S = 12.0  # of the budget for each further method: a world and a first sync
 _ONE_GPU_S = 20.0
 _SHM = "/dev/shm"
 _ON_GPUS = ("nccl", "ipc")
@@ -38,16 +38,13 @@ def collect(
     tp: int = 1,
     say: Callable[[str], None] = lambda _: None,
 ) -> SyncRuns:
-    """Every method in turn, each in fresh ranks, until ``deadline_s`` is spent or a signal came; ``say``
-    hears of each.
-
-    ``spec``: the model's tensors as sync/models.py gives them; ``devices``: the trainer's, then one for each
-    rank of the engines; ``directory``: where the disk methods write, the temporary folder if empty; nothing
-    is left there, nor in /dev/shm. ``methods``: usual, all, or names; nccl-flat@64+512 takes buckets of 64
-    MiB, then of 512; nccl-reshard@2 has two trainer ranks, and brings its control along. ``busy``: edges of
-    the matrices that engines multiply in further syncs; ``tp``: ranks of one engine. Raises ValueError for a
-    method that does not exist, and numbers that mean nothing.
-    """
+    """Every method in turn, each in fresh ranks, until ``deadline_s`` seconds are spent or a signal arrives;
+    ``say`` reports progress. ``spec``: tensors of the model, from sync/models.py; ``devices``: the
+    trainer's, then one for each engine rank; ``directory``: where disk methods write (default: the temporary
+    folder); nothing remains there or in /dev/shm. ``methods``: usual, all, or names; nccl-flat@64+512 uses
+    buckets of 64 MiB, then 512; nccl-reshard@2 has two trainer ranks and adds its control. ``busy``: edges
+    of matrices that engines multiply in further syncs; ``tp``: ranks of one engine. ValueError for an
+    unknown method or a number out of range."""
     ends, chosen = time.monotonic() + deadline_s, methods_of(methods, devices)
     options = [
         "--busy",
@@ -106,8 +103,8 @@ def _numbers(name: str, text: str, least: int) -> str:
 
 
 def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List[str]:
-    """Methods by name; "usual" and "all" leave out what cannot start on these devices. Raises ValueError for
-    one that does not exist."""
+    """The methods to run; "usual" and "all" skip those that cannot start on these devices. ValueError for an
+    unknown one."""
     shared = len(set(devices)) < len(devices)
     if methods in ("all", "usual"):
         few = ("nccl-flat", "ipc-direct" if shared else "nccl-per-tensor", "gloo-flat", "disk", "fast-disk")

@@ -29,12 +29,9 @@ METHODS = (
 
 @dataclasses.dataclass(frozen=True)
 class SyncTime:
-    """One sync. ``seconds``: of the rank that took longest, from a common start until its last byte was in
-    place.
-
-    ``trainer`` and ``engine`` (the slowest one): seconds of each phase, adding up to that rank's own;
-    ``fsync_s``: after the sync and apart from it.
-    """
+    """One sync. ``seconds``: slowest rank, from a common start until its last byte was in place.
+    ``trainer``, ``engine`` (the slowest one): phase -> seconds, which add up to that rank's total;
+    ``fsync_s``: seconds after the sync, not included."""
 
     repeat: int
     seconds: float
@@ -45,11 +42,8 @@ class SyncTime:
 
 @dataclasses.dataclass(frozen=True)
 class SyncVariant:
-    """The same method with one thing changed: ``bucket_mib``, engines multiplying matrices of edge ``busy``
-    meanwhile, or fewer bytes.
-
-    ``seconds``: of the faster of its syncs.
-    """
+    """The same method with one change: ``bucket_mib`` (MiB), engines that multiply matrices of edge
+    ``busy``, or fewer bytes. ``seconds``: of the faster of its syncs."""
 
     bucket_mib: int
     busy: int
@@ -59,7 +53,7 @@ class SyncVariant:
 
 @dataclasses.dataclass(frozen=True)
 class Shortage:
-    """Memory or space that a rank found missing before, or while, it used it."""
+    """Too little memory or space, as a rank found before or during the sync; in bytes."""
 
     what: str
     needed_bytes: int
@@ -69,13 +63,10 @@ class Shortage:
 @dataclasses.dataclass(frozen=True)
 class SyncArm:
     """One method in a world of its own. ``wrong``: rank, repeat, tensor and number of 16-bit words that
-    differed, first tensors only.
-
-    ``compared``: engines whose every tensor was compared, summed over the syncs; ``errors``: what ranks
-    raised, by rank; ``ended``: how each rank ended; ``last_lines``: the end of the log of ranks that failed;
-    ``by``: whose save and load the disk methods used; ``stopped``: who ended it before its end, such as
-    "interrupted (SIGTERM)", "" for nobody.
-    """
+    differed (first tensors only); ``compared``: engines whose tensors were all compared, summed over syncs;
+    ``errors``: exceptions by rank; ``ended``: how each rank ended; ``last_lines``: log ends of failed ranks;
+    ``by``: whose save and load the disk methods used; ``stopped``: what ended it early, such as "interrupted
+    (SIGTERM)", else empty."""
 
     method: str
     syncs: List[SyncTime]
@@ -96,7 +87,7 @@ class SyncArm:
 
     @property
     def outcome(self) -> str:
-        """How it went, in a few words."""
+        """The result in a few words."""
         if self.wrong:
             return f"wrong: {self.wrong[0]['tensor']}"
         if self.shortage and not self.complete:
@@ -121,14 +112,14 @@ class SyncArm:
 
     @property
     def complete(self) -> bool:
-        """Every rank ended well; says nothing of the bytes."""
+        """Whether every rank exited normally; says nothing about the bytes."""
         return all(e == "exited 0" for e in self.ended)
 
     @property
     def passed(self) -> bool:
-        """Every byte of every finished sync is right, and one was steady: it ended well, or its share of the
-        time ended it, after its syncs or with at least a third gone into them. Less may be a hang in the next
-        one."""
+        """Whether every byte of every finished sync is right, and one sync was steady: the method finished,
+        or its share of the time ran out after its syncs, or with at least a third of it spent on them. With
+        less, the next sync may be hanging."""
         cut = (
             self.timed_out
             and len(self.syncs) > 1
@@ -138,14 +129,14 @@ class SyncArm:
 
     @property
     def steady(self) -> Optional[SyncTime]:
-        """The sync of (lower) median time among those after the first; the first where it was the only
-        one."""
+        """The sync with the (lower) median time, without the first one; the first if it was the only one;
+        None without any."""
         by_time = sorted(self.syncs[1:] or self.syncs, key=lambda s: s.seconds)
         return by_time[(len(by_time) - 1) // 2] if by_time else None
 
     def fit(self, tensors: int, size_bytes: int) -> Optional[Tuple[float, float]]:
-        """(a, b) of t = N a + B / b: seconds a tensor, bytes a second, from two sizes of the same N. None
-        where time hardly grows."""
+        """(a, b) of t = N a + B / b: seconds a tensor and bytes per second, from two sizes of the same N.
+        None if the time hardly grows."""
         small = [v for v in self.variants if not v.busy and v.size_bytes < size_bytes]
         if not small or not self.steady or self.steady.seconds < 1.2 * small[0].seconds:
             return None
@@ -154,18 +145,16 @@ class SyncArm:
 
     @property
     def steady_s(self) -> Optional[float]:
+        """Seconds of the steady sync, or None if none was finished."""
         return self.steady.seconds if self.steady else None
 
 
 @dataclasses.dataclass(frozen=True)
 class SyncRuns:
-    """Every method that was asked for, on the shapes of one model. ``layers`` of ``layers_of`` were moved;
-    rank 0 is the trainer.
-
-    ``devices``: one cuda_index a rank, None for the CPU; ``gpu_names`` and ``uuids`` by rank, "" where
-    unknown; ``file_system``: type below ``directory``, "" where unknown; ``arms``: by method, a Gap where it
-    was not run; ``tensor_parallel``: ranks of one engine, each of which keeps its rows.
-    """
+    """All requested methods, on the shapes of one model. ``layers`` of ``layers_of`` were moved; rank 0 is
+    the trainer. ``devices``: one cuda_index a rank, None for the CPU; ``gpu_names``, ``uuids``: by rank,
+    empty if unknown; ``file_system``: type below ``directory``, empty if unknown; ``arms``: by method, a Gap
+    if it was not run; ``tensor_parallel``: ranks of one engine, each of which keeps its rows."""
 
     model: str
     layers: int
@@ -183,15 +172,17 @@ class SyncRuns:
 
     @property
     def on_cpu(self) -> bool:
+        """Whether all ranks ran on the CPU: a rehearsal."""
         return all(d is None for d in self.devices)
 
     @property
     def run(self) -> List[SyncArm]:
-        """The arms that were run, in order."""
+        """The methods that were run, in order."""
         return [a for a in self.arms.values() if isinstance(a, SyncArm)]
 
     def fastest(self, prefix: str) -> Optional[SyncArm]:
-        """The arm that passed with the least steady time among the methods that begin so."""
+        """Among methods whose name begins so, the one that passed with the least steady time; None if none
+        passed."""
         return min(
             (a for a in self.run if a.method.startswith(prefix) and a.passed and not resharded(a.method)),
             key=lambda a: a.steady_s or 0.0,
@@ -204,9 +195,8 @@ ALL_OF_THEM = "all of them"  # who spent the time of a sync seen in several proc
 
 @dataclasses.dataclass(frozen=True)
 class OwnSyncTime:
-    """One of the user's own syncs in one process: seconds of each phase, in order. ``rank``: -1 where it is
-    not told; ``source``: the line that told them, or the process whose stacks did and when ("pid 4711,
-    ...")."""
+    """One of the user's own syncs in one process: phase -> seconds, in order. ``rank``: -1 if unknown;
+    ``source``: the log line, or the process and time of the stacks ("pid 4711, ...")."""
 
     rank: int
     phases: Dict[str, float]
@@ -214,11 +204,12 @@ class OwnSyncTime:
 
     @property
     def who(self) -> str:
+        """ "rank 3", else the process or the file that it comes from."""
         return f"rank {self.rank}" if self.rank >= 0 else self.source.partition(",")[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnSync:
-    """The user's own syncs: what their code printed of them, or what stacks of their processes showed."""
+    """The user's own syncs, from lines that their code printed or from stacks of their processes."""
 
     syncs: List[OwnSyncTime]

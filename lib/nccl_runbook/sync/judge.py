@@ -24,7 +24,7 @@ RESTS_ON = (
 )
 
 SLOWER = 2.0  # times; below that disk against NCCL is no news
-FASTER = 1.5  # another method that is so much faster than the one the table names is told
+FASTER = 1.5  # a method faster than the table's by this factor is reported
 # GB/s in one direction of NVLink 3, 4 and 5: half of the vendor's figure, which adds both directions
 NVLINK_GB_PER_S = {
     "A100": 300.0,
@@ -37,11 +37,11 @@ NVLINK_GB_PER_S = {
 }
 WIDEST_GB_PER_S = 900.0
 HBM_GB_PER_S = 4000.0  # a copy inside one GPU reads and writes: half of HBM3e's 8 TB/s (B200)
-PCIE_GB_PER_S = 126.0  # PCIe 6 x16 in one direction: what goes through the CPU cannot be faster
+PCIE_GB_PER_S = 126.0  # PCIe 6 x16 in one direction: no path through the CPU is faster
 
 
 def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
-    """One finding or more; none where nothing was run, which the Gap then says."""
+    """Findings of the measured methods; empty for a Gap."""
     if isinstance(runs, Gap) or isinstance(plan, Gap):
         return []
     of_arms = (f for arm in runs.run for f in (of_one(arm, runs, plan), rate_above_link(arm, runs)))
@@ -63,7 +63,7 @@ def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
 
 
 def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
-    """A rate that no link has comes from a timer around an asynchronous call, so the figure means nothing."""
+    """A rate above that of any link means that the timer surrounds an asynchronous call; None otherwise."""
     if not arm.syncs or not runs.size_bytes:
         return None
     seconds = min(s.seconds for s in arm.syncs)
@@ -95,7 +95,8 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
 
 
 def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
-    """The price of the fallback, as measured here."""
+    """How much slower the disk is than NCCL, as measured; None if less than SLOWER times, or one did not
+    pass."""
     disk, nccl = runs.fastest("disk"), runs.fastest("nccl")
     if (
         disk is None
@@ -120,6 +121,7 @@ def disk_slower_than_nccl(runs: SyncRuns) -> Finding | None:
 
 
 def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
+    """Without a GPU the figures say nothing about NCCL; None if there was one."""
     return (
         Finding(
             "rehearsed-without-gpu",
@@ -133,6 +135,7 @@ def rehearsed_without_gpu(runs: SyncRuns) -> Finding | None:
 
 
 def bytes_verified(runs: SyncRuns) -> Finding | None:
+    """Methods whose every byte arrived right; None if there is none."""
     good = [a for a in runs.run if a.complete and a.passed]
     if not good:
         return None
@@ -155,8 +158,8 @@ def bytes_verified(runs: SyncRuns) -> Finding | None:
 
 
 def topology(runs: SyncRuns | Gap) -> str:
-    """Key of the row that fits: by the UUIDs or devices of the ranks, by NCCL's refusal though all UUIDs
-    differ, by what its own log says carried it; else ""."""
+    """Key of the row that applies: by UUIDs or devices of the ranks, by NCCL's refusal although UUIDs
+    differ, or by the transport in its log; else empty."""
     if isinstance(runs, Gap) or runs.on_cpu:
         return ""
     known = [u for u in runs.uuids if u]
@@ -172,13 +175,14 @@ def topology(runs: SyncRuns | Gap) -> str:
 
 
 def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
-    """(framework and versions, its lines) for the way that ``method`` stands for: nccl, ipc, gloo or disk."""
+    """(framework and versions, lines to set) for the kind of ``method``: nccl, ipc, gloo or disk."""
     way = "disk" if "disk" in method else method.partition("-")[0]
     return [(row["name"], row[way]) for row in table("sync/choice")["framework"] if way in row]
 
 
 def choice(runs: SyncRuns) -> Finding | None:
-    """None on the CPU, whose figures say nothing of GPUs, and where nothing passed."""
+    """The finding that names the method to use; None on the CPU, whose figures say nothing about GPUs, and
+    if nothing passed."""
     row = table("sync/choice")["topology"].get(topology(runs), {"order": ()})
     if not (
         fit := [
@@ -207,8 +211,8 @@ def choice(runs: SyncRuns) -> Finding | None:
 
 
 def own_sync(own: OwnSync | Gap) -> list[Finding]:
-    """The longest phase of the longest sync, of all processes together where that is known, else of one:
-    where the user's seconds go."""
+    """Where the seconds of the longest sync go: its longest phase, over all processes if they can be joined,
+    else of one."""
     if isinstance(own, Gap) or not own.syncs:
         return [
             Finding(
@@ -242,7 +246,7 @@ def own_sync(own: OwnSync | Gap) -> list[Finding]:
 
 def phase_of(frames: Sequence[str]) -> str:
     """The phase of a weight sync that a stack shows. ``frames``: "function file", innermost first, with or
-    without the class; "" where none of them syncs weights."""
+    without the class; empty if no frame belongs to a sync."""
     # without class or <locals>
     own, named = table("sync/choice")["own"], [re.sub(r"^[^ ]*\.", "", frame) for frame in frames]
     roots = [number for number, frame in enumerate(named) if re.match(own["sync"], frame)]

@@ -11,7 +11,7 @@ HANG_S = 60.0  # an arm that finished no sync in that time is stuck, not slow
 
 
 def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
-    """What is wrong with one method, by the first row that fits; None if nothing is."""
+    """What is wrong with one method, by the first row that applies; None if nothing is."""
     known, over_nccl = recognise(_messages(arm)), arm.method.startswith("nccl")
     on_one_gpu = over_nccl and _shared(runs, plan)
     is_refused = over_nccl and known is not None and known[0].id == "duplicate-gpu"
@@ -42,7 +42,7 @@ def _source(arm: SyncArm) -> str:
 
 
 def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
-    """Bytes differ after a sync that reported success: an engine would serve wrong weights without a word."""
+    """Bytes differ after a sync that reported success: an engine would silently serve wrong weights."""
     w = arm.wrong[0]
     return Finding(
         "weight-sync-wrong-bytes",
@@ -67,7 +67,7 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
 
 
 def not_enough(arm: SyncArm, *_: Any) -> Finding:
-    """The method is not at fault for too little memory or space: it was not tested."""
+    """Too little memory or space: the method was not tested."""
     s = arm.shortage
     return Finding(
         "weight-sync-not-enough",
@@ -92,7 +92,7 @@ def _shared(runs: SyncRuns, plan: Placement) -> bool:
 
 
 def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
-    """NCCL refuses two ranks on one GPU, and there they sit."""
+    """NCCL refuses two ranks on one GPU, and these two share one."""
     cause = causes()["trainer-and-engine-share-gpu"]
     return Finding(
         cause.id,
@@ -110,8 +110,8 @@ def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
 
 
 def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Finding:
-    """NCCL takes two GPUs for one: where their UUIDs differ, the bus ids must be equal (NCCL
-    up to 2.30.4, gpu_identity.py)."""
+    """NCCL takes two GPUs for one: if the UUIDs differ, the bus ids must be equal (NCCL up to 2.30.4,
+    gpu_identity.py)."""
     cause = causes()["bus-id-collision"]
     status = "likely" if all(runs.uuids) and len(set(runs.uuids)) == len(runs.uuids) else "possible"
     return Finding(
@@ -129,8 +129,8 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
 
 
 def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
-    """NCCL between two ranks on one GPU is not made to work, so an end without its usual message (a peer's
-    echo, a hang of the experimental mode) tells nothing about this machine either."""
+    """NCCL does not support two ranks on one GPU, so a failure without its usual message (a peer's echo, a
+    hang of the experimental mode) says nothing about this machine."""
     cause = causes()["trainer-and-engine-share-gpu"]
     return Finding(
         "failed-on-one-gpu",
@@ -147,6 +147,7 @@ def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
 
 
 def shared_gpu_not_refused(arm: SyncArm, _: SyncRuns, plan: Placement) -> Finding:
+    """NCCL connected two ranks on one GPU, which it usually refuses."""
     return Finding(
         "shared-gpu-not-refused",
         Severity.NOTE,
@@ -156,7 +157,7 @@ def shared_gpu_not_refused(arm: SyncArm, _: SyncRuns, plan: Placement) -> Findin
 
 
 def interrupted(arm: SyncArm, *_: Any) -> Finding:
-    """Ended from outside: that says nothing of the method."""
+    """The method was ended from outside, which says nothing about it."""
     return Finding(
         "weight-sync-interrupted",
         Severity.UNKNOWN,
@@ -166,7 +167,7 @@ def interrupted(arm: SyncArm, *_: Any) -> Finding:
 
 
 def did_not_end(arm: SyncArm, *_: Any) -> Finding:
-    """Stuck if not one sync was finished in a minute; otherwise only too slow for the budget."""
+    """Stuck if no sync finished within a minute; otherwise only too slow for the budget."""
     evidence = (Evidence(f"{len(arm.syncs)} syncs finished in {arm.deadline_s:.0f} s", _source(arm)),)
     more_time = Remedy("you", "Give the step a larger budget_s.")
     if arm.passed and arm.variants:
@@ -202,7 +203,7 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
 
 
 def failed(arm: SyncArm, *_: Any) -> Finding:
-    """Any other end: with its cause where a rank's message is known, without one where it is not."""
+    """Any other failure; with a cause if a rank's message is known."""
     messages = _messages(arm)
     known = recognise(messages)
     cause = known[0] if known and known[0].id != "duplicate-gpu" else None
@@ -230,4 +231,5 @@ def failed(arm: SyncArm, *_: Any) -> Finding:
 
 
 def gb(size_bytes: int) -> str:
+    """ "15.23 GB" (1e9 bytes), or "3.10 MB" (1e6 bytes) below 10 MB."""
     return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.2f} MB"

@@ -24,7 +24,7 @@ _HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header
 
 
 def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
-    """Only so many of the model's layers, for a machine that cannot hold or move them all; 0 for all."""
+    """The model with only this many layers, for a machine that cannot hold or move all of them; 0 for all."""
     return {**spec, "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"]}
 
 
@@ -65,8 +65,8 @@ def decoder(
     tied: bool,
     experts: int = 0,
 ) -> dict[str, Any]:
-    """A decoder-only model; ``template`` names its layer in layouts.toml, ``vocab`` counts the stored
-    rows of the embedding."""
+    """A decoder-only model. ``template``: its layer in layouts.toml; ``vocab``: stored rows of the
+    embedding."""
     sizes = {
         "hidden": hidden,
         "intermediate": intermediate,
@@ -93,16 +93,14 @@ def decoder(
 
 @functools.cache
 def load() -> dict[str, dict[str, Any]]:
-    """Every known model by its published name."""
+    """Published name -> spec of every known model."""
     return {name: decoder(name, **fields) for name, fields in table("sync/models").items()}
 
 
 def find(name: str) -> dict[str, Any]:
-    """The model of that name, its organisation and upper case optional; or that of a config.json, a
-    safetensors file or index, or a folder.
-
-    ValueError names the nearest one that is known, or what is wrong with the file.
-    """
+    """The spec of a model by name (organisation and case are optional), or of a config.json, a safetensors
+    file or index, or a folder. ValueError names the nearest known model, or says what is wrong with the
+    file."""
     known = load()
     for full, model in known.items():
         if name.lower() in (full.lower(), full.split("/")[1].lower()):

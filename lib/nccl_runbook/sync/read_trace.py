@@ -20,7 +20,7 @@ FILE_BYTES = 2 << 30
 
 
 def collect(path: str) -> OwnSync | Gap:
-    """Every pause_trace line of a log file; a Gap that says why there is none."""
+    """Every pause_trace line of a log file; a Gap with the reason if there is none."""
     opening = opened(path)
     if isinstance(opening, Gap):
         return Gap("failed", opening.detail)
@@ -47,6 +47,8 @@ def _beginnings(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
+    """The syncs that the pause_trace lines report, the first MOST_LINES. ``name``: the file, for the
+    source."""
     times = (
         _time(text, f"{name}:{number}")
         for number, line in enumerate(lines, 1)

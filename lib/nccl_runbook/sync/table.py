@@ -1,4 +1,4 @@
-"""Tables of weight syncs: who sits where, what each method took, what changes it, and which to take."""
+"""Tables of weight syncs: where ranks sit, how long each method took, what affects it, and which to use."""
 
 from collections import Counter
 from typing import Any
@@ -12,8 +12,8 @@ from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
 
 @titled("The weight-update group")
 def placement_table(plan: Any) -> Table:
-    """Ranks of the weight-update group (a placement.Placement, or a Gap) and their GPUs; a GPU that
-    two share is marked."""
+    """Ranks of the weight-update group (a placement.Placement, or a Gap) and their GPUs; a shared GPU is
+    marked."""
     shared = {rank for ranks in plan.shared for rank in ranks}
     return Table(
         "",
@@ -34,7 +34,7 @@ def placement_table(plan: Any) -> Table:
 
 @titled("Weight syncs")
 def methods_table(runs: SyncRuns) -> Table:
-    """One row a method: first and steady sync, rate, and where the seconds went."""
+    """One row a method: first and steady sync in seconds, rate in GB/s, and seconds by phase."""
     layers = "" if runs.layers == runs.layers_of else f"only {runs.layers} of {runs.layers_of} layers, "
     return Table(
         f" of {runs.model}: {layers}{runs.tensors} tensors, {runs.size_bytes / 1e9:.2f} GB",
@@ -47,8 +47,8 @@ def methods_table(runs: SyncRuns) -> Table:
 
 @titled("With one thing changed")
 def sweeps_table(runs: SyncRuns) -> Table:
-    """The same methods with one thing changed (bucket, busy engines, fewer bytes), and t = N a + B / b from
-    two sizes."""
+    """The same methods with one change (bucket, busy engines, fewer bytes), and t = N a + B / b from two
+    sizes."""
     return Table(
         "",
         ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
@@ -77,7 +77,7 @@ def _sweep(arm: SyncArm, runs: SyncRuns) -> list[list]:
 
 
 def choice_table(here: str = "") -> Table:
-    """The decision table; ``here``: key of the row that fits what was measured."""
+    """The decision table. ``here``: key of the row that matches the measurement."""
     return Table(
         "Which method moves the weights",
         [
@@ -102,7 +102,7 @@ def choice_table(here: str = "") -> Table:
 
 @titled("Your own sync")
 def own_table(own: OwnSync) -> Table:
-    """The slowest of the user's own syncs by rank or process, in phases."""
+    """The slowest of the user's own syncs, by rank or process, with seconds by phase."""
     slowest = {(s.rank, s.who): s for s in sorted(own.syncs, key=lambda s: sum(s.phases.values()))}
     read = sorted(Counter((s.rank, s.who) for s in own.syncs).values())
     each = " to ".join(dict.fromkeys(map(str, (*read[:1], *read[-1:]))))

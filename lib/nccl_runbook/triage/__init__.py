@@ -1,1 +1,1 @@
-"""07: from what a job printed to what broke first."""
+"""07: what broke first, from what a job printed."""

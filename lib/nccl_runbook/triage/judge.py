@@ -45,8 +45,8 @@ HANG = "nccl-runbook hang "
 
 
 def judge(logs: Logs) -> list[Hypothesis]:
-    """Hypotheses, best first; none where nothing is known. `benign` alone means: only
-    harmless messages were seen."""
+    """Hypotheses, best first; empty if nothing is known. `benign` alone means that only harmless messages
+    were seen."""
     out = triage_ranks_judge_experiments.ruled_out(logs.context)
     not_ruled_out = [
         p
@@ -150,7 +150,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     others = [h for h in ranked if h.cause != "benign"]
     fine = works(logs.context) or any(
         h.status == "likely" for h in benign
-    )  # the line itself says that nothing is wrong
+    )  # the line itself reports that all is well
     harmless = {line for h in benign for line in h.evidence}
     warned = [
         h for h in others if any("NCCL WARN" in e.text and e not in harmless for e in h.evidence)
@@ -171,7 +171,7 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
 
 
 def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
-    """The hypotheses of these logs as findings of a step. At least one."""
+    """The hypotheses of these logs as findings of a step; at least one."""
     if not logs.files and not logs.context:
         return [
             Finding(
@@ -212,8 +212,8 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
 
 
 def answer(logs: Logs, hang_asks: str | None = None) -> Answer:
-    """Judge the logs alone. ``hang_asks``: what `hang`, which has read dumps among these files,
-    asks for next."""
+    """The answer from the logs alone. ``hang_asks``: what `hang`, which read dumps among these files, asks
+    for next."""
     read, hypotheses = current(logs), judge(current(logs))
     if hang_asks is not None:
         hypotheses = [_after_hang(h, hang_asks) for h in hypotheses]
@@ -222,7 +222,7 @@ def answer(logs: Logs, hang_asks: str | None = None) -> Answer:
 
 
 def _after_hang(hypothesis: Hypothesis, asks: str) -> Hypothesis:
-    """Nobody is sent to `hang`, which has read what is there."""
+    """The answer without a pointer to `hang`, which has already read these files."""
     decides = hypothesis.decides
     if decides.line.startswith(HANG):
         decides = dataclasses.replace(decides, line=asks, why="what the dumps do not show")

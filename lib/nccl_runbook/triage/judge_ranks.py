@@ -26,7 +26,7 @@ from nccl_runbook.triage.ranks.judge_pointer import Pointer, _traceback, _waitin
 
 
 def judge(logs: Logs) -> list[Pointer]:
-    """Everything that the ranks' own lines say together."""
+    """What the ranks' lines show in combination."""
     who_was_late = [
         p
         for rule in (rank_raised_first, rank_never_came, counts_differ, calls_differ, rank_is_silent)
@@ -55,7 +55,7 @@ def judge(logs: Logs) -> list[Pointer]:
 
 
 def rank_raised_first(logs: Logs) -> list[Pointer]:
-    """A rank raised an exception of its own while others waited for it."""
+    """A rank raised its own exception while others waited for it."""
     first, echoes = raised_first(logs)
     close = (
         f"ranks {', '.join(str(line.rank) for line in first)} raised too close together "
@@ -78,7 +78,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
 
 
 def rank_never_came(logs: Logs) -> list[Pointer]:
-    """A rank that lives has enqueued less than another one waits for."""
+    """A living rank has enqueued less than another one waits for."""
     statuses = {
         "collective-on-some-ranks-only": "likely",
         "rank-dependent-branch": "possible",
@@ -103,7 +103,7 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
 
 
 def rank_is_silent(logs: Logs) -> list[Pointer]:
-    """Another rank waited, and this one said nothing more: it died without a word, or it stands still."""
+    """Another rank waited, and this one printed nothing more: it died silently, or does not move."""
     waiting = _waiting(logs)
     known = max((r.nranks or 0 for r in logs.ranks), default=0)
     silent = [
@@ -156,8 +156,8 @@ def guards_failed(logs: Logs) -> list[Pointer]:
 
 
 def runs_apart(logs: Logs) -> list[Pointer]:
-    """nccl-tests made without MPI: what mpirun starts on each host is a job of its own,
-    with a rank 0 of its own."""
+    """nccl-tests built without MPI: every process that mpirun starts is a job of its own, with its own rank
+    0."""
     first = {
         line.file: line.line for _, line in reversed(matches(logs, "nccl-tests-end"))
     }  # behind a result stands another run
@@ -171,7 +171,7 @@ def runs_apart(logs: Logs) -> list[Pointer]:
 
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
-    """An exception of the program's own, and no other rank is heard; it says more where nobody waited."""
+    """An exception of the program itself, with no other rank heard; it matters more if no rank waited."""
     return (
         [
             Pointer(

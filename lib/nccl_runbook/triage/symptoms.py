@@ -10,9 +10,9 @@ from nccl_runbook.causes.tables import table
 
 @dataclasses.dataclass(frozen=True)
 class Symptom:
-    """One row of symptoms.toml. ``words``: how the form offers it; ``error``: a message verbatim, "" where
-    there is none; ``signatures``: one expression for all; ``steps``: notebooks in the order that decides it;
-    ``says``: the usual cause and the first move."""
+    """One row of symptoms.toml. ``words``: as the form shows it; ``error``: verbatim message, or empty;
+    ``signatures``: one expression for all; ``steps``: notebooks in the order that decides it; ``says``:
+    usual cause and first action."""
 
     id: str
     words: str
@@ -25,7 +25,7 @@ class Symptom:
 
 @dataclasses.dataclass(frozen=True)
 class StepText:
-    """``answers``: the question of a step; ``about_s``: seconds that it takes on four GPUs, roughly."""
+    """``answers``: the question of a step; ``about_s``: approximate seconds on four GPUs."""
 
     name: str
     answers: str
@@ -34,7 +34,7 @@ class StepText:
 
 @functools.cache
 def symptoms() -> dict[str, Symptom]:
-    """Every symptom by id, in the order of the table."""
+    """Id -> symptom, in the order of the table."""
     return {
         row["id"]: Symptom(
             **{**row, "signatures": re.compile("|".join(f"(?:{p})" for p in row["signatures"]))}
@@ -45,17 +45,16 @@ def symptoms() -> dict[str, Symptom]:
 
 @functools.cache
 def step_texts() -> dict[str, StepText]:
-    """What each step answers, by name, in the order in which a run takes them."""
+    """Step -> what it answers, in running order."""
     return {row["name"]: StepText(**row) for row in table("triage/symptoms")["step"]}
 
 
 def matching(line: str) -> list[Symptom]:
-    """The symptoms whose message is in ``line``; what a line names by id or in the words
-    of the table counts as well."""
+    """Symptoms whose message is in ``line``, or that it names by id or in the table's words."""
     bare = line.strip().casefold()
     return [s for s in symptoms().values() if bare in (s.id, s.words.casefold()) or s.signatures.search(line)]
 
 
 def deciding(lines: Iterable[str]) -> list[str]:
-    """The steps that decide what lines point to, first the cheapest; [] if no single step does."""
+    """Steps that decide between these causes, cheapest first; empty if no single step does."""
     return list(dict.fromkeys(step for line in lines for symptom in matching(line) for step in symptom.steps))

@@ -1,4 +1,4 @@
-"""Tables of what a job printed: its ranks side by side, and the lines that nobody knows."""
+"""Tables of what a job printed: its ranks side by side, and unknown lines."""
 
 from collections.abc import Sequence
 from textwrap import shorten
@@ -15,8 +15,7 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 
 
 def all_tables(given: Answer) -> list[Table]:
-    """Of a whole answer every table that has something to show: what separates what
-    is left, then what was printed."""
+    """Every table with content: first what separates the remaining causes, then what was printed."""
     logs = given.logs
     printed = [
         (ranks_table, logs.ranks),
@@ -79,7 +78,7 @@ def _short(line: LogLine | None) -> str:
 
 
 def order_table(logs: Logs) -> Table:
-    """What each rank said that mattered, by time, on one clock."""
+    """Important lines of each rank by time, on one clock."""
     events = [
         (line, Cell(what, tone), ran_ms / 1000)
         for r in logs.ranks
@@ -137,7 +136,7 @@ def order_table(logs: Logs) -> Table:
 
 
 def fits_tables(fits: Sequence[Cause]) -> list[Table]:
-    """Causes that fit the symptom, below the test that separates them; none without any."""
+    """Causes that fit the symptom, below the test that separates them; empty without any."""
     rows = [
         [line, "; ".join(those)]
         for line, those in grouped(
@@ -158,8 +157,7 @@ def fits_tables(fits: Sequence[Cause]) -> list[Table]:
 
 
 def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) -> list[Table]:
-    """What to run on ``hosts``, which are other hosts; none without hosts. ``rows``: line,
-    what it separates, its price."""
+    """What to run on other ``hosts``; empty without hosts. ``rows``: (line, what it separates, cost)."""
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
     note = (
         f"The log is of {', '.join(hosts[:4])}{more}, and this is {here}: no test is run here. "
@@ -182,7 +180,7 @@ def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) 
 
 
 def unknown_table(logs: Logs) -> Table:
-    """Lines that look like errors and match nothing."""
+    """Lines that look like errors and match nothing known."""
     return Table(
         "Lines that look like errors, but match no known message",
         ["times", "first of them", "where"],
@@ -192,7 +190,7 @@ def unknown_table(logs: Logs) -> Table:
 
 
 def files_table(logs: Logs) -> Table:
-    """What was read, and what was not."""
+    """What was read, and what was not and why."""
     missed = {f.name: f.problem or f.left_out for f in logs.files}
     return Table(
         "Files",

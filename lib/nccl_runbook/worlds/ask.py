@@ -24,12 +24,13 @@ SPENT = "the budget was spent: raise budget_s"
 
 
 def on_gpus(devices: List[Optional[int]]) -> bool:
+    """Whether these ranks run on GPUs (one rank decides for all)."""
     return devices[0] is not None
 
 
 def budget(seconds: float, gpu: bool, deadline_s: float = 0.0) -> Callable[[], bool]:
-    """Whether the seconds that a probe may take are spent. A world starts only if its whole deadline fits:
-    cut short, a slow one would look hung."""
+    """A function that returns True once ``seconds`` no longer suffice for the whole deadline of a world: a
+    slow world that is cut short would look hung."""
     last = time.monotonic() + seconds - (deadline_s or (GPU_DEADLINE_S if gpu else CPU_DEADLINE_S))
     return lambda: time.monotonic() > last
 
@@ -44,7 +45,7 @@ def request(
     stall_s: float = STALL_FIRST_S,
     sizes: Tuple[int, ...] = (),
 ) -> WorldRequest:
-    """One world of checked collectives; ``deadline_s`` 0 and no ``sizes``: the usual ones of GPUs or of the
+    """A world of checked collectives. ``deadline_s`` 0 and no ``sizes``: the defaults for GPUs or for the
     CPU."""
     gpu = on_gpus(devices)
     args = [
@@ -72,8 +73,8 @@ def request(
 def trials(
     engine: Engine, requests: List[WorldRequest], repeat: bool = True, lone: bool = False
 ) -> List[Trial]:
-    """Run these at the same time; then what did not pass once more at the same time, in fresh processes
-    (``repeat``; with ``lone`` only where others passed: those that fail beside it are the recurrence)."""
+    """Run these worlds at the same time, then those that failed once more in fresh processes (``repeat``;
+    with ``lone`` only if others passed: those that fail beside it are the recurrence)."""
     worlds = engine.run_all(requests)
     repeat = repeat and not (lone and not any(w.passed for w in worlds))
     failed = [
@@ -86,7 +87,7 @@ def trials(
 
 
 def world_sizes(most: int) -> List[int]:
-    """1, 2, ... N up to eight, then powers of two and N."""
+    """The numbers of ranks to try: 1, 2, ... N up to eight, then powers of two and N."""
     return (
         list(range(1, most + 1))
         if most <= 8
@@ -109,7 +110,7 @@ def ladder(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Lad
 
 
 def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Union[Singles, Gap]:
-    """Each GPU by itself, all at once."""
+    """Each GPU alone, all at the same time; a Gap if the budget (seconds) does not suffice."""
     if not on_gpus(devices) or budget(budget_s, True)():
         return Gap("not-run", SPENT if on_gpus(devices) else "no GPU to test alone")
     gpus = sorted(set(devices))
@@ -118,8 +119,8 @@ def singles(engine: Engine, devices: List[Optional[int]], budget_s: float) -> Un
 
 
 def rounds(items: List[int]) -> List[List[tuple]]:
-    """Every pair once, in rounds of disjoint pairs, neighbours first: the circle method, n - 1 rounds for an
-    even n, n for an odd one."""
+    """Every pair once, in rounds of disjoint pairs, neighbours first: the circle method, with n - 1 rounds
+    for an even n, n for an odd one."""
     even: List[Optional[int]] = [*items, *[None] * (len(items) % 2)]
     ring, half = [*even[::2], *reversed(even[1::2])], len(even) // 2
     turns = [[ring[0], *ring[len(ring) - n :], *ring[1 : len(ring) - n]] for n in range(len(ring) - 1)]
@@ -136,8 +137,8 @@ def pairs(
     budget_s: float,
     ladder: Union[Ladder, Gap] = NOT_RUN,
 ) -> Union[Pairs, Gap]:
-    """Every pair of GPUs that pass alone, disjoint pairs at the same time, as far as the budget (seconds)
-    goes."""
+    """Every pair of GPUs that pass alone, disjoint pairs at the same time, until the budget (seconds) is
+    spent. A Gap if no pair can be tried."""
     alone = {} if isinstance(singles, Gap) else singles.trials
     gpus = sorted({d for d in devices if d is not None and (str(d) not in alone or alone[str(d)].passed)})
     if len(gpus) < 2:
@@ -165,8 +166,8 @@ def every_pair(
     repeat: bool = True,
     lone: bool = False,
 ) -> Pairs:
-    """``make``: the world of that name on these GPUs; ``repeat``: what fails; ``lone``: end where all that
-    run at once fail."""
+    """Trials of all pairs. ``make``: builds the world of a name on these GPUs; ``repeat``: run failures once
+    more; ``lone``: stop once all pairs of one round fail."""
     done: List[Pair] = []
     for together in rounds(gpus):
         if spent() or lone and done and not any(p.trial.passed for p in done):
@@ -184,8 +185,8 @@ def search(
     budget_s: float,
     identify: Callable[..., Any],
 ) -> Union[Search, Gap]:
-    """Which GPU or link it is, where the ladder failed. ``identify``: search.group_testing.identify, which
-    asks for the rounds."""
+    """Rounds that locate the GPU or link if the ladder failed, else a Gap. ``identify``:
+    search.group_testing.identify, which chooses the rounds."""
     failing = None if isinstance(ladder, Gap) else ladder.first_failing
     if failing is None or isinstance(singles, Gap):
         return Gap("not-run", "no run with several GPUs failed")

@@ -22,8 +22,8 @@ GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 DEEP_S = 240.0
 SET_ALREADY = "not tested: your environment already has this setting, so every test runs with it"
 INFINIBAND = Path("/sys/class/infiniband")
-# what may steer NCCL or the libraries under it; what only says which GPUs or which package, or how to build,
-# stays, and so does multicast off: an arm switches nothing on
+# variables that may steer NCCL or the libraries below it; those that only select GPUs or packages, or builds,
+# stay, and so does multicast off: an arm switches nothing on
 STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")
 STAYS = (
     "CUDA_VISIBLE_DEVICES",
@@ -35,10 +35,10 @@ STAYS = (
     "TORCH_CUDA_ARCH_LIST",
     *LOGGED,
 )
-# an arm by its name: what it sets, what of the control it has to reduce, and for a later one what another arm
+# arm -> what it sets, what it has to reduce in the control, and, for a later arm, what another arm
 # has to do before ("": none); later ones only with DEEP_S or where the control fails. The first are narrowed
 # by the later ones, which cost less bandwidth. "P2P off fails": at once beside a control that passes; beside
-# one that fails only where that fails, too, as sockets tell no more (9.7 s, H200).
+# a failing control only if that arm fails too, since sockets show no more (9.7 s, H200).
 ARMS = {
     "P2P off": ({"NCCL_P2P_DISABLE": "1"}, ["P2P"], None),
     "P2P and SHM off": ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, ["P2P", "SHM"], "P2P off fails"),
@@ -66,6 +66,8 @@ CPU_ARMS = {"interface pinned": ({"GLOO_SOCKET_IFNAME": "lo"}, [], None)}
 def request(
     name: str, devices: List[Optional[int]], env: Mapping[str, Optional[str]], timed: bool, stall_s: float
 ) -> WorldRequest:
+    """The world of one arm: ``env`` changes the environment; ``timed`` worlds run with nothing else beside
+    them."""
     gpu = on_gpus(devices)
     logged = {"NCCL_DEBUG_SUBSYS": "INIT,BOOTSTRAP,ENV,TUNING"} if gpu else {}
     return worlds.request(
@@ -81,7 +83,7 @@ def request(
 
 
 def steering(environ: Mapping[str, str]) -> Dict[str, str]:
-    """The variables of the surroundings that the arm *clean* takes out."""
+    """Variables of this environment that the arm *clean* removes."""
     return {
         k: v
         for k, v in sorted(environ.items())
@@ -155,11 +157,9 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
 def collect(
     engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Callable[..., Any]
 ) -> Union[Arms, Gap]:
-    """The control, every arm that can act, the control again, and *clean* where the environment may be to
-    blame. Needs two ranks.
-
-    ``budget_s``: seconds; ``halve``: search.halving.halve, which names the guilty variables.
-    """
+    """The control, every arm that can act, the control again, and *clean* if the environment may be at
+    fault. A Gap with fewer than two ranks. ``budget_s``: seconds; ``halve``: search.halving.halve, which
+    finds the guilty variables."""
     if len(devices) < 2:
         return Gap("unsupported", "one GPU: a transport needs two ranks")
     session = _Session(engine, devices, budget_s)
@@ -193,7 +193,7 @@ def collect(
 def _why_not_later(
     session: _Session, arms: Arms, before: str, trials: Mapping[str, Union[Trial, Gap]]
 ) -> Optional[Gap]:
-    """Why an arm that narrows another one is not run; None if it is."""
+    """Why an arm that narrows another one is not run; None if it is run."""
     wider = trials.get(before.rpartition(" ")[0])
     passed = arms.control.passed
     fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(
@@ -219,8 +219,8 @@ def _why_not_later(
 def _trials(
     session: _Session, envs: Dict[str, Dict[str, str]], control: Trial
 ) -> Dict[str, Union[Trial, Gap]]:
-    """Beside a control that passes every arm is timed, and what fails is repeated. Beside one that fails the
-    arms are only checked, and what passes is repeated and timed: it may be what one runs with meanwhile."""
+    """Beside a passing control every arm is timed and failures are repeated. Beside a failing one arms are
+    only checked, and those that pass are repeated and timed: they may serve as a workaround."""
     first = session.worlds(envs, timed=control.passed)
     more = session.worlds({n: envs[n] for n, world in first.items() if world.passed != control.passed})
     both = {
@@ -282,7 +282,7 @@ def _environment(session: _Session, arms: Arms, halve: Callable[..., Any]) -> Ar
 
 
 def _speed_limit(control: World, clean: World) -> Optional[float]:
-    """Midway (geometrically) between the two bandwidths, in GB/s, where clean is clearly faster; None where
-    speed tells nothing."""
+    """GB/s, the geometric mean of the two bandwidths, if clean is clearly faster; None if speed shows
+    nothing."""
     slow, fast = control.busbw_gb_per_s("all_reduce"), clean.busbw_gb_per_s("all_reduce")
     return (slow * fast) ** 0.5 if control.passed and slow and fast and fast > 1.5 * slow else None

@@ -15,12 +15,14 @@ PAIR_DEADLINE_S = 20.0  # of a few GPUs, nothing timed: four over sockets took 9
 
 
 def clean_passes(arms: Arms) -> bool:
+    """Whether the arm *clean* ran and passed."""
     return not isinstance(arms.clean, Gap) and isinstance(arms.clean.trial, Trial) and arms.clean.trial.passed
 
 
 def pairs(engine: Engine, arms: Union[Arms, Gap], budget_s: float) -> Union[Pairs, Gap]:
-    """Which two GPUs alone show what the control shows. Neighbours first; it ends where all of them fail at
-    once, for then it is no single GPU or link, and each that hangs costs seconds."""
+    """Which two GPUs alone reproduce the control's failure, neighbours first. Stops once all pairs fail at
+    the same time: then no single GPU or link is at fault, and each hang costs seconds. A Gap if there is
+    nothing to search."""
     if isinstance(arms, Gap) or clean_passes(arms) or not _fails_every_time(arms):
         return Gap(
             "not-run",

@@ -11,7 +11,7 @@ NOT_RUN = Gap("not-run")
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One world, and the same once more in fresh processes where the first did not pass."""
+    """One world, and its repetition in fresh processes if it did not pass."""
 
     name: str
     world: World
@@ -19,17 +19,18 @@ class Trial:
 
     @property
     def passed(self) -> bool:
+        """Whether the first run passed."""
         return self.world.passed
 
     @property
     def failed_twice(self) -> bool:
+        """Whether the world failed and its repetition failed too."""
         return self.again is not None and not self.passed and not self.again.passed
 
 
 @dataclasses.dataclass(frozen=True)
 class Ladder:
-    """Worlds of 1, 2, ... N ranks in order; it ends at the first that fails. ``wanted``: the sizes that were
-    to be tried."""
+    """Worlds of 1, 2, ... N ranks in order, up to the first that fails. ``wanted``: the sizes to try."""
 
     backend: str
     wanted: List[int]
@@ -37,12 +38,13 @@ class Ladder:
 
     @property
     def first_failing(self) -> Optional[Trial]:
+        """The first world that failed, or None."""
         return next((t for t in self.rungs if not t.passed), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two GPUs (cuda_index) by themselves; ``beside``: how many other pairs ran at the same time."""
+    """Two GPUs (cuda_index) alone; ``beside``: number of other pairs that ran at the same time."""
 
     first: int
     second: int
@@ -52,20 +54,20 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Singles:
-    """Each GPU by itself, all at the same time: trials by cuda_index as text."""
+    """Each GPU alone, all at the same time: cuda_index as text -> trial."""
 
     trials: Dict[str, Trial]
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of GPUs, disjoint pairs at the same time; ``wanted``: how many there are."""
+    """Pairs of GPUs; disjoint pairs ran at the same time. ``wanted``: number of pairs to try."""
 
     wanted: int
     pairs: List[Pair]
 
     def worst(self, op: str = "send_recv") -> Optional[Pair]:
-        """The pair that failed, else the one with the least bandwidth."""
+        """A pair that failed, else the pair with the least bandwidth; None without pairs."""
         timed = (p for p in self.pairs if p.trial.world.busbw_gb_per_s(op) is not None)
         return next(
             (p for p in self.pairs if not p.trial.passed),
@@ -75,8 +77,7 @@ class Pairs:
 
 @dataclasses.dataclass(frozen=True)
 class SearchRound:
-    """Disjoint groups of GPUs (cuda_index) that ran at the same time, and whether every rank of each
-    passed."""
+    """Disjoint groups of GPUs (cuda_index) that ran at the same time; whether every rank of each passed."""
 
     groups: List[List[int]]
     passed: List[bool]
@@ -84,8 +85,8 @@ class SearchRound:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What was run to find the GPU or the link, in order. ``example``: the failed world with the fewest GPUs;
-    ``why``: "" where the search ended by itself, else why it did not."""
+    """Rounds that located the GPU or link, in order. ``example``: the failed world with the fewest GPUs;
+    ``why``: why the search stopped early, empty if it did not."""
 
     gpus: List[int]
     rounds: List[SearchRound]
@@ -95,8 +96,8 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One factor switched off or narrowed, or for *clean* taken out (None). ``acts_on``: transports,
-    algorithms or protocols, as NCCL's log names them, of which less must be left if it acted."""
+    """One factor switched off or limited, or removed for *clean* (None). ``acts_on``: transports, algorithms
+    or protocols, as NCCL's log names them; if the arm acted, fewer of them are used."""
 
     name: str
     env: Dict[str, Optional[str]]
@@ -106,9 +107,9 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Guilty:
-    """``variables`` with their values; ``among``: how many there were; ``asked``: worlds it took;
-    ``why_not``: "" where it is settled, that is: they alone bring the effect back and the others do not (see
-    search/halving.py)."""
+    """Variables that cause the effect, with their values. ``among``: number of candidates; ``asked``: worlds
+    run; ``why_not``: why it is not proven, empty if they alone bring the effect back and the others do not
+    (search/halving.py)."""
 
     variables: Dict[str, str]
     among: int
@@ -118,12 +119,9 @@ class Guilty:
 
 @dataclasses.dataclass(frozen=True)
 class Arms:
-    """The arms between two runs of the control, which differs from the user's environment in nothing but
-    logging.
-
-    ``clean``: the same without the variables that may steer NCCL; ``guilty``: which of those the difference
-    hangs on.
-    """
+    """The arms between two runs of the control, which adds only logging to the user's environment.
+    ``clean``: without the variables that may steer NCCL; ``guilty``: those of them that make the
+    difference."""
 
     backend: str
     control: Trial

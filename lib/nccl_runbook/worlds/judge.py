@@ -101,13 +101,13 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
 
 
 def _every_pair(what: str, world: World, again: World) -> Finding:
-    """Not a GPU or a link: what all share, unless the ranks themselves say what it is."""
+    """Every pair fails: suspect what all share, unless the ranks themselves name the cause."""
     finding = explain("every-pair-fails", what, world, again)
     return finding if finding.cause else dataclasses.replace(finding, remedy=(SHARED,))
 
 
 def diagnosis(search: Search) -> Diagnosis:
-    """What the recorded rounds show: the search is walked again with their answers."""
+    """The diagnosis that the recorded rounds support: the search is replayed with their answers."""
     return replay(
         search.gpus, [dict(zip(map(tuple, r.groups), r.passed, strict=False)) for r in search.rounds]
     )
@@ -135,7 +135,7 @@ def _words(diagnosed: Diagnosis) -> tuple[str, str, str]:
 
 
 def _search(search: Search | Gap) -> list[Finding]:
-    """The GPU, the link, the split or the count; a rate for what comes and goes."""
+    """The finding about the GPU, link, split or count; with a rate for an intermittent fault."""
     if isinstance(search, Gap):
         return []
     diagnosed, example, sizes = (
@@ -228,7 +228,7 @@ def _healthy(ladder: Ladder, pairs: Pairs | Gap) -> Finding:
     )
 
 
-# --- where it is
+# --- where the fault is
 
 
 # kinds whose fault was planted or met on GPUs (tests/gpu/EVIDENCE.md): NCCL 2.28.9, 4 H200

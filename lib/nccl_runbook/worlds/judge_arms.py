@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from nccl_runbook.causes.tables import table
 
-# the words that outcomes and answers are told in
+# words for outcomes and answers
 _TABLE = table("worlds/transports")
 REMOVES: dict[str, frozenset[str]] = {arm: frozenset(taken) for arm, taken in _TABLE["removes"].items()}
 POINTS_TO: dict[str, tuple[str, str | None]] = {
@@ -24,10 +24,10 @@ UNSURE = {
 
 @dataclasses.dataclass(frozen=True)
 class Outcomes:
-    """Outcomes in words, those of transports.toml: ``control`` (a failure that recurred by its own word),
-    ``after`` (the control at the end, of ``again``), ``arms`` by name, without those that cannot act here,
-    and ``clean``. ``settled``: clean passes and the guilty variables were proven; ``connected``: the control
-    was seen to use something; ``message``: whether the ranks' own words or their end name the cause."""
+    """Outcomes in the terms of transports.toml. ``control`` (of a repeated failure, its kind), ``after``
+    (the control at the end), ``arms`` by name (without arms that cannot act here), ``clean``.
+    ``settled``: clean passes and the guilty variables are proven; ``connected``: the control used a
+    transport; ``message``: whether the ranks' own errors or ends name the cause."""
 
     control: str
     after: str = "not run"
@@ -40,8 +40,8 @@ class Outcomes:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """``kind``: one of transports.toml; ``arm``: the narrowest setting that works ("" if none is proven);
-    ``cause`` with ``status``, or None; ``why``."""
+    """``kind``: a row of transports.toml; ``arm``: the least restrictive setting that works (empty if none
+    is proven); ``cause`` with ``status``, or None; ``why``: the reason."""
 
     kind: str
     why: str
@@ -51,8 +51,8 @@ class Decision:
 
 
 def decide(outcomes: Outcomes) -> Decision:
-    """One decision for every input. Only an arm that passes with proof, while everything without it fails
-    again, names a transport."""
+    """One decision for every input. A transport is named only if an arm passes with proof and everything
+    without it fails again."""
     unsteady = _unsteady(outcomes)
     return next(
         decision
@@ -95,7 +95,7 @@ def _unsteady(outcomes: Outcomes) -> str:
     it did not."""
     passes = outcomes.control == "pass"
     once = {name: REMOVES[name] for name, word in outcomes.arms.items() if word == "passed 1 of 2"}
-    # else it may be the way round that they share
+    # else the fault may be in the way round that they share
     apart = len(once) > 1 and not frozenset.intersection(*once.values())
     same = [
         *(name for name, word in outcomes.arms.items() if word == "no effect"),
@@ -124,16 +124,16 @@ def _unsteady(outcomes: Outcomes) -> str:
 
 
 def cures(outcomes: Outcomes) -> list[str]:
-    """Arms that pass with proof, those first that take away least."""
+    """Arms that pass with proof, the least restrictive first."""
     return sorted(
         (name for name, word in outcomes.arms.items() if word == "pass"), key=lambda name: len(REMOVES[name])
     )
 
 
 def suspects(outcomes: Outcomes) -> frozenset[str]:
-    """What a single fault may sit in: all that passed took it away, nothing that failed did. An arm that
-    takes away more than one that passed and fails nevertheless does so for a reason of its own: it leaves
-    another way, such as sockets."""
+    """What a single fault may affect: switched off in every arm that passed, in none that failed. If an arm
+    that switches off more than a passing one fails anyway, it has a reason of its own, such as the way it
+    leaves (sockets)."""
     passed = [REMOVES[name] for name, word in outcomes.arms.items() if word == "pass" or word in UNSURE]
     failed = (REMOVES[name] for name, word in outcomes.arms.items() if word in FAILING)
     kept = frozenset().union(*(f for f in failed if not any(p <= f for p in passed)))

@@ -13,13 +13,13 @@ from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Trial
 from nccl_runbook.worlds.judge import SEEN_ON_HARDWARE
 from nccl_runbook.worlds.judge_arms import Decision, Outcomes
 
-# what only the log line of the variable itself proves: the transport goes by the same name with and without
+# proven only by the variable's own log line: the transport has the same name with and without
 _DID = {"wrong values": "gave wrong values", "lost": "was lost"}  # how a world ended, as a verb
 _BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 
 
 def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
-    """How much the world used of what begins with one of ``prefixes``, as NCCL's log counts; None without a
+    """Connections or collectives in NCCL's log whose name begins with one of ``prefixes``; None without a
     log."""
     if isinstance(world.transports, Gap):
         return None
@@ -27,10 +27,8 @@ def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
 
 
 def acted(arm: Arm, control: Trial) -> bool | None:
-    """Whether NCCL's log proves that the arm acted: what it removes was there in the control and is gone.
-
-    None: no proof either way.
-    """
+    """Whether NCCL's log proves that the arm acted: what it removes was used in the control and is gone.
+    None: no proof."""
     if isinstance(arm.trial, Gap):
         return None
     settings, acts_on = arm.trial.world.set_by_environment, tuple(arm.acts_on)
@@ -46,7 +44,7 @@ def acted(arm: Arm, control: Trial) -> bool | None:
 
 
 def outcome(arm: Arm, control: Trial) -> str:
-    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" where it takes two, else
+    """ "pass", "no effect", "no proof", "not run", "passed 1 of 2", "passed 1 of 1" if two are needed, else
     how it failed."""
     if isinstance(arm.trial, Gap):
         return "not run"
@@ -59,13 +57,13 @@ def outcome(arm: Arm, control: Trial) -> str:
 
 
 def outcomes(arms: Arms | Gap) -> dict[str, str]:
-    """The outcome of every arm by its name."""
+    """Arm name -> outcome."""
     return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
 
 
 def in_words(arms: Arms, message: bool) -> Outcomes:
-    """The outcomes in the words of the decision. ``message``: whether the control's ranks said themselves
-    what is wrong."""
+    """The outcomes in the terms of the decision. ``message``: whether the control's own errors name the
+    cause."""
     control, again, clean = arms.control, arms.control.again, arms.clean
     failed = "once of once" if again is None else "once of twice" if again.passed else control.world.ended
     return Outcomes(
@@ -86,7 +84,7 @@ def in_words(arms: Arms, message: bool) -> Outcomes:
 
 
 def _word(trial: Trial | Gap) -> str:
-    """How the control at the end, or *clean*, went."""
+    """How the control at the end, or *clean*, ended."""
     return (
         "not run"
         if isinstance(trial, Gap) or trial.world.ended == "lost"
@@ -131,7 +129,7 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
 
 
 def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
-    """The finding for a control that fails, with what the arms add to it."""
+    """The finding for a control that fails, with the evidence that the arms add."""
     tried = {
         a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")
         for a in arms.arms
@@ -168,7 +166,8 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
 def _undecided(
     arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None
 ) -> Finding:
-    """The ranks reported it themselves, it is not the transport, or nothing can be concluded."""
+    """The finding if the ranks reported the cause themselves, it is not the transport, or nothing can be
+    concluded."""
     if decision.kind == "explained":
         return dataclasses.replace(
             fault,

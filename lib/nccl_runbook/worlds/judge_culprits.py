@@ -15,12 +15,13 @@ A_PART = "gpu-or-link-fault"
 
 
 def gpus(group: tuple[int, ...] | list[int]) -> str:
+    """ "GPU 2", "GPUs 0, 1"."""
     return f"GPU{'s' if len(group) > 1 else ''} {', '.join(map(str, group))}"
 
 
 def culprits(diagnosed: Diagnosis) -> str:
-    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", the sides of a split; ""
-    where nothing is named."""
+    """ "at fault: GPU 2 with every partner, and the link between GPUs 0 and 1", or the sides of a split;
+    empty if nothing is located."""
     if diagnosed.sides:
         return f"{' and '.join(map(gpus, diagnosed.sides))} each work, but no pair across them does"
     bad = [
@@ -31,8 +32,8 @@ def culprits(diagnosed: Diagnosis) -> str:
 
 
 def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
-    """For whoever has the machine: what is at fault, by what it is called outside CUDA as far as the failing
-    ``worlds`` say so."""
+    """A remedy for the administrator: the parts at fault, by UUID or bus id if the failing ``worlds`` report
+    them."""
     hellos = {
         gpu: rank.first("hello") or {}
         for w in worlds
@@ -52,8 +53,7 @@ def look_at(diagnosed: Diagnosis, worlds: list[World]) -> Remedy:
 
 
 def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
-    """The finding of a control that fails, with what was seen of two GPUs at a time in the same
-    environment."""
+    """The finding of a control that fails, with the results of pairs of GPUs in the same environment."""
     if isinstance(pairs, Gap):
         return fault
     ran = [

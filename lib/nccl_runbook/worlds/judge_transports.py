@@ -16,7 +16,7 @@ _SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)"
 
 
 def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
-    """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` say between
+    """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` show between
     which GPUs."""
     if isinstance(arms, Gap):
         severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
@@ -33,7 +33,7 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
     if fault is not None:
         finding = dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision))
         return [narrowed(finding, pairs)]
-    if decision.kind != "inconclusive":  # nothing is broken as it stands
+    if decision.kind != "inconclusive":  # nothing is broken now
         return [
             _loss(arms),
             *_environment_costs(arms),
@@ -106,8 +106,8 @@ def _environment_costs(arms: Arms) -> list[Finding]:
 
 
 def switched_off_already(arms: Arms) -> list[Finding]:
-    """The user's own variables switch a transport off: the bandwidth is that of what is left. Harmless on
-    cards without P2P."""
+    """The user's own variables switch a transport off, so the bandwidth is that of the remaining ones.
+    Harmless on cards without P2P."""
     taken = arms.control.world.set_by_environment
     off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
     if not off or isinstance(arms.guilty, Guilty):

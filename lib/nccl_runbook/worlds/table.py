@@ -40,6 +40,7 @@ BANDWIDTH_NOTE = "GB/s: bus bandwidth as defined by nccl-tests, at the largest s
 
 @titled("Checked collectives with 1, 2, ... N ranks")
 def ladder_table(ladder: Ladder) -> Table:
+    """One row a world size: outcome, and bandwidth if timed."""
     return Table(
         f" ({ladder.backend})", ["ranks", *COLUMNS], [_row(t.name, t) for t in ladder.rungs], BANDWIDTH_NOTE
     )
@@ -47,6 +48,7 @@ def ladder_table(ladder: Ladder) -> Table:
 
 @titled("Each GPU alone")
 def singles_table(singles: Singles) -> Table:
+    """One row a GPU: how it passed alone."""
     return Table(
         "",
         ["GPU", *COLUMNS[:2]],
@@ -57,8 +59,8 @@ def singles_table(singles: Singles) -> Table:
 
 @titled("Every pair of GPUs")
 def pairs_table(pairs: Pairs) -> Table:
-    """Heat map: outcome, or send/recv bandwidth and latency of every pair, shaded by its bandwidth against
-    the best one."""
+    """Heat map of all pairs: outcome, or send/recv bandwidth (GB/s) and latency, shaded relative to the best
+    pair."""
     gpus = sorted({g for p in pairs.pairs for g in (p.first, p.second)})
     by_pair = {(p.first, p.second): p.trial for p in pairs.pairs}
     best = max((t.world.busbw_gb_per_s("send_recv") or 0.0 for t in by_pair.values()), default=0.0)
@@ -112,7 +114,7 @@ LEAST_BYTES = 1 << 16  # below it latency is what counts
 
 @titled(f"{BY_SIZE} by size, GB/s")
 def bandwidth_table(arms: Arms, links: Links) -> Table:
-    """Bus bandwidth by size in the control and every arm that passed, as a table and as a curve."""
+    """Bus bandwidth (GB/s) by size in the control and in every arm that passed, as a table and a curve."""
     trials = [arms.control, *(a.trial for a in [*arms.arms, arms.clean] if not isinstance(a, Gap))]
     passed = [t for t in trials if isinstance(t, Trial) and t.passed]
     rates = {
@@ -172,7 +174,7 @@ def _narrowed(world: World) -> str:
 
 @titled("One transport switched off at a time")
 def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
-    """``outcomes``: what the rules call each arm."""
+    """One row an arm. ``outcomes``: arm name -> outcome as the rules name it."""
     rows = [
         _arm_row("control", "", arms.control),
         *(

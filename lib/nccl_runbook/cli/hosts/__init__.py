@@ -114,7 +114,7 @@ def asked(
     fault: str = "",
     say: Callable[[str], None] = answer.say,
 ) -> Hosts:
-    """Everything that the hosts of the job show: paths first, then facts, then ranks."""
+    """Everything that the hosts of the job show: paths, then facts, then ranks."""
     began = time.monotonic()
     redactor = Redactor(os.environ)
     marks: dict[str, float] = {}
@@ -162,8 +162,8 @@ def _environment(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(record: Record) -> tuple[str, str]:
-    """The status of a record and why. One of GPUs that nccl-look.pyz left unjudged is judged here; of its
-    worlds the ends are compared."""
+    """(status, reason) of a record. GPUs that nccl-look.pyz left unjudged are judged here; of its worlds the
+    outcomes are compared."""
     if record.ended and record.findings or record.status != "unknown":
         return record.status, record.reason
     if record.step != GPUS_STEP:
@@ -184,14 +184,14 @@ def judged(record: Record) -> tuple[str, str]:
 
 
 def judge_hosts_together(record: list[Path], json: bool, html: Path | None, fail_on: str) -> None:
-    """`run --record` of one step from several hosts: answered here, as `run` judges one machine; else
-    nothing happens."""
+    """Answer `run --record` of one step from several hosts and exit, since `run` judges one machine;
+    otherwise do nothing."""
     if len(record) > 1 and read.several_hosts(record):
         end(read.read(record, judged), json, html, fail_on)
 
 
 def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
-    """Judge, print, write the page, and leave with the exit code."""
+    """Judge, print, write the page, and exit with the exit code."""
     if not hosts.hosts:
         answer.leave("; ".join(gap.detail for gap in hosts.unread.values()))
     different = rules.differences(hosts.answered)
@@ -215,7 +215,7 @@ def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
 
 
 def judge(hosts: Hosts, different: list[Difference]) -> list[Finding]:
-    """Findings of facts, of paths and of worlds."""
+    """Findings of facts, paths and worlds."""
     return [
         *rules.judge_hosts(hosts, different),
         *judge_network.judge_network(hosts.answered),

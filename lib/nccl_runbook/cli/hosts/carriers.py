@@ -12,7 +12,7 @@ from nccl_runbook.hosts.ask import hosts_of_job, output, srun
 from nccl_runbook.launch.warm_link import source_of
 
 SSH = "ssh -o BatchMode=yes {host}"
-RAY_S = 60.0  # to join a cluster that is there; 3 to 5 s on two cores (Ray 2.60)
+RAY_S = 60.0  # to join an existing cluster: 3 to 5 s on two cores (Ray 2.60)
 
 Carrier = Callable[[str], list[str]]
 
@@ -20,8 +20,8 @@ Carrier = Callable[[str], list[str]]
 def chosen(
     names: Sequence[str], job: str, over_ray: bool, line: str, python: str
 ) -> tuple[list[str], Carrier]:
-    """The hosts that were named, else those of the Slurm job, and how to start a Python there. Raises
-    UsageError, NoAllocation, and ValueError for a quote that is not closed."""
+    """(hosts, carrier): named hosts, else those of the Slurm job. UsageError, NoAllocation, and ValueError
+    for an unclosed quote."""
     prefix = shlex.split(python) or ["python3"]
     if over_ray:
         return ray(prefix)
@@ -32,7 +32,8 @@ def chosen(
 
 
 def over(line: str, hosts: Sequence[str], python: Sequence[str]) -> Carrier:
-    """Host -> the argv prefix of a Python there; ``line`` starts a program on {host}. Raises UsageError."""
+    """Host -> argv prefix of a Python there; ``line`` starts a program on {host}. UsageError for an unusable
+    line."""
     words = shlex.split(line)
     if not any("{host}" in word for word in words):
         raise UsageError(f"--over names no {{host}}: for example --over '{SSH}'")
@@ -45,7 +46,6 @@ def over(line: str, hosts: Sequence[str], python: Sequence[str]) -> Carrier:
 
 
 def ray(python: Sequence[str]) -> tuple[list[str], Carrier]:
-    """Addresses of the nodes of the Ray cluster that this machine belongs to, and how to start a Python
-    there. Raises NoAllocation."""
+    """(node addresses, carrier) of the Ray cluster of this machine. NoAllocation if there is none."""
     command = [*python, "-c", source_of("nccl_runbook/cli/hosts/over_ray.py").decode()]
     return json.loads(output(*command, within_s=RAY_S).splitlines()[-1]), lambda host: [*command, host]

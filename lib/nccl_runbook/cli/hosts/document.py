@@ -1,4 +1,4 @@
-"""What `nccl-runbook hosts` says: for a terminal, and as JSON."""
+"""The answer of `nccl-runbook hosts`, for a terminal and as JSON."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from nccl_runbook.hosts.table import tables
 
 
 def failing_hosts(hosts: Hosts) -> list[str]:
-    """Hosts to leave out of the next run: a mere difference is no reason."""
+    """Hosts to leave out of the next run; a mere difference is no reason."""
     return list(
         dict.fromkeys(
             [
@@ -23,6 +23,7 @@ def failing_hosts(hosts: Hosts) -> list[str]:
 
 
 def exclude(failing: list[str]) -> list[str]:
+    """The option of Slurm that leaves out these hosts; empty without hosts."""
     return [f"--exclude={','.join(failing)}"] * bool(failing)
 
 
@@ -43,7 +44,7 @@ def text(hosts: Hosts, different: list[Difference], findings: list[Finding], ver
 
 
 def ticket(hosts: Hosts, findings: list[Finding], failing: list[str]) -> str:
-    """A text for the administrator; "" where no host is to blame."""
+    """A text for the administrator; empty if no host is at fault."""
     return bool(failing) * "\n".join(
         [
             f"For the administrator: please check {rules.names(failing)}.",

@@ -17,7 +17,7 @@ PIECE = 1 << 16
 
 
 class There:
-    """A Python on another node, and its pipes."""
+    """A Python on another node, with its pipes."""
 
     def __init__(self, arguments):
         self.child = subprocess.Popen(
@@ -28,16 +28,17 @@ class There:
         )
 
     def read(self, name):
-        """What came, at most PIECE bytes; b"" at the end."""
+        """At most PIECE bytes of a stream; b"" at its end."""
         return os.read(getattr(self.child, name).fileno(), PIECE)
 
     def write(self, data):
+        """Write to the child's standard input and flush."""
         self.child.stdin.write(data)
         self.child.stdin.flush()
 
 
 def nodes():
-    """Address -> id of each node that is alive; the head first."""
+    """Address -> id of each living node, the head first."""
     import ray
 
     head_first = sorted(ray.nodes(), key=lambda node: "node:__internal_head__" not in node["Resources"])
@@ -45,6 +46,8 @@ def nodes():
 
 
 def passed_through(address, arguments):
+    """Run the command on the node at ``address`` and pass its standard streams through. KeyError if there is
+    no such node."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -66,6 +69,7 @@ def passed_through(address, arguments):
 
 
 def main():
+    """Print the addresses of the nodes as JSON, or run a command on one of them."""
     import ray
 
     ray.init(address="auto", logging_level="ERROR", log_to_driver=False)

@@ -27,7 +27,7 @@ RUNS_ON = (
     "healthy",
     "unknown",
     "slow",
-)  # what a look finds in a job that does not hang, or that nobody can tell
+)  # kinds of picture for a job that does not hang, or of which nothing is known
 
 
 def watch(
@@ -99,7 +99,7 @@ def _runs(pid: int) -> bool:
 
 
 def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoReturn:
-    """How they ended is not seen from beside them: that is no health."""
+    """The job ended; its exit status is not visible from outside, so this is no proof of health."""
     code = exit_code("unknown", fail_on)
     sentence = (
         f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; none was seen to hang. Whether they ended "

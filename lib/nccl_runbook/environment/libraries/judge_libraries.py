@@ -16,8 +16,8 @@ _REINSTALL = (
 
 
 def nccl_paths(role: Role) -> list[str]:
-    """Every libnccl that the process has mapped, plugins left out; first the one whose functions torch calls,
-    which LD_PRELOAD decides."""
+    """Every libnccl that the process maps, without plugins; first the one whose functions torch calls
+    (LD_PRELOAD decides)."""
     return sorted(
         [p for p in known(role.mapped) if posixpath.basename(p).startswith("libnccl.so")],
         key=lambda p: p not in role.preloaded,
@@ -25,6 +25,7 @@ def nccl_paths(role: Role) -> list[str]:
 
 
 def by_path(env: Environment) -> dict[str, Library]:
+    """Path -> library on the judged host; empty if the host was not looked at."""
     return {} if isinstance(env.host, Gap) else {lib.path: lib for lib in known(env.host.libraries)}
 
 
@@ -33,8 +34,8 @@ def _named(lib: Library) -> str:
 
 
 def wheel_disagrees(lib: Library) -> Finding | None:
-    """The wheel's metadata name another version than the file, or two wheels claim one path:
-    the last one written wins."""
+    """A wheel's metadata name another version than the file, or two wheels claim one path (the last one
+    written wins). None if neither."""
     wrong = [
         w
         for w, same in lib.wheels.items()
@@ -62,6 +63,7 @@ def wheel_disagrees(lib: Library) -> Finding | None:
 
 
 def two_libraries(role: Role, libraries: dict[str, Library]) -> Finding | None:
+    """One process maps several copies of libnccl; None if it maps at most one."""
     if len(paths := nccl_paths(role)) < 2:
         return None
     differ = (
@@ -97,6 +99,7 @@ def _mapped(*texts: str) -> tuple[Evidence, ...]:
 
 
 def cuda_differs(role: Role, lib: Library) -> Finding | None:
+    """NCCL and torch are built for different CUDA major versions; None if not, or if one is unknown."""
     if (
         isinstance(lib.cuda, Gap)
         or isinstance(role.torch_cuda, Gap)
@@ -115,7 +118,7 @@ def cuda_differs(role: Role, lib: Library) -> Finding | None:
 
 
 def preload(role: Role) -> Finding | None:
-    """LD_PRELOAD names a libnccl: at work, or ignored."""
+    """LD_PRELOAD names a libnccl, used or ignored; None if it names none."""
     named = [p for p in role.variables.get("LD_PRELOAD", "").replace(":", " ").split() if "libnccl" in p]
     if not named or isinstance(role.mapped, Gap):
         return None
@@ -144,8 +147,8 @@ def preload(role: Role) -> Finding | None:
 
 
 def roles_differ(env: Environment) -> Finding | None:
-    """Roles of one job with different libraries; one version number with different contents, and equal
-    contents at different paths (a note), are told as such."""
+    """Roles of one job with different libraries. One version with different contents is reported as such;
+    equal contents at different paths are a note. None if all agree."""
     libraries = by_path(env)
     mapped = {role.name: libraries[p] for role in env.roles for p in nccl_paths(role)[:1] if p in libraries}
     paths, versions, contents = (
@@ -173,7 +176,8 @@ def roles_differ(env: Environment) -> Finding | None:
 
 
 def replaced(role: Role) -> Finding | None:
-    """The file of a mapped libnccl was deleted or overwritten: what runs is not what is installed now."""
+    """The file of a mapped libnccl was deleted or overwritten, so the running library is not the installed
+    one. Else None."""
     gone = [p for p in nccl_paths(role) if p.endswith(" (deleted)")]
     return (
         Finding(
@@ -197,7 +201,8 @@ def replaced(role: Role) -> Finding | None:
 
 
 def library_named(role: Role, libraries: dict[str, Library]) -> Finding | None:
-    """What is mapped, by name. A process with torch and without libnccl leaves it undecided."""
+    """The mapped library by name; UNKNOWN for a process with libtorch and without libnccl. None if it maps
+    neither."""
     if not (paths := nccl_paths(role)):
         torch_alone = not isinstance(role.mapped, Gap) and any("libtorch" in p for p in role.mapped)
         return (
@@ -221,6 +226,7 @@ def library_named(role: Role, libraries: dict[str, Library]) -> Finding | None:
 
 
 def of_libraries(env: Environment) -> Iterator[Finding]:
+    """All findings about NCCL libraries, of each role and between roles."""
     libraries = by_path(env)
     mapped = {p for role in env.roles for p in nccl_paths(role)}
     yield from filter(None, (wheel_disagrees(lib) for path, lib in libraries.items() if path in mapped))

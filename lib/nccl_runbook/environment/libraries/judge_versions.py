@@ -22,13 +22,9 @@ _NEVER_READ = ("platform_release", "platform_version")
 
 
 def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
-    """Whether a requirement with this marker counts; None if that depends on something that
-    is not among ``markers``.
-
-    ``marker``: a ``packaging.markers.Marker`` or None; ``markers``: ``Role.markers``.
-    Every Python and machine that is possible is tried, so a marker that asks for neither is always
-    decided. Extras do not count.
-    """
+    """Whether a requirement with this marker counts; None if that depends on a value missing in ``markers``.
+    ``marker``: a ``packaging.markers.Marker`` or None; ``markers``: ``Role.markers``. Every possible Python
+    and machine is tried, so a marker that asks for neither is always decided. Extras do not count."""
     pythons = (
         [markers["python_version"]]
         if "python_version" in markers
@@ -49,7 +45,7 @@ def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
             )
             for python, patch, machine in itertools.product(pythons, ("0", "99"), machines)
         }
-    except ValueError:  # a name or a comparison that is not defined, no version
+    except ValueError:  # an undefined name or comparison, or no version
         return None
     return None if len(answers) > 1 or any(name in str(marker) for name in _NEVER_READ) else answers.pop()
 
@@ -92,11 +88,8 @@ def _unmet(
 
 
 def framework_version_incompatible(role: Role) -> Iterator[Finding]:
-    """A framework that requires another torch, Ray or NCCL than is installed beside it, and one without a
-    requirement on torch beside another torch than its release was published for.
-
-    Another NCCL than torch's own is a note: it is often chosen, and works.
-    """
+    """A framework requires another torch, Ray or NCCL than is installed, or was published for another torch
+    without requiring it. Another NCCL than torch's own is a note: it is a common choice, and works."""
     there = {
         **{package.partition(" ")[0]: package.partition(" ")[2] for package in role.requires},
         **({} if isinstance(role.torch, Gap) else {"torch": role.torch}),

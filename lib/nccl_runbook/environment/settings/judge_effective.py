@@ -11,8 +11,8 @@ from nccl_runbook.environment.facts import Environment, Role
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One value of one variable, and who has it. ``source``: its fact path; ``where``: a line
-    or a file, "" for a process's own."""
+    """One value of one variable and its roles. ``source``: its fact path; ``where``: a line or file, empty
+    for a process's own."""
 
     name: str
     value: str
@@ -23,17 +23,19 @@ class Setting:
 
     @property
     def known(self) -> Variable | None:
+        """The variable's row in the table, or None."""
         return variables().get(self.name)
 
     @property
     def evidence(self) -> Evidence:
+        """The setting as evidence, with where it was set."""
         return Evidence(
             f"{self.name}={self.value} ({', '.join(filter(None, (self.where, *self.who)))})", self.source
         )
 
     @property
     def in_use(self) -> tuple[int, ...]:
-        """The version that counts for this variable, () where it is not known."""
+        """Version of the program that reads this variable; () if unknown."""
         running = {"torch": self.role.torch, "nccl": self.role.reported}.get(
             self.known.reader.version_of if self.known else ""
         )
@@ -49,7 +51,7 @@ class Setting:
         cause: str | None = None,
         status: str | None = None,
     ) -> Finding:
-        """A finding about this setting; ``lines`` are what to set instead."""
+        """A finding about this setting; ``lines``: what to set instead."""
         return Finding(
             rule,
             severity,
@@ -62,8 +64,8 @@ class Setting:
 
 
 def settings(env: Environment) -> list[Setting]:
-    """Every value that acts: the environment's, then what nccl.conf adds; roles with one value, one version
-    of its reader and, where it names interfaces, the same ones of these together."""
+    """Every value that acts: the environment's, then those that nccl.conf adds. Roles with the same value,
+    reader version and (for interface settings) interfaces are joined."""
     own = [
         Setting(name, value, role, (role.name,), f"environment.roles[{index}].{path}", where)
         for index, role in enumerate(env.roles)
@@ -76,8 +78,8 @@ def settings(env: Environment) -> list[Setting]:
 
 
 def effective(role: Role) -> dict[str, tuple[str, str, str]]:
-    """name -> value, place where it was set, fact path. The environment wins over nccl.conf, the user's over
-    /etc (NCCL 2.30.7, " "param.cc)."""
+    """Name -> (value, place where it was set, fact path). The environment wins over nccl.conf, the user's
+    nccl.conf over that in /etc (NCCL 2.30.7, param.cc)."""
     acts = {n: (v, role.where.get(n, ""), f"variables.{n}") for n, v in role.variables.items()}
     for path, name, value in conf_lines(role):
         acts.setdefault(name, (value, path, f"conf.{path}.{name}"))
@@ -85,4 +87,5 @@ def effective(role: Role) -> dict[str, tuple[str, str, str]]:
 
 
 def conf_lines(role: Role) -> list[tuple[str, str, str]]:
+    """(path, name, value) of every line of the role's NCCL configuration files."""
     return [(path, name, value) for path, lines in role.conf.items() for name, value in lines.items()]

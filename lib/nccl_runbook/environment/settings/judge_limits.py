@@ -16,8 +16,8 @@ LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL
 
 
 def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
-    """A script whose launcher starts more ranks on a node than there are GPUs; likely, as ranks
-    may share one or use none."""
+    """A script starts more ranks on a node than there are GPUs; only likely a fault, since ranks may share
+    GPUs or use none."""
     for index, role, (ranks, gpus) in (
         (index, role, role.crowded) for index, role in enumerate(roles) if role.crowded
     ):
@@ -63,8 +63,8 @@ def launch_faults(roles: Sequence[Role]) -> Iterator[Finding]:
 
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
-    """Open files, and locked memory where adapters pin it: a warning in a job of several hosts only,
-    as others use no adapter."""
+    """Limits of open files, and of locked memory where adapters pin it; a warning only in jobs of several
+    hosts, since others use no adapter."""
     for index, role in enumerate(roles):
         for key, least, words, line, severity in (
             ("nofile", LEAST_FILES, "open files", "ulimit -n 1048576", Severity.NOTE),
@@ -90,7 +90,7 @@ def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
 
 
 def shm_too_small(roles: Sequence[Role]) -> Iterator[Finding]:
-    """Once for each mount, as several processes may share one."""
+    """/dev/shm is too small; one finding for each mount."""
     mounts = {
         role.shm[2]: (index, role.name, role.shm)
         for index, role in reversed([*enumerate(roles)])

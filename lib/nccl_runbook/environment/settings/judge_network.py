@@ -19,8 +19,8 @@ OFF = ("", "0", "n", "no", "f", "false")
 
 
 def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Finding]:
-    """NCCL_NET=Socket, or InfiniBand off where no network plugin does its work: bad if there are several
-    nodes with RDMA between them."""
+    """NCCL_NET=Socket, or InfiniBand off without a network plugin: bad for several nodes with RDMA between
+    them."""
     net, plugin, off = (
         s[n].value.casefold() if n in s else "" for n in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE")
     )
@@ -42,7 +42,7 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
 
 
 def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
-    """Ranks that may meet over the loopback only: fine on one node, and an end to a job of several."""
+    """Ranks that may meet only over loopback: fine on one node, impossible across several."""
     for only in (s[n] for n in _LOOPBACK if n in s and s[n].value.removeprefix("=") == "lo"):
         several = of_several_hosts(only.role)
         yield only.finding(
@@ -73,8 +73,8 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
 
 
 def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], list[str]]:
-    """Which entries of a list of names or prefixes fit a name that is there, and which fit none; nothing
-    of a list that excludes, or that the shell has yet to fill in."""
+    """(entries of a list of names or prefixes that match a present name, entries that match none); both
+    empty for a list that excludes, or that the shell has yet to expand."""
     exact = exact or value.startswith("=")
     entries = (
         []
@@ -86,7 +86,7 @@ def _matches(value: str, names: Sequence[str], exact: bool) -> tuple[list[str], 
 
 
 def interface_missing(s: Setting) -> Iterator[Finding]:
-    """An interface is named that the process does not have. None of those named: NCCL and Gloo fail."""
+    """A named interface that the process does not have. If none of those named exists, NCCL and Gloo fail."""
     kind = s.known.values if s.known else ""
     here = known(s.role.interfaces)
     hit, missed = _matches(s.value, here, kind == "interfaces_exact")
@@ -103,7 +103,7 @@ def interface_missing(s: Setting) -> Iterator[Finding]:
 
 
 def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
-    """An adapter is named that this host does not have: NCCL goes on with what is left, or with sockets."""
+    """A named adapter that this host does not have: NCCL uses the remaining ones, or sockets."""
     hit, missed = _matches(s.value, known(host.hcas), False)
     if s.name == "NCCL_IB_HCA" and not isinstance(host.hcas, Gap) and host.hcas and missed:
         left = f"only {', '.join(hit)} is used" if hit else "NCCL then uses sockets"
@@ -117,13 +117,14 @@ def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:
 
 
 def of_several_hosts(role: Role) -> bool:
+    """Whether the role's job spans several hosts, by its node count or torchrun's world sizes."""
     world, local = (role.variables.get(n, "") for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     return role.nodes > 1 or world.isdecimal() and local.isdecimal() and world != local
 
 
 def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
-    """The host's own name. MASTER_ADDR=$(hostname) needs it; without, it is a note: one host goes on by its
-    loopback (torch 2.11, Gloo)."""
+    """The host cannot resolve its own name, which MASTER_ADDR=$(hostname) needs; otherwise a note: one host
+    falls back to loopback (torch 2.11, Gloo)."""
     if isinstance(host.addresses, Gap) and host.addresses.reason != "not-run":
         yield Finding(
             "name-not-resolved",
@@ -148,8 +149,8 @@ def name_not_resolved(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
 
 
 def peer_traffic_redirected(host: Host) -> Iterator[Finding]:
-    """PCI access control sends traffic between GPUs through the root: slow, or hanging with an IOMMU. A note:
-    it is usual where an IOMMU is on, and does nothing to NVLink; 03 and 04 show whether it does harm."""
+    """PCI access control redirects traffic between GPUs through the root: slow, or hanging with an IOMMU. A
+    note: this is usual with an IOMMU and does not affect NVLink; steps 03 and 04 measure the effect."""
     if not isinstance(host.acs, Gap) and host.acs:
         yield Finding(
             "peer-traffic-redirected",

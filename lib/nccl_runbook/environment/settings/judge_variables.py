@@ -1,4 +1,5 @@
-"""Variables that nobody reads, or that are wrong, renamed, obsolete or too new for the installed version."""
+"""Variables that no program reads, or that are wrong, renamed, obsolete or too new for the installed
+version."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ _OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
 
 
 def unread_variable(s: Setting) -> Iterator[Finding]:
-    """Nobody reads this name: one that circulates, or a slip of the pen."""
+    """No program reads this name: a widespread error, or a typing error."""
     if s.name in unread():
         says, instead = unread()[s.name]
         yield s.finding(
@@ -40,7 +41,7 @@ def unread_variable(s: Setting) -> Iterator[Finding]:
 
 
 def wrong_value(s: Setting, v: Variable) -> Iterator[Finding]:
-    """The value is none that the reader takes."""
+    """The reader does not accept this value."""
     if not v.accepts(s.value):
         unset = "" if v.name in table("environment/environment")["needed"] else ", or remove it"
         yield s.finding(
@@ -57,7 +58,7 @@ def _what_happens(v: Variable, value: str) -> str:
     if v.name in (known := table("environment/environment")["otherwise"]):
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
-        # strtoll: what follows the digits is not looked at (NCCL's misc/param.cc at 081eafa, read)
+        # strtoll ignores everything after the digits (NCCL's misc/param.cc at 081eafa, read)
         led = re.match(r"\s*([+-]?\d+)", value)
         return (
             f"; NCCL reads only the leading digits: {led[1]}"
@@ -85,7 +86,7 @@ def _past(s: Setting, v: Variable) -> bool:
 
 
 def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
-    """An old name: still read (a note) or no longer (a warning) by the version in use."""
+    """An old name that the version in use still reads (a note) or no longer reads (a warning)."""
     if (
         v.renamed_to
         and s.role.variables.get(v.renamed_to, s.value) == s.value
@@ -110,7 +111,7 @@ def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
 
 
 def dead_variable(s: Setting, v: Variable) -> Iterator[Finding]:
-    """Read up to a version that is past, without a successor."""
+    """Last read by an earlier version, without a successor."""
     if not v.renamed_to and _past(s, v):
         may_run = not s.in_use and version(v.until) >= RUN_STILL
         yield s.finding(
@@ -123,7 +124,7 @@ def dead_variable(s: Setting, v: Variable) -> Iterator[Finding]:
 
 
 def not_yet_read(s: Setting, v: Variable) -> Iterator[Finding]:
-    """The version in use is older than the first that reads it."""
+    """The version in use is older than the first one that reads it."""
     if v.since and s.in_use and s.in_use < version(v.since):
         old = next((o.name for o in variables().values() if o.renamed_to == s.name), "")
         yield s.finding(
@@ -138,7 +139,7 @@ def not_yet_read(s: Setting, v: Variable) -> Iterator[Finding]:
 
 
 def bytes_for_events(s: Setting, v: Variable) -> Iterator[Finding]:
-    """A buffer of the flight recorder given in bytes: it counts events."""
+    """A buffer of the flight recorder given in bytes; it counts events."""
     if v.values == "count" and judge_settings.number(s.value) > MOST_EVENTS:
         name = "TORCH_NCCL_TRACE_BUFFER_SIZE" if s.in_use and s.in_use < (2, 9) else "TORCH_FR_BUFFER_SIZE"
         yield s.finding(
@@ -151,7 +152,7 @@ def bytes_for_events(s: Setting, v: Variable) -> Iterator[Finding]:
 
 
 def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
-    """A switch for experiments that stayed: a warning where it costs much, else a note."""
+    """A switch for experiments that is still on: a warning if it is costly, else a note."""
     known = table("environment/environment")
     is_set = s.value not in ("", v.default) and v.accepts(s.value)
     if is_set and s.name in known["costs"] and s.value != "0":
@@ -179,8 +180,8 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
 
 
 def in_two_minds(s: Setting, _: Variable) -> Iterator[Finding]:
-    """Read, and right as it stands, but with a catch (environment/environment.toml:
-    cumem-must-agree, ranks-share-a-gpu)."""
+    """A valid setting with a side effect (environment/environment.toml: cumem-must-agree,
+    ranks-share-a-gpu)."""
     row = table("environment/environment")["catch"].get(s.name)
     if row and s.value not in row["quiet"] and not (s.in_use and s.in_use < version(row["since"])):
         yield s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])

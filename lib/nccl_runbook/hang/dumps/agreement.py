@@ -15,8 +15,8 @@ _EMPTY = {
 
 
 def alike(entries: list) -> list:
-    """The entries in the shape of torch 2.4 and later, whatever wrote them; those
-    of JSON have lists for pairs."""
+    """The entries in the form of torch 2.4 and later, whatever version wrote them; JSON has lists for
+    pairs."""
     first = entries[0] if entries else {}
     missing = {k: v for k, v in _EMPTY.items() if k not in first}
     if not missing and "collective_seq_id" in first and isinstance(first.get("process_group"), tuple):

@@ -29,13 +29,13 @@ _SAME_OUT = ("all_gather", "allgather")
 
 @dataclasses.dataclass
 class Reading:
-    """A whole dump, small. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is send)
-    -> (open ones, the first); ``steps``: see _steps; ``order``: what is open, as issued; ``waiting``: share
-    of the last while in operations, ms apart; ``ends``: when the last ones were issued and when they ended,
-    in ns of this rank's clock, and where no end is recorded when the next one was issued; ``oldest_ns``,
-    ``newest_ns``: when the first and the last one that it holds were issued; ``until_ns``: when the last
-    one was issued or ended; ``status``: see take_status; ``timed``: it records when its GPU began something
-    (TORCH_NCCL_ENABLE_TIMING)."""
+    """A whole dump, condensed. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is
+    send) -> (number open, the first); ``steps``: see _steps; ``order``: open operations, as issued;
+    ``waiting``: share of recent time spent in operations, and ms between them; ``ends``: when recent
+    operations were issued and ended, in ns of this rank's clock (if no end is recorded, when the next was
+    issued); ``oldest_ns``, ``newest_ns``: issue times of the first and last entry; ``until_ns``: when the
+    last one was issued or ended; ``status``: see take_status; ``timed``: whether GPU start times are
+    recorded (TORCH_NCCL_ENABLE_TIMING)."""
 
     gloo: bool
     entries: int
@@ -57,8 +57,8 @@ class Reading:
     digest: bytes
 
     def joined(self, column: Column) -> int:
-        """The number of the last complete operation that no member finishes alone, 0 for
-        none: all have issued it."""
+        """Number of the last complete operation that no member finishes alone (0 for none): every member has
+        issued it."""
         return next(
             (
                 column.first + i
@@ -70,7 +70,7 @@ class Reading:
 
 
 def condense(dump: Any, digest: bytes) -> Reading:
-    """The dump, small. Refused, or any error of lookup or type, if it does not look like one."""
+    """The dump, condensed. Refused, or an error of lookup or type, if it does not look like a dump."""
     if not isinstance(dump, dict) or not isinstance(
         dump.get("entries", [] if "pg_config" in dump else None), list
     ):
@@ -143,7 +143,7 @@ class _Table:
             row[0].append((seq, row[1], row[2], at))
         if (
             self.gloo and ats[-1:] and ats[-1] == len(self._entries) - 1
-        ):  # a time-out returns, too: of the very last one nobody can tell
+        ):  # a timeout also returns: of the last operation it cannot be distinguished
             last = kept[self._entries[-1]["process_group"]]
             last[-1] = (*last[-1][:2], "r" if last[-1][2] == "c" else last[-1][2], last[-1][3])
         return kept
@@ -181,14 +181,13 @@ class _Table:
         return kept.setdefault(entry["process_group"], []), number, letter
 
     def _column(self, group: tuple, rows: list) -> Column:
-        """The rows of one group. Operations of a coalesced group share its number:
-        the last one stands for it."""
+        """The rows of one group. Operations of a coalesced group share its number; the last one is kept."""
         seqs, calls, states, ats = zip(*rows)
         _number(seqs[0]), _number(seqs[-1])
         if seqs != tuple(range(seqs[0], seqs[0] + len(seqs))):
             rows = sorted({row[0]: row for row in rows}.values())
             gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
-            seqs, calls, states, ats = zip(*rows[gap:])  # what lies before a hole cannot be counted on
+            seqs, calls, states, ats = zip(*rows[gap:])  # entries before a hole are not reliable
         still = [i for i, letter in enumerate(states) if letter != "c"]
         self.open_ats += [ats[i] for i in still]
         opened, last = (

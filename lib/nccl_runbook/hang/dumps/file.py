@@ -81,8 +81,8 @@ def _bounded(size: int) -> Iterator[None]:
 
 
 def looks_like_dump(head: bytes) -> bool:
-    """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look; a log may
-    begin with a bracket, too."""
+    """Whether a file that begins so is a pickle, or JSON that may be a dump or a live look (logs may begin
+    with a bracket, too)."""
     return (
         head.startswith(b"\x80")
         or head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
@@ -91,7 +91,7 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def decode(data: bytes) -> Any:
-    """The plain value in ``data``; Refused where it is damaged, hostile or too large."""
+    """The plain value in ``data``; Refused if the data is damaged, hostile or too large."""
     if len(data) > MAX_BYTES:
         raise Refused(f"is larger than {MAX_BYTES >> 20} MiB")
     try:
@@ -109,7 +109,7 @@ def decode(data: bytes) -> Any:
 
 
 def read(data: bytes) -> Reading:
-    """One dump; Refused with a sentence where it is none."""
+    """One dump; Refused with a sentence if it is none."""
     collecting, value = gc.isenabled(), None
     gc.disable()  # it would look through millions of live objects again and again
     try:
@@ -136,6 +136,7 @@ def read(data: bytes) -> Reading:
 
 
 def of_file(name: str) -> Outcome:
+    """(dump, live look, problem) of one file, one of the three set; OSError becomes the problem."""
     try:
         with open(name, "rb") as file:
             # no buffer for more than is there
@@ -145,7 +146,7 @@ def of_file(name: str) -> Outcome:
 
 
 def outcome(data: bytes) -> Outcome:
-    """(dump, live look, what is wrong with it): one of the three."""
+    """(dump, live look, problem): one of the three is set."""
     try:
         value = {} if data.startswith(b"\x80") else decode(data)
         looks = stacks.looks_in(value)
@@ -157,8 +158,8 @@ def outcome(data: bytes) -> Outcome:
 
 
 def of_files(names: list[str], workers: int) -> Iterator[Outcome]:
-    """The same by several processes, in order. Whoever stops asking, on a signal too, waits for none
-    of them: no thread is between."""
+    """Outcomes of the files, read by several processes, in order. A caller that stops early (a signal) waits
+    for none of them."""
     readers: list[multiprocessing.Process] = []
     pipes: dict[int, Connection] = {}
     # one that comes while a process is forked may be lost in a hook of that
@@ -194,7 +195,7 @@ def _read_into(pipe: Connection, unused: list[Connection], names: list[str]) -> 
     for number in (*SIGNALS, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    for end in unused:  # with an end open that nobody reads, this process would outlive the one that asks
+    for end in unused:  # with an unread end open, this process would outlive its parent
         end.close()
     for name in names:
         pipe.send(of_file(name))

@@ -11,14 +11,14 @@ from nccl_runbook.hang.facts import needs_all
 
 HISTORY = 2000  # entries in which a rank's habits are looked for
 TAIL = 64  # the last ones, which may break them
-ISSUED = "issued "  # before the name of an operation of which only that is known
+ISSUED = "issued "  # prefix of an operation of which only the name is known
 RECENT, LEAST = 200, 16  # operations over which the time in them is taken
 P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 
 
 def _waiting(entries: list) -> tuple[float, float] | None:
-    """The share of time that this rank's last operations were under way, as torch saw them end, and ms from
-    one to the next; None for too few, or where nothing tells."""
+    """(share of time in this rank's last operations, as torch saw them end; ms from one to the next); None
+    for too few operations, or without times."""
     rows = sorted(
         (e["time_created_ns"], e["time_discovered_completed_ns"])
         for e in entries[-RECENT:]
@@ -33,8 +33,8 @@ def _waiting(entries: list) -> tuple[float, float] | None:
 
 
 def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, int]]:
-    """By the name that all members have for an operation. One name may stand for several groups, so that
-    its members belong to it."""
+    """Ends by the name that all members use for an operation. One name may be used by several groups, so
+    members are part of the key."""
     last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
     done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
     names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}

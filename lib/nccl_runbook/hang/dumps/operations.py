@@ -17,15 +17,14 @@ STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", 
 
 
 class Refused(Exception):
-    """A file that is no usable dump; one sentence."""
+    """The file is no usable dump; the message says why."""
 
 
 @dataclasses.dataclass
 class Column:
-    """One group on one rank: calls (hashes) and states (letters) of the numbers from ``first`` on;
-    ``opened`` and ``last`` by this rank's clock. ``done``: the last complete one that the dump's own
-    table of groups tells, 0 where it tells none: a dump of active operations alone (`onlyActive`, torch
-    2.5) holds no complete entry."""
+    """One group on one rank. ``calls`` (hashes) and ``states`` (letters) of the numbers from ``first`` on;
+    ``opened``, ``last``: by this rank's clock; ``done``: last complete number in the dump's own table of
+    groups, 0 if missing: a dump of active operations (`onlyActive`, torch 2.5) holds no complete entry."""
 
     desc: str
     first: int
@@ -36,13 +35,13 @@ class Column:
     done: int = 0
 
     def reached(self) -> tuple[int, int]:
-        """The last number issued, and the last before anything that is open."""
+        """(last number issued, last number before any open one)."""
         return self.last.seq, self.opened.seq - 1 if self.opened else self.last.seq
 
 
 def short(value: Any) -> str:
-    """A name, for a page or a terminal; "" for what is none: a value that holds itself many
-    times over is endless as text."""
+    """A name, cut for a page or a terminal; empty for anything but text (a value that contains itself is
+    endless as text)."""
     return (
         "".join(c if c.isprintable() else "?" for c in clipped(str(value), 200))
         if isinstance(value, (str, int, float))
@@ -51,12 +50,12 @@ def short(value: Any) -> str:
 
 
 def _number(value: Any) -> int:
-    """Raises OverflowError where no clock and no counter of a recorder can be."""
+    """The number; OverflowError if no clock and no counter of a recorder can hold it."""
     return int.from_bytes(int(value or 0).to_bytes(8, "big", signed=True), "big", signed=True)
 
 
 def ranks_of(value: Any) -> tuple[int, ...]:
-    """The members of a group, "[0, 1]" or a list; numbers and nothing else, never evaluated."""
+    """Members of a group, from "[0, 1]" or a list; never evaluated. Refused for anything but numbers."""
     ranks = json.loads(value) if isinstance(value, str) and len(value) < 16 * MAX_RANKS else value
     if (
         not isinstance(ranks, list)
@@ -68,13 +67,15 @@ def ranks_of(value: Any) -> tuple[int, ...]:
 
 
 def numel(sizes: list) -> int:
+    """Number of elements of a tensor of these sizes. ValueError for too many dimensions or sizes that are no
+    numbers."""
     if len(sizes) > MOST_DIMENSIONS:
         raise ValueError(f"a tensor of {len(sizes)} dimensions")
     return math.prod(map(int, sizes))
 
 
 def _op(entry: dict, seq: int, call: str, letter: str) -> Op:
-    """An entry as a fact, with the frame of the user's own code; its age is not known here."""
+    """An entry as a fact, with the frame of the user's code; its age is set later."""
     return Op(
         seq,
         call,
@@ -86,7 +87,8 @@ def _op(entry: dict, seq: int, call: str, letter: str) -> Op:
 
 
 def own_frame(frames: Any) -> str:
-    """ "step, train.py:40": the innermost frame that is neither torch's nor installed; "" for none."""
+    """ "step, train.py:40": the innermost frame outside torch and installed packages; empty if there is
+    none."""
     rows = [f for f in frames if isinstance(f, dict)][:64] if isinstance(frames, list) else []
     own = [
         f

@@ -16,8 +16,8 @@ SKEW_S = 1.0
 
 
 class Times:
-    """When each dump was written, by its file's time, and when each operation was issued, on one clock:
-    that in the middle of all."""
+    """When each dump was written (file time) and each operation issued, on one clock: the median of the
+    ranks' clocks."""
 
     def __init__(self, readings: dict[int, Reading], stamps: dict[int, float]) -> None:
         """``stamps``: the time of each rank's file."""
@@ -26,7 +26,7 @@ class Times:
         # nothing ties the others
         stamps = {rank: at for rank, at in stamps.items() if rank in self._ahead or not self.clocks}
         own = {rank: at - self._ahead.get(rank, 0.0) for rank, at in stamps.items()}
-        # a file has the time of its own host, or that of a server for all: whichever brings those
+        # a file has the time of its host, or of a common file server: whichever brings the dumps
         # of one job closer together
         self.written = min(
             stamps, own, key=lambda times: max(times.values(), default=0.0) - min(times.values(), default=0.0)
@@ -39,7 +39,7 @@ class Times:
             self.written = {}
 
     def op(self, rank: int, op: Op | None) -> Op | None:
-        """What a dump has of an operation, by that clock. Its age is the least that it can be."""
+        """What a dump records of an operation, on that clock, or None. Its age is a lower bound."""
         if op is None:
             return None
         created = op.created_ns - int(self._ahead.get(rank, 0.0) * 1e9) if op.created_ns else 0
@@ -61,10 +61,10 @@ def _clocks(readings: dict[int, Reading]) -> list[ClockOffset]:
 
 
 def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int, float]:
-    """Ranks whose dump ends, by so many seconds, before that of another begins, although it completed what
-    needs that one, or is of a world of other ranks: an earlier attempt of the job left it. A clock that
-    is off by more than the whole run looks the same, so such a dump proves nothing; one with entries later
-    than its file is surely off. ``stamps``: as for Times."""
+    """Rank -> seconds by which its dump ends before another begins, although it completed something that
+    needs that one, or its world differs: it comes from an earlier attempt of the job. A clock that is off by
+    more than the run looks the same, so such a dump proves nothing; entries later than the file prove a
+    wrong clock. ``stamps``: as for Times."""
     began = grouped(
         (_common(group, reading), (reading.oldest_ns, column.first, reading.members.get(group, ())))
         for rank, reading in readings.items()
@@ -84,17 +84,16 @@ def earlier(readings: dict[int, Reading], stamps: dict[int, float]) -> dict[int,
 
 
 def _common(group: str, reading: Reading) -> object:
-    """What all ranks of one attempt share: the default group; of others one name may stand
-    for several sets of ranks."""
+    """What all ranks of one attempt share: the default group. Names of other groups may be used by several
+    sets of ranks."""
     members = reading.members.get(group, ("", ()))
     return members[0] if members[0] == "default_pg" else (group, members)
 
 
 def latecomers(readings: dict[int, Reading]) -> dict[int, tuple[float, float, float]]:
-    """Rank -> (share of the last while for which all others had issued an operation and it had not, nor had
-    one under way, ms in the middle of that, how many of these its clock may explain), where its coming then
-    soon ended them. Each clock is set by the ends that all share, so that it need not agree with others; Gloo
-    records none: see _least."""
+    """Rank -> (share of recent time in which all others had issued an operation and this rank neither had
+    nor was in one; median ms of that; how many of these its clock may explain), if its arrival soon ended
+    the operation. Clocks are aligned by ends that all ranks share; Gloo records none, see _least."""
     blocking = all(r.gloo for r in readings.values())
     shared = set.intersection(*(set(r.ends) for r in readings.values())) if len(readings) > 1 else set()
     events = [event for event in shared if blocking or not event.startswith(ISSUED)]
@@ -143,9 +142,9 @@ def _by_ends(readings: dict[int, Reading], events: list[str]) -> dict[int, float
 
 
 def _least(readings: dict[int, Reading]) -> dict[int, float]:
-    """The same against the first rank's clock, as little as the order of calls demands: whoever made
-    the next call did so after all had made this one. Calls that did not block contradict that, and then
-    clocks are taken to agree."""
+    """Offset from the first rank's clock, the smallest that the order of calls allows: the next call of any
+    rank comes after all made this one. If non-blocking calls contradict that, clocks are assumed to
+    agree."""
     first = readings[min(readings)]
     return {
         rank: max(least, min(0.0, most))
@@ -165,8 +164,8 @@ def _ahead(one: Reading, other: Reading) -> tuple[float, float]:
 
 
 def _lateness(gaps: list[tuple[float, float, float]], span: float) -> tuple[float, float] | None:
-    """Of (all others came, it came, it ended), in ns. None where most operations ended long after it came:
-    then nobody waited for it."""
+    """From (all others came, this rank came, the operation ended), in ns. None if most operations ended long
+    after it came: no rank waited for it then."""
     alone, until = 0.0, gaps[0][2]
     for before, came, end in gaps[
         1:

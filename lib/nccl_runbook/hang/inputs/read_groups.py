@@ -55,8 +55,9 @@ def _track_of_status(
     highest: int,
     file: str,
 ) -> Track:
-    """A rank without an entry of the group. ``status``: what its table of groups says, where such tables fit
-    the entries of the others; who issued less than those completed (``done``) may have been asked before."""
+    """Track of a rank without an entry of the group, from its table of groups (``status``), if such tables
+    agree with the entries of other ranks. A rank that issued fewer than those completed (``done``) may have
+    been read earlier."""
     if status is None:
         return Track(
             rank, 0, 0, 0, bool(reading.entries) and not reading.wrapped, source=logs_excerpt.short(file)
@@ -178,7 +179,7 @@ def _next(column: Column, call: int) -> int | None:
 
 
 def counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count]:
-    """What each rank said last about its number of minibatches."""
+    """The last number of minibatches that each rank reported."""
     last: dict[int, Count] = {}
     for source in (s for s in sources(paths, limit=limit) if s.name in names):
         matches = (
@@ -200,7 +201,7 @@ def counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count]
 
 
 def channels(readings: dict[int, Reading], members: Iterable[Key], times: Times) -> list[Channel]:
-    """Open sends and receives, ends as global ranks, both sides together."""
+    """Open sends and receives between global ranks, both ends joined."""
     by_rank = {(name, rank): ranks for name, _, ranks in members for rank in ranks}
     sides = grouped(
         ((name, ranks[src], ranks[dst]), (sends, number, times.op(rank, op)))

@@ -27,7 +27,7 @@ STACK_BYTES = 4 << 20
 
 
 class Inputs:
-    """Every file once: dumps read, stacks and live looks taken in, the rest left to the log reader."""
+    """Every file once: dumps, stacks and live looks are read, the rest is left to the log reader."""
 
     def __init__(self, paths: list[str] | str, limit: Limit) -> None:
         self._limit = limit
@@ -41,14 +41,14 @@ class Inputs:
         plain: set[str] = set()
         for source in sources(paths, limit=limit):
             if source.problem:
-                self.logs.append(source.name)  # the log reader says what is wrong with it
+                self.logs.append(source.name)  # the log reader reports the problem
             else:
                 self._take(source, plain)
         with limit.paused():
             self._read_plain(sorted(plain))
 
     def stamps(self) -> dict[int, float]:
-        """The time of the file of each rank; none for what lies in an archive."""
+        """Rank -> time of its file, in seconds since the epoch; files in archives have none."""
         return {rank: os.path.getmtime(name) for rank, name in self.names.items() if os.path.isfile(name)}
 
     def _take(self, source: Source, plain: set[str]) -> None:
@@ -109,8 +109,8 @@ class Inputs:
 
 
 def rank_of(name: str) -> int | None:
-    """The rank in a dump's name: rank_7, nccl_trace_rank_node01_7, dump-7.json; the last
-    number where no word says."""
+    """The rank in a dump's name: rank_7, nccl_trace_rank_node01_7, dump-7.json, else the last number; None
+    without a number."""
     base = os.path.basename(name)
     word = re.search(r"rank[_.-]?(\d{1,7})(?![\d_])", base, re.I)
     numbers = re.findall(r"(?<!\d)\d{1,7}(?!\d)", re.sub(r"\.(?:json|pkl|pickle|gz|xz|bin|log)\b", "", base))
@@ -118,8 +118,8 @@ def rank_of(name: str) -> int | None:
 
 
 def one_a_rank(inputs: Inputs) -> dict[int, Reading]:
-    """One dump for each rank. Of two that say they are the same rank neither is used, unless one
-    is a later dump of the other."""
+    """Rank -> its dump. If two dumps claim one rank, neither is used, unless one is a later dump of the
+    other."""
     claims: dict[int, list[tuple[str, Reading]]] = collections.defaultdict(list)
     for name, reading in sorted(inputs.read, key=lambda pair: pair[0]):
         rank = rank_of(name)

@@ -32,7 +32,8 @@ HELPED = re.compile(
 
 
 class Look:
-    """One look: ``first()`` gives the first evidence, ``after(gap_s)`` the same with the later samples."""
+    """One look at running ranks: ``first()`` returns the first evidence, ``after(gap_s)`` adds later
+    samples."""
 
     def __init__(self, pids: Iterable[int] = ()) -> None:
         self.began, self.taken = time.monotonic(), utc_now()
@@ -60,7 +61,7 @@ class Look:
         )
 
     def first(self) -> Live:
-        """What is known after one moment. Slow answers (NVML, RAS) do not hold up the ranks' own."""
+        """The evidence after one moment. Slow answers (NVML, RAS) do not delay those of the ranks."""
         with ThreadPoolExecutor(8) as pool:
             host = pool.submit(self._ask_host)
             self._sample(True)
@@ -72,7 +73,7 @@ class Look:
         return self._told([r for r in looks if r], first_s=first_s)
 
     def after(self, gap_s: float) -> Live:
-        """The same, ``gap_s`` seconds later."""
+        """The evidence with the samples after ``gap_s`` more seconds."""
         start, stacks_at = (
             time.monotonic(),
             [gap_s * (n + 1) / (STACKS_BETWEEN + 1) for n in range(STACKS_BETWEEN)],
@@ -187,9 +188,8 @@ class Look:
 
 
 def chosen(pids: List[int], others: bool = True) -> Tuple[List[proc.Process], Dict[int, List[int]]]:
-    """The ranks on this host, ordered; with ``pids`` (ranks, their helpers or their launcher) only those
-    of the same jobs, and with ``others`` each named process that is no rank as far as we can see, by
-    itself."""
+    """(ranks on this host in order, rank's pid -> helpers). With ``pids`` only their jobs; with ``others``
+    each named process that is no rank comes alone."""
     by_pid = proc.processes(pids)
     ranks, helpers = proc.ranks_among(by_pid)
     ranks = joined(ranks)
@@ -213,7 +213,7 @@ def chosen(pids: List[int], others: bool = True) -> Tuple[List[proc.Process], Di
 
 
 def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
-    """The GPUs of the answers of NVML's child, first and last."""
+    """GPUs in the first and last answer of NVML's child; a Gap if NVML did not answer."""
     whole = [lines for lines in answers if not isinstance(lines, Gap)]
     if not whole:
         return answers[-1] if answers else Gap("not-run")
@@ -235,6 +235,7 @@ def gpus_of(answers: List[Any]) -> Union[List[LiveGpu], Gap]:
 
 
 def communicators(answers: List[Any]) -> Union[List[RasCommunicator], Gap]:
+    """The communicators of the first answer, each with its ranks in the last one; the first answer's Gap."""
     last = {c.id: c.ranks for later in answers[1:][-1:] for c in known(later)}
     return (
         answers[0]

@@ -31,7 +31,7 @@ MOST_FRAMES, MOST_STACKS = 40, 12
 
 
 def find_py_spy(pids: List[int]) -> Union[str, Gap]:
-    """py-spy on PATH, beside this interpreter, or beside that of a rank."""
+    """Path of py-spy: on PATH, beside this interpreter, or beside a rank's; else a Gap."""
     argv0s = [
         proc_ask_proc.unless_gone("", proc_ask_proc.read, f"/proc/{pid}/cmdline").partition("\0")[0]
         for pid in pids
@@ -48,8 +48,8 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
 
 
 def _may_run(path: Path) -> bool:
-    """Only what this user or root put there and nobody else can write: the folder may be another
-    user's, whose pid was named."""
+    """Only a program of this user or root that no other user can write: the folder may belong to the user of
+    a named pid."""
     status = proc_ask_proc.unless_gone(None, path.stat)
     return (
         status is not None
@@ -60,8 +60,8 @@ def _may_run(path: Path) -> bool:
 
 
 def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S) -> Union[List[Stack], Gap]:
-    """Every Python thread of a process, the main one first.
-    ``within_s``: what the caller's own time leaves."""
+    """Every Python thread of a process, main thread first, or a Gap. ``within_s``: seconds that the caller
+    has left."""
     if isinstance(py_spy, Gap):
         return py_spy
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
@@ -91,7 +91,7 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
 
 
 def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
-    """py-spy 0.3 and 0.4's JSON as facts."""
+    """Stacks in the JSON of py-spy 0.3 and 0.4, or a Gap."""
     try:
         threads = [
             Stack(
@@ -115,7 +115,7 @@ def stacks_of(text: bytes, pid: int) -> Union[List[Stack], Gap]:
 
 
 def recorder(pid: int, variables: Dict[str, str], rank: Optional[int]) -> Union[List[GroupStatus], Gap]:
-    """The recorder's state over the worker server's socket, if the job was started with one."""
+    """The flight recorder's state from the worker server's socket; a Gap if the job runs without one."""
     path = variables.get("TORCH_WORKER_SERVER_SOCKET", "")
     if not path:
         return _dump_by_pipe(pid, variables, rank)
@@ -136,8 +136,8 @@ def _request(path: str, handler: str) -> bytes:
 
 
 def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
-    """The newest entry of each group out of fr_trace_json (torch 2.5 to 2.13), and
-    the counters of pg_status."""
+    """Newest entry of each group in fr_trace_json (torch 2.5 to 2.13), with the counters of pg_status, or a
+    Gap."""
     try:
         dump = json.loads(text)
         newest = {str(entry.get("process_group")): entry for entry in dump.get("entries", [])}
@@ -149,8 +149,7 @@ def statuses_of(text: bytes) -> Union[List[GroupStatus], Gap]:
 
 
 def _status(entry: Dict[str, Any], status: Dict[str, Any]) -> GroupStatus:
-    """Counters from pg_status, which is keyed by the group's first name; the entry's own
-    number where that is missing."""
+    """Counters from pg_status, which is keyed by the group's first name; else the entry's own number."""
     own = (
         status.get(str(entry["process_group"][0]) or "0", {})
         if isinstance(entry.get("process_group"), list)

@@ -6,13 +6,13 @@ from typing import Any, Callable, Iterator, List
 
 
 def read(path: str, most: int = 1 << 22) -> str:
-    """The text of a file of /proc; raises OSError."""
+    """Text of a file in /proc; OSError if unreadable."""
     with open(path, "rb") as file:
         return file.read(most).decode("utf-8", "replace")
 
 
 def unless_gone(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
-    """What ``ask`` gives, or ``otherwise`` if the process ended meanwhile, or is not readable."""
+    """What ``ask`` returns, or ``otherwise`` if the process ended meanwhile or is not readable."""
     try:
         return ask(*arguments)
     except OSError:
@@ -25,7 +25,7 @@ def _pids() -> Iterator[int]:
 
 
 def stat_fields(path: str) -> List[str]:
-    """Fields of a stat file from the state on (field 3); raises OSError."""
+    """Fields of /proc/PID/stat from the state on (field 3); OSError if the process is gone."""
     return read(path).rpartition(")")[2].split()
 
 
@@ -40,7 +40,7 @@ def ancestors(pid: int) -> List[int]:
 
 
 def own_inodes(pid: int) -> set:
-    """Inodes of the sockets that a process has open; none where it may not be looked at."""
+    """Inodes of the sockets that a process has open; empty without permission."""
     names = unless_gone([], os.listdir, f"/proc/{pid}/fd")
     targets = {unless_gone("", os.readlink, f"/proc/{pid}/fd/{name}") for name in names}
     return {target[8:-1] for target in targets if target.startswith("socket:[")}

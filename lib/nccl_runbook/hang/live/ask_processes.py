@@ -96,9 +96,9 @@ LOOPBACK = re.compile(r"127\.|localhost$|::1$")
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process of this user that may be a rank. ``began``: in clock ticks since boot; ``rank``: None
-    where its environment has none; ``launcher``: its parent, or that of the wrappers around it;
-    ``job``: where its ranks meet."""
+    """A process of this user that may be a rank. ``began``: clock ticks since boot; ``rank``: None if its
+    environment has none; ``launcher``: its parent, or that of wrappers around it; ``job``: where its ranks
+    meet."""
 
     pid: int
     parent: int
@@ -112,19 +112,20 @@ class Process:
     job: str = ""
 
     def number(self, names: Iterable[str]) -> Optional[int]:
-        """The first of these variables that is a plain number."""
+        """Value of the first of these variables that is a whole number, or None."""
         return next(
             (int(v) for v in map(self.variables.get, names) if v and v.isdecimal() and len(v) < 10), None
         )
 
     @property
     def rank(self) -> Optional[int]:
+        """The global rank in its environment, or None."""
         return self.number(RANK_NAMES)
 
 
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
-    """Processes of this user that map libtorch or have a rank in their environment, and those
-    of ``all_users``: pids asked for by name."""
+    """pid -> process: those of this user that map libtorch or have a rank in their environment, and those of
+    ``all_users``."""
     own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in _pids() if pid != os.getpid()}
     # under srun the shell from which one looks has a rank in its environment, too
     shells = set(ancestors(os.getpid())) - set(all_users)
@@ -196,13 +197,9 @@ def _job(process: Process, launcher: int) -> str:
 
 
 def ranks_among(by_pid: Dict[int, Process]) -> Tuple[List[Process], Dict[int, List[int]]]:
-    """The processes that are ranks, and the helpers of each: torch processes that
-    a rank started (data loaders).
-
-    A process with torch and no rank in its environment is a launcher if ranks descend from it, and a rank
-    only if it has TCP sockets of its own (torch.multiprocessing.spawn sets the environment in the child,
-    where /proc does not show it).
-    """
+    """(ranks, rank's pid -> its helpers: torch processes that it started, such as data loaders). A torch
+    process without a rank is a launcher if ranks descend from it, and a rank only if it has TCP sockets
+    (torch.multiprocessing.spawn sets the environment in the child, where /proc does not show it)."""
     above = {pid: [a for a in ancestors(pid) if a in by_pid] for pid in by_pid}
     named = {pid: p for pid, p in by_pid.items() if p.rank is not None}
     with_torch = {(p.job, p.rank) for p in named.values() if p.has_torch}
@@ -227,9 +224,9 @@ def ranks_among(by_pid: Dict[int, Process]) -> Tuple[List[Process], Dict[int, Li
 
 
 def _left_apart(ranks: List[Process]) -> Iterator[Process]:
-    """The same. Ranks that an earlier launch left at the address of a newer one are a job of their own:
-    a number is there twice, or their launcher is gone and began them long before. Other launchers at one
-    address start one job together."""
+    """The processes, with a separate job for ranks that an earlier launch left at the address of a newer
+    one: a number occurs twice, or their launcher has ended and they began long before. Several launchers at
+    one address normally start one job."""
     for job, members in grouped((r.job, r) for r in ranks).items():
         newest, *older = sorted(
             grouped((r.launcher, r) for r in members).values(), key=lambda part: -min(r.began for r in part)
@@ -246,8 +243,8 @@ def _left_apart(ranks: List[Process]) -> Iterator[Process]:
 
 
 def ended(ranks: List[int]) -> List[Ended]:
-    """Whoever ended and was not waited for, of the same parent and name as a rank and begun at about the same
-    time: below pid 1 of a container everything ends."""
+    """Zombies with the same parent and name as a rank, begun at about the same time: below pid 1 of a
+    container all processes end."""
     there = {
         pid: (fields, unless_gone("", read, f"/proc/{pid}/comm"))
         for pid in _pids()
@@ -261,4 +258,4 @@ def ended(ranks: List[int]) -> List[Ended]:
         if fields[0] == "Z"
         and any(k[:2] == (fields[1], name) and abs(int(fields[19]) - k[2]) <= TOGETHER_S * TICKS for k in kin)
         for code in [int(fields[49])]
-    ]  # as wait() gives it; 0 for whom the kernel does not tell it
+    ]  # as wait() returns it; 0 if the kernel does not show it

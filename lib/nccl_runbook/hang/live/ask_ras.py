@@ -39,8 +39,8 @@ _MISSING = re.compile(r"^  (?:The missing ranks?:|Rank) ([\d,]{1,20000})\b", re.
 
 
 def all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end: bytes = b"") -> bytes:
-    """What is sent until the end, or until ``end``. Raises socket.timeout, also for one who sends
-    now and then and never ends."""
+    """Everything received until the end, or until ``end``. socket.timeout if the peer takes too long, even
+    if it keeps sending."""
     answer = bytearray()
     while len(answer) < most_bytes and not (end and answer.endswith(end)):
         link.settimeout(max(0.001, until - time.monotonic()))
@@ -52,7 +52,7 @@ def all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end:
 
 
 def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
-    """What NCCL's RAS thread says of every communicator of the job. Asked on this host only."""
+    """All communicators of the job as NCCL's RAS thread reports them, or a Gap. Asks only on this host."""
     until = time.monotonic() + RAS_DEADLINE_S  # for all of them together
     for address in dict.fromkeys([*addresses, RAS_ADDRESS]):
         answer = _ras_at(*address.rpartition(":")[::2], until)
@@ -85,7 +85,7 @@ def _ras_at(host: str, port: str, until: float) -> Union[List[RasCommunicator], 
 
 
 def looks_like_ras(head: str) -> bool:
-    """Whether a file that begins so is what `ncclras` printed."""
+    """Whether a file that begins so was printed by `ncclras`."""
     return (
         '"communicators_count"' in head
         if head.lstrip().startswith("{")
@@ -94,7 +94,7 @@ def looks_like_ras(head: str) -> bool:
 
 
 def read_ras(source: str, text: str) -> Union[List[RasAnswer], Gap]:
-    """Every answer in a text, in order."""
+    """Every answer in a text, in order; a Gap if there is none."""
     try:
         if text.lstrip().startswith("{"):
             return list(_of_json(source, text))

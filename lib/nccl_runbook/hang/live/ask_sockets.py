@@ -11,7 +11,7 @@ from nccl_runbook.hang.live.facts import Listener, Socket
 
 
 def table(pid: int) -> Dict[str, Socket]:
-    """Every TCP socket of the network namespace of a process, by inode; raises OSError."""
+    """inode -> TCP socket in the network namespace of a process; OSError if unreadable."""
     by_inode = {}
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         path = f"/proc/{pid}/net/{name}"
@@ -27,7 +27,7 @@ def table(pid: int) -> Dict[str, Socket]:
 
 
 def address(text: str, family: int) -> str:
-    """ "0100007F:1F90" as "127.0.0.1:8080": words of four bytes in the machine's order, the port in hex."""
+    """ "127.0.0.1:8080" from "0100007F:1F90": words of four bytes in the machine's order, the port in hex."""
     host, _, port = text.partition(":")
     words = [int(host[i : i + 8], 16) for i in range(0, len(host), 8)]
     shown = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
@@ -36,7 +36,7 @@ def address(text: str, family: int) -> str:
 
 
 def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
-    """Those of one process; listening, half-open and unanswered ones first."""
+    """Sockets of one process; listening, half-open and unacknowledged ones first."""
     first = ("SYN-SENT", "LISTEN", "CLOSE-WAIT")
     return sorted(
         (whole[inode] for inode in own_inodes(pid) if inode in whole),
@@ -45,7 +45,7 @@ def sockets(pid: int, whole: Dict[str, Socket]) -> List[Socket]:
 
 
 def listeners(ranks: List[Process], tables: Dict[int, Dict[str, Socket]]) -> Iterator[Listener]:
-    """Who listens at each MASTER_PORT, if the address is one of this host."""
+    """Who listens at each MASTER_PORT, if the address belongs to this host."""
     for job, rank in {r.job: r for r in ranks}.items():
         port = rank.number(["MASTER_PORT"])
         here = LOOPBACK.match(rank.variables.get("MASTER_ADDR", "localhost")) or any(

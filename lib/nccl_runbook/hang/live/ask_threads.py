@@ -13,7 +13,7 @@ from nccl_runbook.hang.live.facts import Thread
 
 
 def threads(pid: int, most: int = MOST_THREADS) -> List[Thread]:
-    """The main thread, then those that have used most CPU time; raises OSError if the process is gone."""
+    """The main thread, then those with the most CPU time; OSError if the process is gone."""
     others = sorted(map(int, os.listdir(f"/proc/{pid}/task"))) if most > 1 else []
     beside = filter(None, (unless_gone(None, _thread, pid, tid) for tid in others if tid != pid))
     return [_thread(pid, pid), *sorted(beside, key=lambda t: -t.cpu_s)][:most]
@@ -32,8 +32,7 @@ def _thread(pid: int, tid: int) -> Thread:
 
 
 def waits_in(folder: str) -> str:
-    """The place where a thread sleeps: the kernel's wait channel, else the system call;
-    "" where neither may be read."""
+    """Where a thread sleeps: the kernel's wait channel, else the system call; empty if unreadable."""
     channel = unless_gone("", read, f"{folder}/wchan").strip()
     if channel not in ("0", ""):
         return channel
@@ -42,8 +41,8 @@ def waits_in(folder: str) -> str:
 
 
 def log_tail(pid: int, redactor: Redactor) -> Union[List[str], Gap]:
-    """The last lines that the process wrote, where its output is a regular file; without
-    secrets of its environment."""
+    """The last lines that the process wrote to a regular file, without secrets of its environment; else a
+    Gap."""
     for descriptor in (2, 1):
         path, text = f"/proc/{pid}/fd/{descriptor}", ""
         try:

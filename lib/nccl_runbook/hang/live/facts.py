@@ -13,9 +13,9 @@ BY_CONNECTION = "ranks connected to process "  # its beginning, of ranks that on
 
 @dataclasses.dataclass(frozen=True)
 class Thread:
-    """One thread of a process. ``state``: as /proc/PID/stat has it (R S D T t Z X); ``waits``: the kernel
-    function or system call that it sleeps in, "" if that is unknown; ``cpu_s``: user and system time since
-    it began; ``switches``: how often it was put aside."""
+    """One thread of a process. ``state``: as in /proc/PID/stat (R S D T t Z X); ``waits``: the kernel
+    function or system call in which it sleeps, empty if unknown; ``cpu_s``: seconds of user and system time;
+    ``switches``: context switches."""
 
     tid: int
     state: str
@@ -26,7 +26,7 @@ class Thread:
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """One Python frame, as py-spy names it."""
+    """One Python frame, as py-spy reports it."""
 
     function: str
     file: str
@@ -35,9 +35,9 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True)
 class Stack:
-    """One Python thread, innermost frame first. ``is_active``: on a CPU; ``owns_gil``: it held the
-    interpreter lock at that moment. Of a process that a rank started: its main thread by its pid and name,
-    without frames if it is no Python or may not be looked at."""
+    """One Python thread, innermost frame first. ``is_active``: on a CPU; ``owns_gil``: held the interpreter
+    lock. For a process that a rank started: its main thread by pid and name, without frames if it is no
+    Python or not readable."""
 
     tid: int
     name: str
@@ -48,9 +48,8 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A rank at one moment, ``at_s`` seconds after the look began. ``threads``: the main one, then those
-    with most CPU time; ``stacks``: the main thread first; a Gap where py-spy is missing, may not look, or was
-    not asked at this moment."""
+    """A rank ``at_s`` seconds after the look began. ``threads``: main thread, then those with the most CPU
+    time; ``stacks``: main thread first; a Gap if py-spy is missing, has no permission, or was not asked."""
 
     at_s: float
     threads: List[Thread]
@@ -59,9 +58,8 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Socket:
-    """One TCP socket. ``state``: LISTEN, SYN-SENT, ESTABLISHED, CLOSE-WAIT, ...; addresses
-    as "10.0.0.1:29500" or "[::1]:29500"; ``repeated``: how often in a row the kernel sent data again that the
-    other side has not acknowledged."""
+    """One TCP socket. ``state``: LISTEN, SYN-SENT, ESTABLISHED, CLOSE-WAIT, ...; addresses as
+    "10.0.0.1:29500" or "[::1]:29500"; ``repeated``: retransmissions in a row of unacknowledged data."""
 
     state: str
     local: str
@@ -71,8 +69,8 @@ class Socket:
 
 @dataclasses.dataclass(frozen=True)
 class GroupStatus:
-    """What torch's flight recorder says of one process group: the last sequence numbers, and the
-    call of its newest entry."""
+    """torch's flight recorder on one process group: last sequence numbers, and the call of the newest
+    entry."""
 
     enqueued: Optional[int]
     completed: Optional[int]
@@ -81,12 +79,11 @@ class GroupStatus:
 
 @dataclasses.dataclass(frozen=True)
 class LiveRank:
-    """One rank's process. ``rank``, ``local_rank`` and sizes: from its environment, None where that
-    has none; ``job``: ranks that meet at the same address have the same; ``variables``: allowed names
-    only; ``has_torch``: libtorch is mapped; ``nccl``: path of the mapped libnccl, "" for none;
-    ``main_thread``: what the main thread did at about ten moments a second between the samples ("S futex":
-    97); ``recorder``: the newest state per group; ``children``: processes that it started (data loaders,
-    programs), if it waits for one."""
+    """One rank's process. ``rank``, ``local_rank`` and sizes: from its environment, or None; ``job``: equal
+    for ranks that meet at one address; ``variables``: allowed names only; ``has_torch``: libtorch is mapped;
+    ``nccl``: path of the mapped libnccl, or empty; ``main_thread``: its states, sampled about ten times a
+    second ("S futex": 97); ``recorder``: newest state of each group; ``children``: processes that it
+    started, if it waits for one."""
 
     pid: int
     job: str
@@ -107,8 +104,7 @@ class LiveRank:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A process of the same parent that ended and was not yet waited for. ``code``: exit code, or minus
-    the signal that ended it."""
+    """A zombie with the same parent as a rank. ``code``: exit code, or minus the signal."""
 
     pid: int
     code: int
@@ -128,8 +124,8 @@ class Listener:
 
 @dataclasses.dataclass(frozen=True)
 class LiveGpu:
-    """One GPU at the first and the last moment of the look. ``pids``: as NVML lists them, which may
-    be those of another namespace."""
+    """One GPU at the first and last moment of the look. ``pids``: as NVML lists them, possibly of another
+    namespace."""
 
     nvml_index: int
     utilisation_percent: List[Union[int, Gap]]
@@ -139,9 +135,9 @@ class LiveGpu:
 
 @dataclasses.dataclass(frozen=True)
 class RasRank:
-    """One rank of a communicator, as NCCL's RAS prints it. Text omits what all have in common: then
-    ``rank`` is -1, ``pid`` 0, ``host`` "". ``launched``: collectives by name since the communicator began;
-    ``missing``: "" or how RAS lost it ("unresponsive", "considered dead", "not heard of")."""
+    """One rank of a communicator, as NCCL's RAS prints it. Text omits common values: then ``rank`` is -1,
+    ``pid`` 0, ``host`` empty. ``launched``: collectives by name since the communicator began; ``missing``:
+    empty, or how RAS lost the rank ("unresponsive", "considered dead", "not heard of")."""
 
     rank: int
     pid: int
@@ -153,7 +149,7 @@ class RasRank:
 
 @dataclasses.dataclass(frozen=True)
 class RasCommunicator:
-    """``ranks`` at the first and ``later`` at the last moment, empty where it was gone by then."""
+    """``ranks`` at the first moment, ``later`` at the last one (empty if the communicator was gone)."""
 
     id: str
     size: int
@@ -163,7 +159,7 @@ class RasCommunicator:
 
 @dataclasses.dataclass(frozen=True)
 class RasAnswer:
-    """One whole answer of NCCL's RAS. ``gpus``: those of the job, 0 if the answer does not show them."""
+    """One whole answer of NCCL's RAS. ``gpus``: of the job, 0 if not shown."""
 
     source: str
     gpus: int
@@ -172,9 +168,9 @@ class RasAnswer:
 
 @dataclasses.dataclass(frozen=True)
 class Live:
-    """One look at one host. ``boot_id``: the kernel's, and the pid namespace in which pids count;
-    ``first_s``: seconds until the first evidence of every rank was there; ``gap_s``: between the first and
-    the last sample, 0 where there was one only: then nothing can be called hung."""
+    """One look at one host. ``boot_id``: of the kernel, with the pid namespace; ``first_s``: seconds until
+    all ranks' first evidence; ``gap_s``: seconds between the first and last sample, 0 for a single one: then
+    nothing can be called hung."""
 
     host: str
     boot_id: str

@@ -38,8 +38,8 @@ from nccl_runbook.hang.live.ranks.judge_stacks import ANSWER, asks
 
 
 def judge_looks(looks: Sequence[Live]) -> List[Picture]:
-    """One picture a job, worst first, over the hosts that were looked at; none where no rank was found.
-    Of several looks at a host the newest counts: an older one shows where its ranks were then."""
+    """One picture a job, worst first, over all hosts; empty if no rank was found. Of several looks at one
+    host the newest counts."""
     looks = sorted({id(one): one for one in looks}.values(), key=lambda one: (one.taken, one.host))
     newest = {(look.host, look.boot_id, _launch(rank)): look for look in looks for rank in look.ranks}
     emptied = {(look.host, look.boot_id): look.taken for look in looks if not look.ranks}
@@ -64,14 +64,14 @@ def judge_looks(looks: Sequence[Live]) -> List[Picture]:
 
 
 def _launch(rank: LiveRank) -> str:
-    """The same for all attempts of one torchrun, whose ranks meet at another port each time; "none" is what
-    it calls one without a name."""
+    """One key for all attempts of one torchrun, whose ranks meet at another port each time; "none" is its
+    name for an unnamed one."""
     return rank.job if (run := rank.variables.get("TORCHELASTIC_RUN_ID", "none")) == "none" else run
 
 
 def verdict(pictures: Sequence[Picture]) -> str:
-    """broken where somebody did not come, degraded where a rank is slow, unknown where nothing
-    can be said, else healthy."""
+    """broken if a rank did not come, degraded if one is slow, unknown if nothing can be said, else
+    healthy."""
     kinds = {p.kind for p in pictures}
     if kinds - {"healthy", "unknown", "slow", "symmetric"}:
         return "broken"
@@ -131,8 +131,7 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
 
 
 def _where(picture: Picture, members: Members, bare: Sequence[str]) -> str:
-    """The line to paste, with its host; what is not certain is settled by the
-    hosts that were not looked at."""
+    """The line to paste, with its host; without certainty, a look at the hosts that are missing."""
     if picture.status != "established" and picture.kind != "healthy" and unseen(members, bare):
         return LOOK_THERE
     more = len({v.host for v in picture.ranks}) > 1 and picture.decides and "#" not in picture.decides

@@ -21,6 +21,7 @@ _ELSEWHERE = re.compile(r"(?!127\.|\[::1\])(.+):")  # any host but this one
 
 
 def world_size(members: Members) -> Optional[int]:
+    """The world size that most ranks have in their environment; None if no rank has one."""
     return next(
         (n for n, _ in collections.Counter(r.world_size for r, _ in members if r.world_size).most_common(1)),
         None,
@@ -28,9 +29,8 @@ def world_size(members: Members) -> Optional[int]:
 
 
 def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
-    """Ranks without a process on a host that should have them, and that host: all where the ranks meet
-    on loopback, else by LOCAL_WORLD_SIZE, as torchrun numbers them; the last of them are those of hosts that
-    have none at all (``bare``)."""
+    """Rank without a process -> host that should have it: all if ranks meet on loopback, else by
+    LOCAL_WORLD_SIZE in torchrun's numbering; the last ranks belong to hosts without any (``bare``)."""
     present, sizes = {r.rank for r, _ in members}, {r.world_size for r, _ in members}
     if None in present or len(sizes) != 1 or None in sizes:
         return {}
@@ -66,8 +66,8 @@ def missing_ranks(members: Members, bare: Sequence[str] = ()) -> Dict[int, str]:
 
 
 def unseen(members: Members, bare: Sequence[str] = ()) -> str:
-    """The ranks that no look covers, with their hosts as far as NCCL's RAS, Slurm or the sockets of the
-    others show; "" for none."""
+    """Ranks that no look covers, with their hosts as far as RAS, Slurm or sockets show them; empty if all
+    are covered."""
     size = world_size(members) or 0
     left = (
         size
@@ -100,7 +100,7 @@ def _spoken_to(members: Members, whom: Pattern[str] = INNER) -> Set[str]:
 
 
 def stale(members: Members) -> Dict[str, float]:
-    """Hosts whose look ended before the last one began, by their clocks, and how many seconds before."""
+    """Host -> seconds by which its look ended before the last one began, by the hosts' clocks."""
     spans = {look.host: (begun, begun + look.gap_s) for _, look in members for begun in [_second(look.taken)]}
     last = max(begun for begun, _ in spans.values())
     return {host: last - ended for host, (_, ended) in spans.items() if ended < last}
@@ -119,10 +119,10 @@ def _second(taken: str) -> int:
 
 
 def together(looks: Iterable[Live]) -> List[Live]:
-    """The same. Hosts of one name, as containers and cloned machines have it, get their address and pid
-    namespace beside it. What is named by a pid or by localhost is a job of one host, unless ranks of another
-    one are connected to it, or meet at the same port and only together they are those of one job: then
-    somebody's MASTER_ADDR is wrong, or only rank 0's host calls itself so."""
+    """The looks, with host names made unique: hosts of one name (containers, clones) get address and pid
+    namespace. Jobs named by a pid or localhost stay on one host, unless ranks of another host are connected,
+    or meet at the same port and only together make up the job: then MASTER_ADDR is wrong somewhere, or only
+    rank 0's host uses that name."""
     looks = _told_apart(sorted(looks, key=lambda look: (look.host, look.boot_id, look.taken)))
     jobs: List[Members] = []
     for part in grouped(

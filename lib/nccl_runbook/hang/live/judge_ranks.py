@@ -42,12 +42,12 @@ HOST_WORK = re.compile(r"save|checkpoint|serializ|tokeniz|evaluat|download|load_
 
 
 def view(rank: LiveRank, look: Live) -> RankView:
-    """What one rank did over the samples: its main thread, or where that only joins others, one that
-    is in a collective in all of them."""
+    """What one rank did over the samples, by its main thread (or, if that only joins others, by a thread
+    that is in a collective in every sample)."""
     stack = next(reversed(main_stacks(rank)), None)
     where = waits_in(stack) if stack else ""
     does = _does(rank, look, stack, where)
-    # sleep() has no frame of its own, join() and what waits for a queue have
+    # sleep() has no frame of its own; join() and waits for a queue have one
     if does == "asleep" and stack and any(LIBRARY.search(f.file) for f in stack.frames[:1]):
         inside = (
             {s.tid for s in sample.stacks if waits_in(s)}
@@ -71,7 +71,7 @@ def view(rank: LiveRank, look: Live) -> RankView:
 
 
 def at_work(helper: Stack) -> str:
-    """What a process of a rank is and does; "" for one of a data loader that has nothing to do."""
+    """What a rank's child process is and does; empty for an idle data loader."""
     parts = {f.file.rpartition("/torch/utils/data/_utils/")[2] for f in helper.frames}  # torch 2.2 to 2.13
     if "worker.py" in parts and "fetch.py" not in parts:
         return ""
@@ -84,7 +84,7 @@ def at_work(helper: Stack) -> str:
 
 
 def _led_by(tid: int, rank: LiveRank) -> LiveRank:
-    """The same with that thread in the place of the main one."""
+    """The rank with this thread in the place of the main one."""
     return dataclasses.replace(
         rank,
         samples=[
@@ -101,8 +101,8 @@ def _led_by(tid: int, rank: LiveRank) -> LiveRank:
 
 
 def numbered(rank: LiveRank, where: str, does: str) -> str:
-    """ "all_reduce 4711", if the flight recorder has that call as the newest
-    of its group and not completed."""
+    """ "all_reduce 4711", if the flight recorder has that call as its group's newest, incomplete one; else
+    the call alone."""
     opened = [
         f"{g.op} {g.enqueued}"
         for g in known(rank.recorder)
@@ -139,7 +139,7 @@ def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str
 
 
 def is_still(rank: LiveRank) -> bool:
-    """Its main thread only waited, in one place, from the second sample to the last."""
+    """Whether the main thread only waited, in one place, from the second sample to the last."""
     first, last = rank.samples[min(1, len(rank.samples) - 1)], rank.samples[-1]
     before, after, moments = first.threads[0], last.threads[0], sum(rank.main_thread.values())
     longest = max((n for what, n in rank.main_thread.items() if what[:1] in "SDTt"), default=0)
@@ -153,9 +153,9 @@ def is_still(rank: LiveRank) -> bool:
 
 
 def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
-    """What a thread that stands still does. Asleep in the kernel for anything but a lock is no collective;
-    on a lock it is one where torch.distributed is above it or nothing of Python's own is (`work.wait()`
-    has no frame of its own)."""
+    """What a thread that does not move does. Asleep in the kernel for anything but a lock is no collective;
+    on a lock it is one if torch.distributed is above it, or nothing of Python's own (`work.wait()` has no
+    frame)."""
     frames, on_lock = stack.frames if stack else [], ON_A_LOCK.search(thread.waits)
     words = [word for f in frames for word in (f.function, f.file.rpartition("/")[2])]
     return next(
@@ -173,7 +173,7 @@ def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
 
 
 def moved_last(rank: LiveRank) -> bool:
-    """Its main thread ran in the last second of the samples, and had not come to rest meanwhile."""
+    """Whether the main thread ran in the last second of the samples, without coming to rest."""
     last = rank.samples[-1]
     before = next((s for s in reversed(rank.samples) if s.at_s <= last.at_s - LAST_S), rank.samples[0])
     return (

@@ -8,8 +8,8 @@ from nccl_runbook.hang.live.ranks.judge_calls import apart
 
 
 def by_ras(answers: list[RasAnswer]) -> list[Accused]:
-    """Ranks that RAS lost; if it lost none, those that are apart from most in every
-    communicator where ranks differ."""
+    """Ranks that RAS lost; if it lost none, those that differ from most in every communicator with
+    differences."""
     numbers = {
         _who(c, r): r.rank
         for a in answers
@@ -52,7 +52,7 @@ def ras_unclear(answers: list[RasAnswer]) -> str:
 
 
 def _who(communicator: RasCommunicator, rank: RasRank) -> tuple[object, ...]:
-    """The same for one GPU of one process in all communicators, if RAS named the process."""
+    """One key for a GPU of a process in all communicators, if RAS names the process."""
     return (
         ("process", rank.pid, "on", rank.host, "GPU", rank.nvml_index)
         if rank.pid

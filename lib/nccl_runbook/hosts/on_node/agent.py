@@ -29,20 +29,21 @@ UNROUTED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EACCES, errno.EINVAL, e
 
 
 def die_with_parent():
+    """Linux kills this process when the thread that started it ends; elsewhere the closed pipe does."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Path:
-    """One TCP connection that is tried: 1 byte, then LARGE_BYTES, in both directions."""
+    """One TCP connection to try: 1 byte, then LARGE_BYTES, in both directions."""
 
     def __init__(self, name, port, token, wait_s):
         self.name, self.port, self.token, self.wait_s = name, port, token, wait_s
         self.progress = {"address": "", "mss": 0}
 
     def tried(self):
-        """How far it came, as a word; ``progress`` says the rest. Whoever listens is known to listen, so
-        *refused* is a firewall's."""
+        """A dict: ``kind`` of the result, and ``progress``. Since the listener is known to run, *refused*
+        means a firewall."""
         began = time.monotonic()
         try:
             kind, detail = self.walked()
@@ -58,6 +59,8 @@ class Path:
         }
 
     def walked(self):
+        """(kind, detail) of a connection that was not broken: passes, other-host or closed. OSError
+        otherwise."""
         # the listener is IPv4, and so are the addresses that node.py shows
         rows = socket.getaddrinfo(self.name, self.port, socket.AF_INET, socket.SOCK_STREAM)
         family, _, _, _, address = rows[0]
@@ -80,6 +83,7 @@ class Path:
         return "passes", ""
 
     def stopped(self, error):
+        """The kind of path that this OSError shows: large-lost, no-answer, refused, no-route or closed."""
         if isinstance(error, socket.timeout):
             return "large-lost" if self.progress.get("reached") else "no-answer"
         if error.errno == errno.ECONNREFUSED:
@@ -88,7 +92,7 @@ class Path:
 
 
 def serve(listener, token, accepted):
-    """Answer each connection in a thread: the token, then as many bytes as came."""
+    """Answer each connection in a thread: the token, then as many bytes as were sent."""
     while True:
         while len(accepted) >= MOST_CONNECTIONS:
             time.sleep(0.01)  # the others wait in the backlog
@@ -101,9 +105,10 @@ def serve(listener, token, accepted):
 
 
 def echo(connection, token, accepted):
-    """Only to whoever says the token first; lines and sizes are bounded, as anyone can connect."""
+    """Answer only a peer that sends the token first; line lengths and sizes are limited, since anyone can
+    connect."""
     with connection:
-        connection.settimeout(3.0)  # a stranger keeps nobody waiting
+        connection.settimeout(3.0)  # a stranger delays no other peer
         stream = connection.makefile("rb")
         try:
             known = stream.readline(LINE_BYTES).decode().strip() == token
@@ -120,6 +125,8 @@ def echo(connection, token, accepted):
 
 
 class Agent:
+    """The agent of one host: answers requests from standard input until that ends, or the lease expires."""
+
     def __init__(self):
         self.out = os.fdopen(os.dup(1), "wb", 0)
         os.dup2(2, 1)
@@ -129,14 +136,16 @@ class Agent:
         threading.Thread(target=self.write, daemon=True).start()
 
     def send(self, **document):
+        """Queue one answer, as a JSON line."""
         self.answers.put((json.dumps(document) + "\n").encode())
 
     def write(self):
+        """Write queued answers to the former standard output; never returns (runs in a thread)."""
         while True:
             self.out.write(self.answers.get())
 
     def serve(self):
-        """Until standard input ends, or the lease."""
+        """Handle requests until standard input ends or LEASE_S seconds pass without one."""
         pending, heard = b"", time.monotonic()
         while time.monotonic() - heard < LEASE_S:
             if not select.select([0], [], [], POLL_S)[0]:
@@ -150,6 +159,7 @@ class Agent:
                 self.on_request(json.loads(line))
 
     def on_request(self, request):
+        """Handle one request; those that the agent does not know go to the warm process."""
         do = request.get("do")
         if do == "lease":
             self.send(beat=time.time(), id=request["id"])
@@ -174,7 +184,7 @@ class Agent:
             self.pass_on(request)
 
     def run(self, request):
-        """A file of ours under this interpreter, with a deadline; its output is the answer."""
+        """Start a file of ours under this interpreter with a deadline; a thread answers with its output."""
         child = subprocess.Popen(
             [sys.executable, "-", *request["args"]],
             stdin=subprocess.PIPE,
@@ -187,6 +197,8 @@ class Agent:
         threading.Thread(target=self.wait, args=(request, child), daemon=True).start()
 
     def wait(self, request, child):
+        """Wait for the child and answer with its output, errors, exit code, and whether it was killed at the
+        deadline."""
         printed, late = (b"", b""), False
         try:
             printed = child.communicate(request["source"].encode(), request["deadline_s"])
@@ -197,8 +209,7 @@ class Agent:
         self.send(id=request["id"], output=output, errors=errors[-4000:], code=child.poll(), late=late)
 
     def listen(self, ports, token):
-        """Each port that was asked for -> the port that listens, or the errno's text (somebody else has
-        it)."""
+        """Requested port -> the port that listens, or the error text (a port in use)."""
         opened = {}
         for port in ports:
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -215,11 +226,13 @@ class Agent:
         return opened
 
     def connect(self, request):
+        """Try one path and answer with the result."""
         path = Path(request["name"], request["port"], request["token"], request["wait_s"])
         self.send(id=request["id"], **path.tried())
 
     def pass_on(self, request):
-        """To the warm process below, which the first such request starts; its reports go up as they are."""
+        """Pass a request to the warm process, which the first such request starts; its reports are passed
+        up."""
         if "start" in request:
             self.warm = subprocess.Popen(
                 [sys.executable, "-u", "-c", request["start"]],
@@ -242,12 +255,13 @@ class Agent:
                 return
 
     def pass_up(self, warm):
+        """Pass every report of the warm process up, and report its end (runs in a thread)."""
         for line in warm.stdout:
             self.answers.put(b'{"warm": ' + line.strip() + b"}\n")
         self.send(warm={"gone": True})
 
     def leave(self):
-        """Ranks first: the warm process kills them when its input ends."""
+        """End the ranks (the warm process kills them when its input ends), then the other children."""
         if self.warm is not None:
             self.warm.stdin.close()
         until = time.monotonic() + 1.5
@@ -260,6 +274,7 @@ class Agent:
 
 
 def main():
+    """Report ``ready``, then serve; at the end every child is ended."""
     die_with_parent()
     agent = Agent()
     agent.send(ready=True, host=os.uname().nodename, pid=os.getpid(), python=sys.version.split()[0])

@@ -31,7 +31,7 @@ QUERY = (
 
 
 def text(path):
-    """The stripped content of a file of /sys or /proc, or why it cannot be read."""
+    """Stripped content of a file in /sys or /proc, or why it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip()
@@ -41,16 +41,17 @@ def text(path):
 
 
 def address(name):
-    """The IPv4 address of an interface, "" if it has none."""
+    """The IPv4 address of an interface, empty if it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
-        except OSError:  # EADDRNOTAVAIL: no address, which is what "" says
+        except OSError:  # EADDRNOTAVAIL: no address, hence ""
             return ""
     return socket.inet_ntoa(answer[20:24])
 
 
 def interfaces():
+    """Name -> MTU, state, speed (Mb/s, real devices only) and IPv4 address of each interface; all as text."""
     folder = "/sys/class/net/%s/%s"
     return {
         name: {
@@ -64,7 +65,7 @@ def interfaces():
 
 
 def routes():
-    """Interface and prefix length of each IPv4 route; the addresses themselves differ by host."""
+    """Interface and prefix length of each IPv4 route; the addresses differ by host and are left out."""
     rows = [line.split() for line in str(text("/proc/net/route")).splitlines()[1:]]
     return sorted(
         "%s via %s" % ("default" if r[1] == "00000000" else "/%d" % bin(int(r[7], 16)).count("1"), r[0])
@@ -74,7 +75,8 @@ def routes():
 
 
 def names(asked):
-    """Each name -> its IPv4 addresses, or why not; a resolver that hangs costs RESOLVE_S for all."""
+    """Name -> its IPv4 addresses, or why there are none; a hanging resolver costs RESOLVE_S seconds in
+    all."""
     addresses = {n: {"reason": "timed-out", "detail": "no answer within %.0f s" % RESOLVE_S} for n in asked}
 
     def ask(name):
@@ -112,7 +114,7 @@ def hcas():
 
 
 def gpus():
-    """What nvidia-smi lists, one row a GPU."""
+    """One row a GPU, as nvidia-smi lists them."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=" + ",".join(QUERY), "--format=csv,noheader"],
@@ -131,6 +133,7 @@ def gpus():
 
 
 def main():
+    """Print the facts of this host as one JSON object."""
     own = socket.gethostname()
     node = {
         "host": own,

@@ -17,8 +17,8 @@ _TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How the tags of one row read a string: a row of areal.toml, whose head explains the fields.
-    ``tag``: the one that was asked for; ``switch``: the row of [switch] that it names."""
+    """How the tags of one row of areal.toml read a string (its head explains the fields). ``tag``: the
+    requested tag; ``switch``: the row of [switch] that it names."""
 
     tag: str
     tags: tuple[str, ...]
@@ -35,13 +35,13 @@ class Rules:
 
     @property
     def known(self) -> bool:
-        """Whether the source of this very tag was read."""
+        """Whether the source of exactly this tag was read."""
         return self.tag in self.tags
 
 
 @functools.cache
 def rows() -> tuple[Rules, ...]:
-    """Every row, oldest first, each with its last tag as the one that was asked for."""
+    """Every row, oldest first, each with its last tag as the requested one."""
     data = table("plan/areal")
     return tuple(
         Rules(**{**row, "tag": row["tags"][-1], "switch": data["switch"][row["switch"]]})
@@ -50,16 +50,14 @@ def rows() -> tuple[Rules, ...]:
 
 
 def newest() -> Rules:
+    """The row of the newest tags."""
     return rows()[-1]
 
 
 def at(tag: str) -> Rules:
-    """The rules of a tag, with or without its "v"; of one that is not in the table,
-    those of the newest before it.
-
-    Raises ValueError for what is no tag, and for tags before v0.3.2, which read the string
-    with one regular expression.
-    """
+    """The rules of a tag, with or without "v"; for a tag that is not in the table, those of the newest
+    before it. ValueError for text that is no tag, and for tags before v0.3.2, which read the string with one
+    regular expression."""
     if not _TAG.fullmatch(tag) or len(tag) > 40:
         raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
     before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
@@ -72,6 +70,6 @@ def at(tag: str) -> Rules:
 
 
 def spans(rows: list[Rules]) -> str:
-    """Rows in words: "AReaL v0.3.2 to v0.4.0"."""
+    """The tags of these rows in words: "AReaL v0.3.2 to v0.4.0"."""
     rows_of = {era: [r for r in rows if r.era == era] for era in dict.fromkeys(r.era for r in rows)}
     return "AReaL " + ", ".join(f"{own[0].tags[0]} to {own[-1].tags[-1]}" for own in rows_of.values())

@@ -9,18 +9,18 @@ from nccl_runbook.plan.areal import SLIPS, Mode, Part, Refused, parse
 
 
 def of_realhf(text: str) -> str:
-    """A string of realhf, whose tensor parallel size is m, as the grammars here write it."""
+    """A string of realhf, whose tensor parallel size is m, in the spelling of the grammars here."""
     return re.sub(SLIPS[3][0], SLIPS[3][1], re.sub(SLIPS[0][0], SLIPS[0][1], text))
 
 
 def valid_at(text: str) -> list[Rules]:
-    """The rows of tags that take the string as it stands, oldest first."""
+    """Rows whose tags accept the string unchanged, oldest first."""
     return [rules for rules in rows() if _parsed(text, rules)]
 
 
 def written_for(text: str, rules: Rules) -> str:
-    """The same allocation as ``rules`` read it, after as few slips put right as will do; "" where there
-    is none that means the same."""
+    """The same allocation as ``rules`` read it, with as few corrections as possible; empty if none means the
+    same."""
     mended = [*itertools.accumulate(SLIPS, lambda so_far, slip: re.sub(*slip, so_far), initial=text)]
     modes = (
         _parsed(candidate, row)
@@ -59,7 +59,7 @@ def _write(mode: Mode, rules: Rules) -> str:
 
 
 def spelt(part: Part, name: str, rules: Rules) -> str:
-    """One component in the words of ``rules``."""
+    """One component as ``rules`` spell it."""
     backend = (
         "megatron"
         if part.backend == "fsdp"

@@ -12,8 +12,8 @@ from nccl_runbook.machine.visible_devices import read_selection
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What was read of one launch: flags by name, the GPUs that trainer and server see (None: all), and
-    whether a server was started."""
+    """What one launch says: flags by name, the GPUs visible to trainer and server (None: all), and whether a
+    server starts."""
 
     framework: str
     flags: Mapping[str, Sequence[str]]
@@ -23,10 +23,12 @@ class Launch:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """The framework's row of flags.toml, whose head explains it."""
+        """The framework's row of flags.toml (its head explains the fields)."""
         return table("plan/flags")[self.framework]
 
     def value(self, field: str) -> str:
+        """The flag behind a field, as text: as given ("true" for a bare flag), else its default, else
+        empty."""
         named = {n: f["default"] for n, f in self.row["flags"].items() if f["field"] == field}
         return [
             *[next(iter(self.flags[name]), "true") for name in named if name in self.flags],
@@ -35,19 +37,22 @@ class Launch:
         ][0]
 
     def number(self, field: str) -> int:
-        """The value; several are added up, as open-instruct does. Raises ValueError for what is no number."""
+        """The value of a field; several values are added, as open-instruct does. ValueError if it is no
+        number."""
         return sum(self.numbers(field))
 
     def numbers(self, field: str) -> list[int]:
+        """All whole numbers of a field, for flags with several values. ValueError for anything but
+        numbers."""
         values = self._checked(field, r"\d{1,5}(?![^\s,])")
         return [*map(int, re.findall(r"\d+", re.match(r"(\d{1,5}(?![^\s,])[\s,]*)+", values)[0]))]
 
     def pool(self, role: str) -> tuple[int, int]:
-        """Nodes, and GPUs of each."""
+        """(nodes, GPUs per node) of a role. ValueError if one is no number."""
         return self.number(f"{role}_nodes"), self.number(f"{role}_per_node")
 
     def above_zero(self, field: str) -> bool:
-        """Whether a coefficient is. Raises ValueError for what is no number."""
+        """Whether a coefficient is above zero. ValueError if it is no number."""
         return float(self._checked(field, r"[+-]?(\d{1,9}\.?\d{0,99}|\.\d{1,99})([eE][+-]?\d{1,3})?$")) > 0
 
     def _checked(self, field: str, form: str) -> str:
@@ -58,14 +63,15 @@ class Launch:
         return values
 
     def on(self, field: str) -> bool:
+        """Whether a switch is on (true, 1 or yes)."""
         return self.value(field).lower() in ("true", "1", "yes")
 
 
 def merged(
     framework: str, commands: Sequence[tuple[str, Mapping[str, Sequence[str]], Mapping[str, str]]], gpus: int
 ) -> Launch:
-    """One launch out of (text, flags, environment) of each command of a script. TRL's server and trainer each
-    see their own GPUs. Raises ValueError where none of its flags was read: defaults alone are no plan."""
+    """One launch from (text, flags, environment) of each command of a script. TRL's server and trainer each
+    see their own GPUs. ValueError if none of the flags is known: defaults alone are no plan."""
     flags: dict[str, Sequence[str]] = {}
     sees: dict[bool, tuple[int, ...] | None] = {}
     for text, own, env in commands:
@@ -87,7 +93,7 @@ def merged(
 
 
 def _visible(value: str, gpus: int) -> tuple[int, ...] | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES lets through; None where it says nothing in numbers."""
+    """The GPUs that CUDA_VISIBLE_DEVICES allows; None if it holds no numbers."""
     return (
         read_selection(value, [Gap("not-run")] * gpus).shown
         if re.fullmatch(r"\s*\d+(\s*,\s*\d+)*\s*", value)

@@ -14,8 +14,8 @@ _OWN_GPU = "There, this allocation gives each rank a GPU of its own."
 
 
 def remedies(text: str, mode: Mode, placed: Placed, rules: Rules, site: Site) -> list[Remedy]:
-    """What to do, the first that can work first. Lines are for this tag; where its source
-    was not read, that is said."""
+    """What to do, the first that can work first. Lines are for this tag; a tag whose source was not read is
+    marked."""
     by_update = (
         placed.verdict == "duplicate"
         and place(mode, dataclasses.replace(site, update="disk")).verdict != "duplicate"
@@ -108,8 +108,8 @@ def _others(rules: Rules) -> list[Remedy]:
 
 
 def fitting(mode: Mode, site: Site, rules: Rules) -> str:
-    """A string of the same shape that is clean on these GPUs: fewer replicas, the instances
-    as they are; "" if none fits."""
+    """A string of the same shape that is clean on these GPUs: the same instances, fewer replicas; empty if
+    none fits."""
     engines, trainers = mode.of("engine"), mode.of("trainer")
     if len(engines) != 1 or len(trainers) != 1 or trainers[0].experts or trainers[0].size("e") > 1:
         return ""

@@ -14,8 +14,8 @@ _NEMO = re.compile(r"^(?:policy|cluster):", re.M)
 
 
 def whole(text: str, file: Path | None) -> str:
-    """The same, or in its place JSON of one level, with the name of the framework. Raises ValueError for what
-    cannot be read."""
+    """The text itself, or JSON of one level in its place, with the framework's name. ValueError if it cannot
+    be read."""
     if file is not None and file.suffix == ".toml":
         flat = _of_toml(text)
         return json.dumps({"prime_rl": "its TOML", **flat} if "orchestrator.given" in flat else {})

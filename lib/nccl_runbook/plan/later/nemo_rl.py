@@ -10,6 +10,8 @@ SAYS = "policy.generation.colocated.enabled"
 
 
 def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
+    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a NeMo-RL launch.
+    ValueError if it cannot be planned."""
     if SAYS not in launch.flags:
         raise ValueError(f"{SAYS} is not given here: name the YAML that --config names")
     teachers = [n for n in launch.flags if n.startswith("on_policy_distillation.")]

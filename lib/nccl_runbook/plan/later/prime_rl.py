@@ -8,6 +8,8 @@ from nccl_runbook.plan.groups import that_apply
 
 
 def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
+    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a prime-rl launch.
+    ValueError if a size is no number."""
     each, tensor = launch.number("each"), max(1, launch.number("tensor"))
     serves = any(name.startswith("inference.") for name in launch.flags)
     lora = any(name.startswith("trainer.model.lora") for name in launch.flags)

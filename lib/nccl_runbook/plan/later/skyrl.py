@@ -18,6 +18,8 @@ REF = "trainer.placement.ref_num_gpus_per_node"
 
 
 def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
+    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a SkyRL launch. ValueError
+    if it cannot be planned."""
     together, delta = launch.on("colocate"), launch.value("sync") == "delta"
     instance = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     local = launch.on("local")
@@ -32,7 +34,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     for role in (r for r in has if has[r]):
         shares = together or role == "ref" and launch.on("share_ref")
         parts.append(part("trainer", "skyrl", role, size[role], anchor=0 if shares else None))
-    # together, every GPU is a bundle of its own, and Ray spreads them over nodes as it likes
+    # together, every GPU is its own bundle, and Ray spreads bundles over any nodes
     own = [pools.get(str(p.name), pools["trainer"]) for p in parts if p.anchor is None and not together]
     engine = part("engine", "vllm", "rollout", rollout // instance, instance, 0 if together else None)
     ref_differs = has["ref"] and launch.on("share_ref") and pools["ref"] != pools["trainer"]

@@ -10,6 +10,8 @@ TOGETHER = "engines share the actor's GPUs, and weights travel as CUDA IPC handl
 
 
 def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
+    """Components, pools (nodes, GPUs each), weight update, notes and refusals of a slime launch. ValueError
+    if it cannot be planned."""
     together, external, tensor = (
         "colocate" in launch.flags,
         launch.value("external"),

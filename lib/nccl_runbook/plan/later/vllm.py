@@ -13,6 +13,8 @@ _SHORT = re.compile(r"(?:^|\s)-(?:tp|pp|dp)\b")
 
 
 def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[str], list[str]]:
+    """Engines, pool (nodes, GPUs each), weight update, notes and refusals of a vLLM server. ValueError for
+    short flags, which are not read."""
     if _SHORT.search(launch.text):
         raise ValueError("-tp, -pp and -dp are not read here: write --tensor-parallel-size and the like")
     tensor = math.prod(max(1, launch.number(way)) for way in ("tensor", "pipeline"))

@@ -25,18 +25,21 @@ def sides(shape, width):
 
 
 def size(part):
+    """Bytes of this part."""
     return (part.bottom - part.top) * (part.right - part.left)
 
 
 def trainer_part(shape, width, ranks, rank):
-    """As torch.chunk cuts dim 0 (FSDP2 of torch 2.11): the last ranks may hold fewer rows, or none."""
+    """The rows of a trainer rank as torch.chunk cuts dim 0 (FSDP2 of torch 2.11): the last ranks may hold
+    fewer, or none."""
     rows, columns = sides(shape, width)
     each = -(-rows // ranks)
     return Part(min(rank * each, rows), min((rank + 1) * each, rows), 0, columns)
 
 
 def engine_part(name, shape, width, ranks, rank):
-    """As tensor parallelism cuts it; the whole of what is replicated or does not divide."""
+    """The part of an engine rank as tensor parallelism cuts it; the whole tensor if it is replicated or does
+    not divide."""
     rows, columns = sides(shape, width)
     by_columns = len(shape) == 2 and name.endswith(BY_COLUMNS)
     if any(word in name for word in WHOLE) or (shape[1] if by_columns else rows) % ranks:
@@ -50,8 +53,9 @@ def engine_part(name, shape, width, ranks, rank):
 
 
 def pieces(tensors, held, wanted):
-    """What each two ranks have in common of these tensors. ``held``: parts of each tensor by trainer rank;
-    ``wanted``: by engine rank. In the same order on all ranks, as sends and receives are matched by it."""
+    """Yields what each trainer and engine rank have in common, in the same order on all ranks, since sends
+    and receives are matched by order. ``held``: parts of each tensor by trainer rank; ``wanted``: by engine
+    rank."""
     for tensor in tensors:
         for source, s in enumerate(held[tensor]):
             for target, t in enumerate(wanted[tensor]):
@@ -61,7 +65,7 @@ def pieces(tensors, held, wanted):
 
 
 def cut(matrix, base, part):
-    """``part`` of the whole tensor, in a matrix that holds its part ``base``."""
+    """A view of ``part`` of the whole tensor, in a matrix that holds its part ``base``."""
     return matrix[
         part.top - base.top : part.bottom - base.top, part.left - base.left : part.right - base.left
     ]

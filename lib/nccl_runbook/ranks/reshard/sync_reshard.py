@@ -25,10 +25,11 @@ class Held:
         self.rows = {i: v.view(p.bottom - p.top, p.right - p.left) for (i, p), v in zip(parts.items(), views)}
 
     def cut(self, tensor, part):
+        """A view of ``part`` of a tensor, which must lie within the part that is held."""
         return sync_pieces.cut(self.rows[tensor], self.parts[tensor], part)
 
     def expected(self, number):
-        """(index, what sync ``number`` brings, what is there) of each tensor, one at a time."""
+        """Yields (index, bytes that sync ``number`` should bring, bytes in memory) of each tensor."""
         places = [0, *itertools.accumulate(sync_bytes.padded(size) // 2 for size in self.sync.sizes)]
         for tensor, part in self.parts.items():
             width = sync_pieces.sides(self.sync.shapes[tensor], self.sync.dtype.itemsize)[1]
@@ -40,11 +41,12 @@ class Held:
                 yield tensor, made.view(-1, width)[:, part.left : part.right], self.rows[tensor]
 
     def fill(self, number):
+        """Write into every tensor the bytes that sync ``number`` sends."""
         for _, made, rows in self.expected(number):
             rows.copy_(made)
 
     def differing(self, number):
-        """Number of 16-bit words that differ, by the index of each tensor that has any."""
+        """Index of each tensor with differences -> number of 16-bit words that differ."""
         words = (
             (i, made.view(torch.int16), rows.view(torch.int16)) for i, made, rows in self.expected(number)
         )
@@ -52,14 +54,14 @@ class Held:
 
 
 class Step:
-    """What one rank does of a bucket: copies to where they are sent from, sends and receives (index of the
-    tensor, operation), and copies to where weights lie; these and receives for either set of weights."""
+    """One bucket on one rank: copies before sending (packs), sends, receives, and copies into place.
+    Receives and copies exist for each of the two sets of weights."""
 
     def __init__(self, stage):
         self.stage, self.packs, self.sends, self.receives, self.copies = stage, [], [], ([], []), ([], [])
 
     def exchange(self, sync):
-        """All at once. The tensor that cannot be sent or received is named (NCCL has one work for all)."""
+        """Send and receive all pieces. ``sync.at`` names the tensor under way (NCCL has one work for all)."""
         ops = [*self.sends, *self.receives[1 - sync.live]]
         works = dist.batch_isend_irecv([op for _, op in ops]) if ops else []
         for (tensor, _), work in zip(ops, works):
@@ -68,7 +70,8 @@ class Step:
 
 
 class Reshard:
-    """The first ``trainers`` ranks train; the others are one engine, or all ranks are, where none is left."""
+    """A sync from ``trainers`` ranks (the first ones) to one engine: the other ranks, or all ranks if none
+    is left. ValueError for more trainers than ranks."""
 
     def __init__(self, args, rank, size, device):
         self.trainers = args.trainers or (size // 2 if size > 3 else size)
@@ -83,7 +86,7 @@ class Reshard:
         self.by = f"{self.trainers} trainer ranks, to {len(self.engines)} engine ranks{both}"
 
     def lay_out(self, shapes):
-        """The parts of every rank; in this rank's memory its shards, then two sets of weights."""
+        """Compute the parts of every rank; this rank's memory holds its shards, then two sets of weights."""
         super().lay_out(shapes)
         t, e, width = range(self.trainers), range(len(self.engines)), self.dtype.itemsize
         self.held = [[sync_pieces.trainer_part(s, width, len(t), r) for r in t] for s in shapes]
@@ -98,11 +101,12 @@ class Reshard:
         self.own_sizes = [sync_pieces.size(part) for parts in self.parts for part in parts.values()]
 
     def staging(self):
-        """Two buckets in turn; a third holds what is compared with."""
+        """(bytes of a bucket, 3): two buckets in turn, and a third for the comparison."""
         return self.bucket_bytes(max(self.mib)), 3
 
     def check_memory(self):
-        """First the same names, dtypes and parts on all ranks, so that nothing moves where they differ."""
+        """Raise ValueError if names, dtypes or parts differ between ranks, before anything moves; then check
+        that memory suffices."""
         dtype = "float32" if self.kind == "dtype" else str(self.dtype).partition(".")[2]
         # "map": a rank that takes each engine rank for its neighbour
         wanted = [[*p[1:], p[0]] if self.kind == "map" else p for p in self.wanted]
@@ -115,6 +119,7 @@ class Reshard:
         super().check_memory()
 
     def show(self):
+        """Lay the shards and two sets of weights into this rank's memory, and fill the live set."""
         views = iter(sync_bytes.laid(self.memory, self.own_sizes))
         self.given, *self.sets = [
             Held(self, parts, itertools.islice(views, len(parts))) for parts in self.parts
@@ -129,10 +134,12 @@ class Reshard:
 
     @property
     def views(self):
+        """The weights that the next sync fills, each as flat bytes."""
         return [rows.view(-1) for rows in self.taken.rows.values()]
 
     def plan(self):
-        """What is done of each bucket. All ranks make NCCL's communicator: a bucket may need only some."""
+        """Plan every bucket. All ranks make NCCL's communicator, since a bucket may need only some of
+        them."""
         dist.all_reduce(torch.zeros(1, device=self.device), group=self.data)
         self.steps, self.planned = [], self.buckets
         for number, bucket in enumerate(self.buckets):
@@ -152,8 +159,9 @@ class Reshard:
             ]
 
     def route(self, step, bucket, wanted, ranks, into):
-        """Each piece from the trainer rank that holds it to the one of ``ranks`` that wants it; columns are
-        packed first. ``into``: where it lies then, for either set of weights."""
+        """Add each piece to the sends, receives and copies of ``step``, from the trainer rank that holds it
+        to that of ``ranks`` which wants it; columns are packed first. ``into``: where it is put, for either
+        set of weights."""
         at = 0
         for tensor, source, target, part in sync_pieces.pieces(bucket, self.held, wanted):
             places = [held.cut(tensor, part) for held in into if self.rank == ranks[target]]
@@ -172,7 +180,8 @@ class Reshard:
                 step.sends.append((tensor, dist.P2POp(dist.isend, given, ranks[target], self.data)))
 
     def once(self, about, last):
-        """One sync. What came takes the place of the weights if it is right on every rank."""
+        """Run one sync. The new weights replace the old ones if they are right on every rank. True if they
+        are on this rank."""
         good = super().once(about, last)
         bad = torch.tensor([not good], dtype=torch.int32)
         dist.all_reduce(bad)
@@ -183,11 +192,13 @@ class Reshard:
         return good
 
     def kept(self):
+        """Report whether the live weights are whole after a failed sync, and from which sync they come."""
         check.emit("kept", whole=not self.sets[self.live].differing(self.applied), sync=self.applied)
 
 
 def move(sync, clock):
-    """Over NCCL the next bucket is packed or gathered while one is on the wire."""
+    """Move all buckets; over NCCL the next one is packed or gathered while one is on the wire. RuntimeError
+    names the tensor under way."""
     free, straight = [None, None], sync.straight
     try:
         with clock.host("control"):
@@ -223,6 +234,7 @@ def move(sync, clock):
 
 
 def copy(pairs):
+    """Queue copies of (target, source) pairs on the current stream."""
     for target, source in pairs:
         target.copy_(source, non_blocking=True)
 

@@ -21,7 +21,8 @@ BLOCK = 1 << 22  # elements at once
 
 
 def save(named_tensors, path, dtype=None):
-    """Writes ``path``, unless it is empty. ``dtype``: what the engine holds, where the trainer keeps more."""
+    """Write the digest of the tensors to ``path``, unless that is empty. ``dtype``: of the engine, if the
+    trainer keeps more bits. OSError if writing fails."""
     tensors = {}
     for name, tensor in named_tensors:
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
@@ -34,7 +35,8 @@ def save(named_tensors, path, dtype=None):
 
 
 def sums(tensor):
-    """Three numbers of 64 bits in hex. A row is what the last dimension holds; of a vector, one element."""
+    """Three numbers of 64 bits, in hex, over the rows of a tensor (a row is its last dimension; of a vector
+    one element)."""
     import torch
 
     kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]

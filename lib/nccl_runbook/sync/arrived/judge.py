@@ -13,7 +13,7 @@ REMEDIES = {
 
 
 def judge(arrival: Arrival) -> list[Finding]:
-    """One finding; it holds for the moment at which the digests were made."""
+    """One finding, valid for the moment of the digests."""
     count, wrong = len(arrival.pairs), arrival.differing
     fused = sum(len(pair.trainer) + len(pair.engine) > 2 for pair in arrival.pairs)
     loose = sum(pair.said == "same-rows-in-any-order" for pair in arrival.pairs)

@@ -23,7 +23,7 @@ _MASK = (1 << 64) - 1
 
 
 class Held(NamedTuple):
-    """A tensor as rows, or several as one, with its three sums."""
+    """One tensor, or several joined, as rows with three sums."""
 
     dtype: str
     rows: int
@@ -40,8 +40,8 @@ Digest = Mapping[str, Held]
 
 
 def collect(trainer: str, engine: str) -> Arrival:
-    """``engine``: a file, or one of each rank with commas, in order. Raises ValueError for what cannot be
-    read, and where no two tensors can be compared."""
+    """The comparison of two digests. ``engine``: a file, or one for each rank in order, separated by commas.
+    ValueError if a file cannot be read, or no two tensors can be compared."""
     held, ranks = _digest(trainer), [_digest(path) for path in engine.split(",")]
     pairs = [_pair(*names, held, ranks) for names in counterparts(held, ranks[0])]
     if all(pair.said == "absent" for pair in pairs):
@@ -69,7 +69,7 @@ def _held(dtype: str, shape: Sequence[int], sums: Sequence[str]) -> Held:
 
 
 def joined(parts: Sequence[Held], side_by_side: bool = False) -> Held:
-    """The tensor that has the rows of these one after the other, or their columns."""
+    """The tensor that has the rows (or columns) of these one after the other."""
     first = parts[0]
     begins = [0, *itertools.accumulate(part.columns if side_by_side else part.rows for part in parts)]
     moved = sum(begin * part.alone for begin, part in zip(begins, parts, strict=False))
@@ -84,7 +84,8 @@ def joined(parts: Sequence[Held], side_by_side: bool = False) -> Held:
 
 
 def counterparts(trainer: Digest, engine: Digest) -> list[tuple[list[str], list[str]]]:
-    """Names on both sides that hold the same, in the engine's order; then what only the trainer has."""
+    """(trainer's names, engine's names) of tensors that hold the same, in the engine's order; then those
+    that only the trainer has."""
     of_engine = [(sources(name, trainer), [name]) for name in engine]
     used = {name for names, _ in of_engine for name in names}
     of_trainer = [([name], sources(name, engine)) for name in trainer if name not in used]
@@ -93,7 +94,7 @@ def counterparts(trainer: Digest, engine: Digest) -> list[tuple[list[str], list[
 
 
 def sources(name: str, other: Digest) -> list[str]:
-    """The names of the other side whose rows ``name`` holds, in order; none without a counterpart."""
+    """Names on the other side whose rows ``name`` holds, in order; empty without a counterpart."""
     stack = _STACK.fullmatch(name)
     if name in other:
         return [name]

@@ -8,7 +8,7 @@ MOST = 64
 
 @titled("Trainer against engine")
 def arrival_table(arrival: Arrival) -> Table:
-    """The first that differ; none of those that are the same."""
+    """One row for each of the first tensors that differ."""
     return Table(
         f": {len(arrival.differing)} of {len(arrival.pairs)} tensors differ",
         ["trainer", "engine", "", "what each has"],

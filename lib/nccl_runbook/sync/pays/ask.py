@@ -26,7 +26,8 @@ GRACE_S, LATE = 5.0, 3  # LATE: how count.py ends without time
 
 
 def link_rate(text: str) -> float:
-    """GB/s out of "25GB/s" or "200Gb/s". Raises ValueError without a unit: it may be bytes or bits."""
+    """GB/s (1e9 bytes per second) from "25GB/s" or "200Gb/s". ValueError without a unit, which may mean
+    bytes or bits."""
     rate = _RATE.fullmatch(text)
     if not rate or not float(rate[1]):
         raise ValueError(f"--link {text[:40]!r} is no rate: write 25GB/s (bytes) or 200Gb/s (bits)")
@@ -34,7 +35,8 @@ def link_rate(text: str) -> float:
 
 
 def collect(a: str, b: str, link_gb_per_s: float, prefix: Sequence[str], within_s: float) -> Comparison | Gap:
-    """``prefix``: the Python that counts. Raises ValueError with one sentence for what cannot be read."""
+    """What changed between two checkpoints and what each method would send; a Gap if time runs out.
+    ``prefix``: argv of the Python that counts. ValueError with one sentence if a file cannot be read."""
     first, second = checkpoint(a), checkpoint(b)
     difference = first_difference(first, second)
     pairs = [] if difference else [(place, second[name]) for name, place in first.items()]

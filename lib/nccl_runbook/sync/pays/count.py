@@ -10,10 +10,12 @@ import sys
 import time
 
 CHUNK = 1 << 17  # of 2^17 to 2^22 the fastest: both, and what differs, stay in the second cache
-PIECE = 1 << 14  # a whole number of so many bytes stays in the first cache
+PIECE = 1 << 14  # a whole number of this size (bytes) stays in the first cache
 
 
 def by_numpy():
+    """Name of the counter and a function (a, b, width) -> (values, bytes) that differ. ImportError without
+    numpy."""
     import numpy
 
     def count(a, b, width):
@@ -24,6 +26,8 @@ def by_numpy():
 
 
 def by_python():
+    """The same as by_numpy, in the standard library."""
+
     def one(a, b, width):  # 0x7f.. added to a value carries into its top bit if any bit below that is set
         size, differ = len(a), int.from_bytes(a, "little") ^ int.from_bytes(b, "little")
         low = int.from_bytes((b"\xff" * (width - 1) + b"\x7f") * (size // width), "little")
@@ -39,6 +43,8 @@ def by_python():
 
 
 def main():
+    """Print changed values and bytes of each span, then the counter with wall and CPU seconds. Exit code 0,
+    or 3 if time ran out. EOFError if a file shrinks meanwhile."""
     request = json.loads(sys.stdin.readline())
     until, files = time.monotonic() + request["seconds"], [os.open(f, os.O_RDONLY) for f in request["files"]]
     try:

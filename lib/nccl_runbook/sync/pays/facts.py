@@ -1,12 +1,12 @@
-"""What two checkpoints say about a weight sync between them: what changed, and the bytes of each method."""
+"""Two checkpoints and a weight sync between them: what changed, and the bytes of each method."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """One tensor of both checkpoints, or several added up, without dtype and shape. ``changed``: values whose
-    bits differ; ``changed_bytes``: bytes that do. ``size``, ``delta``, ``fp8``: bytes that a method sends."""
+    """One tensor of both checkpoints, or several added up (without dtype and shape). ``changed``: values
+    whose bits differ; ``changed_bytes``; ``size``, ``delta``, ``fp8``: bytes that each method sends."""
 
     name: str
     dtype: str = ""
@@ -22,10 +22,10 @@ class Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """``difference``: the first tensor that is not in both, in the same dtype and shape; "" if there is none,
-    else the rest is empty. ``find_s``: seconds to find the changes on one core, ``core_s``: CPU time of
-    that; ``counter``: what counted. ``kinds``: tensors whose names differ in numbers alone, added up;
-    ``tensors``: the most changed ones."""
+    """Two checkpoints. ``difference``: first tensor that is not in both with the same dtype and shape; empty
+    if there is none, else the other fields are empty. ``find_s``: wall seconds to find the changes on one
+    core, ``core_s``: its CPU seconds; ``counter``: the implementation; ``kinds``: tensors whose names differ
+    only in numbers, added up; ``tensors``: the most changed; ``link_gb_per_s``: 1e9 bytes per second."""
 
     link_gb_per_s: float
     difference: str = ""
@@ -37,4 +37,5 @@ class Comparison:
     tensors: list[Tensor] = dataclasses.field(default_factory=list)
 
     def on_link_s(self, size: int) -> float:
+        """Seconds that ``size`` bytes take on the link."""
         return size / 1e9 / self.link_gb_per_s

@@ -11,6 +11,7 @@ SAME = Remedy("you", "Name two checkpoints that the same trainer saved, in the s
 
 
 def judge(comparison: Comparison | Gap) -> list[Finding]:
+    """The fastest method and the price of FP8; one finding if the tensors differ; empty for a Gap."""
     if isinstance(comparison, Gap):
         return []
     if comparison.difference:
@@ -83,4 +84,5 @@ def _evidence(comparison: Comparison) -> list[str]:
 
 
 def percent(part: int, whole: int) -> str:
+    """ "0.5 %", with three digits; "0 %" if the whole is 0."""
     return f"{100 * part / whole:.3g} %" if whole else "0 %"

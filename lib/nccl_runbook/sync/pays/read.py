@@ -29,6 +29,8 @@ CONVERT = "save it as safetensors first (safetensors.torch.save_file)"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
+    """A tensor in a safetensors file. ``start`` and ``size``: bytes from the beginning of the file."""
+
     file: str
     dtype: str
     shape: tuple[int, ...]
@@ -37,7 +39,7 @@ class Place:
 
 
 def checkpoint(path: str) -> dict[str, Place]:
-    """Every tensor of a safetensors file, an index, or a folder. Raises ValueError with one sentence."""
+    """Tensor name -> place, of a safetensors file, an index, or a folder. ValueError with one sentence."""
     at = Path(path).expanduser()
     at = at.parent if at.name.endswith(".safetensors.index.json") else at
     files = sorted(map(str, at.glob("*.safetensors"))) if at.is_dir() else [str(at)]
@@ -53,7 +55,8 @@ def checkpoint(path: str) -> dict[str, Place]:
     return dict(tensors)
 
 
-def refuse(*wrong: tuple[Any, str]) -> None:  # ValueError with the first sentence that applies
+def refuse(*wrong: tuple[Any, str]) -> None:
+    """ValueError with the first sentence that applies; nothing if none does."""
     for why in [why for applies, why in wrong if applies]:
         raise ValueError(clipped(why, 400))
 
@@ -63,7 +66,9 @@ def _shards(index: Path) -> list[Any]:
     return [n for n in {*map(str, named.values())} if "/" not in n] if isinstance(named, dict) else []
 
 
-def first_bytes(path: str, size: int) -> tuple[bytes, int]:  # so many bytes, and how many the file has
+def first_bytes(path: str, size: int) -> tuple[bytes, int]:
+    """(first ``size`` bytes, bytes of the whole file). ValueError if it is no regular file, or not
+    readable."""
     refuse(
         (os.path.exists(path) and not os.path.isfile(path), f"cannot read {path}: it is not a regular file")
     )
@@ -74,7 +79,9 @@ def first_bytes(path: str, size: int) -> tuple[bytes, int]:  # so many bytes, an
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
 
-def header(path: str) -> dict[str, Place]:  # in the order of the bytes
+def header(path: str) -> dict[str, Place]:
+    """Tensor name -> place, in the order of the bytes. ValueError if the file is a pickle, cut, or no
+    safetensors."""
     start, whole = first_bytes(path, 8)
     length = int.from_bytes(start, "little")
     refuse(
@@ -134,7 +141,7 @@ def _place(path: str, name: str, tensor: Any, data: int, whole: int) -> Place:
 
 
 def first_difference(a: dict[str, Place], b: dict[str, Place]) -> str:
-    """The first tensor that is not the same in name, dtype or shape; "" if all are."""
+    """The first tensor whose name, dtype or shape differs; empty if all agree."""
     for name in itertools.chain(a, b):
         here, there = (f"{c[name].dtype} {[*c[name].shape]}" if name in c else "missing" for c in (a, b))
         if here != there:

@@ -10,6 +10,7 @@ DELTA = "bit for bit; for each tensor the smallest of places and values, bit mas
 
 @titled("What each method sends")
 def methods_table(comparison: Comparison) -> Table:
+    """One row a method: GB (1e9 bytes), share of the full weights, and seconds on the link."""
     total = comparison.total
     rows = [
         [name, f"{size / 1e9:.4g}", percent(size, total.size), f"{comparison.on_link_s(size):.3g} s", *more]
@@ -25,6 +26,7 @@ def methods_table(comparison: Comparison) -> Table:
 
 @titled("What changed")
 def kinds_table(comparison: Comparison) -> Table:
+    """One row a kind of tensor, the first MOST_ROWS, and the total: how much changed."""
     rest = len(comparison.kinds) - MOST_ROWS
     rows = [
         [

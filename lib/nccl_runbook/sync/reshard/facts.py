@@ -5,11 +5,11 @@ RESHARDED = (*CONTROLS, *CONTROLS.values())
 
 
 def resharded(method: str) -> bool:
-    """Whether the method, nccl-reshard or nccl-reshard@2 (trainer ranks), has trainer ranks of its own."""
+    """Whether the method (nccl-reshard, nccl-reshard@2) has several trainer ranks."""
     return method.partition("@")[0] in RESHARDED
 
 
 def control(method: str) -> str:
-    """What a method is measured against, itself where it has no control."""
+    """The method to compare with; the method itself if it has no control."""
     name, at, trainers = method.partition("@")
     return f"{CONTROLS.get(name, name)}{at}{trainers}"

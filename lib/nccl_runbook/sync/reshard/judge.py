@@ -6,7 +6,8 @@ from nccl_runbook.sync.reshard.facts import CONTROLS, control
 
 
 def against_control(runs: SyncRuns) -> list[Finding]:
-    """One for each two that passed, with the ratio of their steady syncs and where the seconds went."""
+    """One finding for each method that passed with its control: ratio of their steady syncs, and where the
+    seconds went."""
     passed = {arm.method: arm.steady for arm in runs.run if arm.passed and arm.steady}
     by = {arm.method: arm.by for arm in runs.run}
     return [

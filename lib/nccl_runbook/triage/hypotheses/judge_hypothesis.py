@@ -22,8 +22,8 @@ _NVIDIA = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Decides:
-    """The cheapest evidence that settles a hypothesis: the notebook or command, why, and the line
-    to run where the job ran."""
+    """The cheapest test that settles a hypothesis: notebook or command, why, and the line to run where the
+    job ran."""
 
     probe: str
     why: str
@@ -32,7 +32,7 @@ class Decides:
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One possible first cause. ``against``: what speaks against it, in words."""
+    """One possible first cause. ``against``: evidence against it, in words."""
 
     cause: str
     status: str
@@ -46,9 +46,9 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``hypotheses``: best first; ``findings``: the same as findings of a step; ``hosts`` and
-    ``there``: other hosts, and lines to run on them as (line, what it tells apart, seconds); ``fits``: what
-    fits the symptom, and no line shows."""
+    """``hypotheses``: best first; ``findings``: the same as findings of a step; ``hosts``, ``there``: other
+    hosts, and (line, what it separates, seconds) to run there; ``fits``: causes that fit the symptom but
+    have no line."""
 
     logs: Logs
     hypotheses: list[Hypothesis]
@@ -59,11 +59,13 @@ class Answer:
 
 
 def platform(logs: Logs) -> str:
-    """Whose GPUs they are, if a line shows that they are not NVIDIA's; else ""."""
+    """Vendor of the GPUs, if a line shows that it is not NVIDIA; else empty."""
     return next((words for message, words in PLATFORMS.items() if message in logs.seen), "")
 
 
 def elsewhere(decides: tuple[str, ...]) -> tuple[str, ...]:
+    """A deciding test for a library other than NCCL: a step that needs NVIDIA tools is replaced by that
+    library's own test."""
     return (
         decides
         if not _NVIDIA.search(" ".join(decides))
@@ -72,7 +74,7 @@ def elsewhere(decides: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def fires(clue: Clue, logs: Logs) -> bool:
-    """Whether its own line was seen, with all that must be there and nothing that must not."""
+    """Whether the clue's line was seen, with everything that must and nothing that must not accompany it."""
     matches = logs.seen.get(clue.message)
     if (
         matches is None
@@ -87,8 +89,8 @@ def fires(clue: Clue, logs: Logs) -> bool:
 
 
 def may_be_slow(logs: Logs, works: bool = False) -> bool:
-    """Whether somebody complains of slowness, a rate was measured, or it is not known
-    to have failed or to work."""
+    """Whether a reporter complains of slowness, a rate was measured, or it is unknown whether the job failed
+    or works."""
     return (
         says(logs.context, "<slow>")
         or "nccl-tests-row" in logs.seen
@@ -97,7 +99,7 @@ def may_be_slow(logs: Logs, works: bool = False) -> bool:
 
 
 def failed_line(logs: Logs) -> LogLine | None:
-    """A line that says that the job failed, whatever the cause."""
+    """A line that shows that the job failed, whatever the cause; None without one."""
     ended = logs.seen.get("job-ended")
     return next(
         (row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts),
@@ -106,7 +108,7 @@ def failed_line(logs: Logs) -> LogLine | None:
 
 
 def where(line: LogLine) -> str:
-    """In words: "train.log line 812, rank 3"."""
+    """Place of a line in words: "train.log line 812, rank 3"."""
     printed = "/".join(line.file.split("/")[-2:]) + (f" line {line.line}" if line.line else "")
     return ("your description" if line.file == CONTEXT else printed) + (
         f", rank {line.rank}" if line.rank is not None else ""

@@ -16,7 +16,7 @@ _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 
 def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
-    """Why no cause is named."""
+    """Why no cause is named, in one sentence."""
     read = [f for f in logs.files if not f.problem and f.lines]
     if not logs.files:
         fit = len(fits(logs, hypotheses))
@@ -74,7 +74,7 @@ def _unknown(logs: Logs) -> str:
 
 
 def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
-    """What was printed, or what that says, and what it may mean."""
+    """What was printed or what it shows, and what it may mean."""
     line = hypotheses[0].evidence[0]
     says = _decoded(hypotheses[0]).partition(". ")[0].rstrip(".") or _waited(line, logs)
     is_name = says[1:2].isupper() or says.startswith(_PROGRAMS)
@@ -87,7 +87,7 @@ def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
 
 
 def _waited(line: LogLine, logs: Logs) -> str:
-    """Who waited for how long in which collective, if this line of a watchdog says so; the most first."""
+    """Ranks that waited, how long and in which collective, from lines of watchdogs; the most first."""
     late = [(row.rank, work) for row in logs.ranks for work in row.timeouts[:1] if work.seq is not None]
     this = next((work for _, work in late if work.at == line), None)
     calls = sorted(
@@ -99,13 +99,13 @@ def _waited(line: LogLine, logs: Logs) -> str:
 
 
 def _decoded(hypothesis: Hypothesis) -> str:
-    """What is true of this log alone, "" for nothing but what the cause says in general."""
+    """What is specific to this log; empty if only the general text of the cause applies."""
     return hypothesis.says.removeprefix(causes()[hypothesis.cause].says).strip()
 
 
 def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
-    """Whether its line, printed and not only told, says what is wrong, and a job ends with it. That of a rank
-    which lost its peer does not say it."""
+    """Whether its line was printed (not only quoted), names the fault, and ends jobs. The line of a rank
+    that lost its peer does not."""
     ended, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
     ends = [
         *(ended.lines if ended and not ended.resumed else ()),
@@ -123,8 +123,8 @@ def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
 
 
 def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """The hosts of a log that names others than the one where it is read, and what to run there as no test
-    is run here: lines, the causes that each tells apart, and what it costs."""
+    """(hosts that a log names, if it was read on none of them; (line, causes that it separates, cost) to run
+    there)."""
     hosts = list(dict.fromkeys(h for r in logs.ranks for h in r.hosts))
     if not logs.here or not hosts or logs.here.split(".")[0] in {h.split(".")[0] for h in hosts}:
         return [], []
@@ -144,7 +144,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
 
 
 def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
-    """What a reader must know to take the causes for what they are."""
+    """What a reader must know to judge these causes."""
     vendor, again = platform(logs), logs.attempts > 1 and hypotheses and hypotheses[0].cause != "benign"
     return [
         Finding(name, Severity.NOTE, says, remedy=remedy)
@@ -182,8 +182,8 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
 
 
 def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
-    """A message is a hypothesis until a test decides. ``likely``: how bad a likely cause is,
-    broken in a job that failed."""
+    """The finding for a hypothesis, which a test still has to decide. ``likely``: severity of a likely
+    cause, broken if the job failed."""
     severity = (
         Severity.NOTE
         if hypothesis.cause == "benign"
@@ -211,4 +211,5 @@ def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
 
 
 def check_first(decides: Decides) -> Remedy:
+    """The deciding test as a remedy, with the line to paste if it has one."""
     return Remedy("you", f"Check first: {decides.why}.", (decides.line,) if decides.line else ())

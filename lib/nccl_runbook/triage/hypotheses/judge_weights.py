@@ -27,7 +27,7 @@ from nccl_runbook.triage.ranks import (
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
 
 
-# a line without such a word alarms nobody
+# a line without such a word is no alarm
 _ALARMS = re.compile(
     r"(?i)warn|err(?:or|no)|fail|fatal|abort|exception|refus|reject|time(?:d )?[- ]?out|unable|can(?:no|')t|"
     r"could not|invalid|closed|lost|mismatch|unhandled|not (?:found|support|destroy)"
@@ -49,8 +49,8 @@ NVIDIA_ONLY = frozenset(
 
 
 def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
-    """What else fits the symptom, the most usual first.
-    Nothing beside what is likely, or if nobody complains."""
+    """Other causes that fit the symptom, the most usual first; empty beside a likely cause, or without a
+    complaint."""
     if any(h.status != "possible" or h.cause == "benign" for h in hypotheses) or not (
         logs.context or failed_line(logs)
     ):
@@ -76,7 +76,7 @@ WENT_ON = "The job continued after these lines, or had ended well before them."
 
 
 def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
-    """What messages point at, and what the ranks show."""
+    """What messages point to, and what the ranks show."""
     named = [
         _pointer(clue, logs)
         for clue in clues()
@@ -144,7 +144,8 @@ def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
 
 
 def weighed(pointer: triage_ranks_judge_pointer.Pointer, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
-    """Less sure if only the reporter says it, or if it was printed after what it should explain."""
+    """The pointer, less certain if only the reporter says it, or if it was printed after what it should
+    explain."""
     doubts = [
         why
         for doubtful, why in (
@@ -168,7 +169,7 @@ def weighed(pointer: triage_ranks_judge_pointer.Pointer, logs: Logs) -> triage_r
 
 
 def failed_before(line: LogLine, logs: Logs) -> bool:
-    """Whether the same file holds a failure above this line; that the scheduler cancelled it is none."""
+    """Whether the same file shows a failure above this line; a cancellation by the scheduler is none."""
     ends = [*(logs.seen["job-ended"].lines if "job-ended" in logs.seen else ()), logs.failed, logs.timeout]
     return any(
         end is not None

@@ -30,8 +30,7 @@ def counts_differ(logs: Logs) -> list[Pointer]:
 
 
 def calls_differ(logs: Logs) -> list[Pointer]:
-    """Waiting ranks wait in different calls: at different numbers, or at one number with
-    another operation or size."""
+    """Waiting ranks wait in different calls: other numbers, or one number with another operation or size."""
     works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
     numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
     causes: dict[str, tuple[str, int]] = {}  # cause -> status and place
@@ -66,7 +65,7 @@ def _group(rank: int, work: Timeout) -> str:
 
 
 def tensors_differ(logs: Logs) -> list[Pointer]:
-    """Sender and receiver print one tensor with different types or shapes."""
+    """Sender and receiver print different types or shapes of one tensor."""
     by = grouped((match[1], (match[2], match[3], line)) for match, line in matches(logs, "tensor-described"))
     name, one, other = next(
         ((n, t[0], u) for n, t in by.items() for u in t if u[:2] != t[0][:2]), ("", None, None)
@@ -92,7 +91,7 @@ def tensors_differ(logs: Logs) -> list[Pointer]:
 
 
 def all_wait_alike(logs: Logs) -> list[Pointer]:
-    """A timeout, and nothing says who was missing."""
+    """A timeout without evidence of who was missing."""
     if not (waiting := _waiting(logs)):
         return (
             [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)]
@@ -108,8 +107,7 @@ def all_wait_alike(logs: Logs) -> list[Pointer]:
 
 
 def numbered_calls_differ(logs: Logs) -> list[Pointer]:
-    """NCCL prints what each rank calls: another operation, size or type under one number
-    within groups of one size."""
+    """NCCL prints another operation, size or type under one number within groups of one size."""
     against = ("groups of the same size may be different groups; then these calls do not belong together",)
     find = (
         "you",

@@ -11,7 +11,7 @@ from nccl_runbook.messages.clues import compiled
 from nccl_runbook.messages.facts import CONTEXT
 from nccl_runbook.triage.ranks.judge_pointer import Pointer
 
-# what the words of a trial say: [says] of the table
+# meaning of the words of a trial: [says] of the table
 _SAYS = {
     name: re.compile("(?i)" + "|".join(lines).replace("<failure>", table("triage/experiments")["failure"]))
     for name, lines in table("triage/experiments")["says"].items()
@@ -19,8 +19,7 @@ _SAYS = {
 
 
 def experiments(context: str) -> list[Pointer]:
-    """A trial that makes the job work shows the broken path; if one cause is left
-    for it, that one is likely."""
+    """A trial that makes the job work locates the broken path; a single remaining cause is likely."""
     out = ruled_out(context)
     return [
         *(p for row, works, clause in _trials(context) if works for p in _broken(row, out, clause)),
@@ -34,7 +33,7 @@ def experiments(context: str) -> list[Pointer]:
 
 
 def ruled_out(context: str) -> set[str]:
-    """Causes whose path was switched off, and the job failed all the same."""
+    """Causes whose path was switched off while the job still failed."""
     return {
         c
         for row, works, _ in _trials(context)
@@ -71,8 +70,8 @@ def _outcome(clause: str, tried: re.Match[str]) -> bool | None:
 
 
 def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
-    """The same job under another version of one library: it fails with one version and works with another,
-    or somebody names the version from which on it fails."""
+    """The same job fails with one version of a library and works with another, or the reporter names the
+    first failing version."""
     expression = compiled(
         r"(?i)(?<![\w.])"
         + row.get("words", row["name"] + table("triage/experiments")["number"])

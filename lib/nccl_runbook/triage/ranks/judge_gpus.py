@@ -36,8 +36,8 @@ def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
 
 
 def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
-    """Two ranks that NCCL refuses printed the same device as theirs; if both see the same GPUs,
-    the program chose it twice."""
+    """Two ranks that NCCL refuses printed the same device; if both see the same GPUs, the program chose it
+    twice."""
     own = {match[1] or str(line.rank): (match[2], line) for match, line in matches(logs, "device-of-rank")}
     visible = {str(line.rank): match[1] for match, line in matches(logs, "visible-devices")}
     for pair, refused in matches(logs, "ranks-share-gpu"):
@@ -58,7 +58,7 @@ def ranks_chose_one_gpu(logs: Logs) -> list[Pointer]:
 
 
 def first_gpu_is_held(logs: Logs) -> list[Pointer]:
-    """nvidia-smi's list: processes of other GPUs hold memory of the first one, too."""
+    """In nvidia-smi's list, processes of other GPUs hold memory of the first one."""
     rows = [(match[1], match[2], line) for match, line in matches(logs, "nvidia-smi-process")]
     first = {pid for gpu, pid, _ in rows if gpu == "0"}
     both = first & {pid for gpu, pid, _ in rows if gpu != "0"}
@@ -78,8 +78,8 @@ def first_gpu_is_held(logs: Logs) -> list[Pointer]:
 
 
 def versions_differ(logs: Logs) -> list[Pointer]:
-    """Different processes name different NCCL versions: likely the fault where each rank names one, or each
-    host, and a message of another size arrived."""
+    """Processes use different NCCL versions: likely the fault if each rank or host names one and a message
+    arrived with an unexpected size."""
     files = {f.name for f in logs.files}  # a line that names neither rank nor host
     by_version = {v: [w for w in who if w not in files] or who for v, who in logs.nccl_versions.items()}
     if len(by_version) < 2:
@@ -105,8 +105,8 @@ def versions_differ(logs: Logs) -> list[Pointer]:
 
 
 def nodes_differ(logs: Logs) -> list[Pointer]:
-    """Ranks or hosts took another network, or as members of one communicator another number of channels;
-    hosts may share a name, and two runs one file."""
+    """Ranks or hosts of a communicator use different networks or numbers of channels. Hosts may share a
+    name, and runs a file."""
     networks = {
         match[1]: line for match, line in matches(logs, "nccl-network") if line.rank is not None or line.host
     } | {

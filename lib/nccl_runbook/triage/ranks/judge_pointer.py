@@ -12,8 +12,8 @@ from nccl_runbook.messages.facts import CONTEXT, Logs, RankLog
 
 @dataclasses.dataclass(frozen=True)
 class Pointer:
-    """Something that speaks for a cause. ``place``: among equally sure ones the smallest leads;
-    ``advice``: in place of the cause's."""
+    """Evidence for a cause. ``place``: among equally certain ones the smallest leads; ``advice``: replaces
+    the cause's."""
 
     cause: str
     status: str
@@ -38,7 +38,7 @@ def _traceback(line: LogLine, logs: Logs) -> Advice:
 
 
 def matches(logs: Logs, message: str) -> list[tuple[re.Match[str], LogLine]]:
-    """The lines of one of PRINTED, each with the match of its expression."""
+    """Lines of one expression of PRINTED, each with its match."""
     return [
         (match, line)
         for line in (logs.seen[message].lines if message in logs.seen else [])

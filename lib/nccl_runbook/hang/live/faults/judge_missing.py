@@ -12,7 +12,7 @@ from nccl_runbook.hang.live.ranks.judge_calls import apart, by_ras
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, RankView, accuse, is_are, names
 from nccl_runbook.hang.live.ranks.judge_stacks import ANSWER, INIT, asks
 
-# what a rank's log ends with whose peer went first: Gloo 2.13, NCCL 2.28, torch's store
+# last lines of a rank whose peer ended first: Gloo 2.13, NCCL 2.28, torch's store
 _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
 
 
@@ -69,7 +69,7 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
         [],
         "rendezvous-misconfigured" if in_init else "peer-crashed",
     )
-    if len(ended) == len(gone) == 1:  # of several nobody can tell which rank each was
+    if len(ended) == len(gone) == 1:  # with several it is unknown which rank each was
         how = (
             f"its process was ended by signal {-ended[0].code}"
             if ended[0].code < 0
@@ -102,7 +102,8 @@ def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[P
 
 
 def behind(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that launched another number of collectives than most, by NCCL's RAS, while no count moved."""
+    """Ranks that launched a different number of collectives than most, by NCCL's RAS, while no count moved;
+    None if there are none."""
     for c in (c for _, look in members for c in known(look.ras)):
         before, after = (
             {(r.rank, r.pid): r.launched for r in ranks if not r.missing} for ranks in (c.ranks, c.later)
@@ -162,13 +163,13 @@ def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     before, late = stale(members), [v for v in late if v not in went]
     if not late or moving or not sure and len(still) <= len(late):
         return None
-    fresh = [v for v in late if v.host not in before]  # where the others are now, nobody knows
+    fresh = [v for v in late if v.host not in before]  # where the others are now is unknown
     return never_came(base, fresh or late, "likely" if sure and fresh else "possible", [])
 
 
 def never_came(base: Picture, late: List[RankView], status: str, evidence: List[Evidence]) -> Picture:
-    """``status``: of who it is. One that waits in another call has left this one out; of one in the job's
-    own code nobody knows yet."""
+    """The picture of ranks that never came. ``status``: how certain. A rank in another call skipped this
+    one; a rank in the job's own code may still come."""
     first = late[0]
     kind, cause, doing = next(
         row

@@ -36,8 +36,8 @@ def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
 
 
 def strangers(base: Picture, members: Members) -> Optional[Picture]:
-    """Processes without a rank that have no torch and no NCCL, or that speak to none of each other and wait
-    in no collective: a shell, a notebook, a server."""
+    """Processes without a rank, torch or NCCL, or without connections between them and outside any
+    collective (a shell, a notebook, a server); None if some process may be a rank."""
     homes = {s.local: r.pid for r, _ in members for s in known(r.sockets)}
     together = any(homes.get(s.remote, r.pid) != r.pid for r, _ in members for s in known(r.sockets))
     bare = not any(r.has_torch or r.nccl for r, _ in members)
@@ -62,7 +62,7 @@ def strangers(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def left_over(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks at whose address a newer launch runs."""
+    """Ranks at an address where a newer launch runs; None if there are none."""
     if not base.job.endswith(LEFT_OVER):
         return None
     pids = ",".join(str(v.pid) for v in base.ranks)
@@ -81,7 +81,7 @@ def left_over(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def launchers(base: Picture, members: Members) -> Optional[Picture]:
-    """No rank, but torchrun, which has started none yet."""
+    """torchrun runs but has not started a rank; None otherwise."""
     if any(
         r.rank is not None or not any(_ELASTIC in f.file for stack in main_stacks(r) for f in stack.frames)
         for r, _ in members

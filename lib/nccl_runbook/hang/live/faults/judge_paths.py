@@ -1,4 +1,4 @@
-"""Paths between hosts that lose what ranks send, and a store that nobody reaches."""
+"""Paths between hosts that lose data, and a store that no rank reaches."""
 
 import re
 import shlex
@@ -9,9 +9,9 @@ from nccl_runbook.hang.live.facts import Live, LiveRank, Socket
 from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, accuse, names
 from nccl_runbook.hang.live.ranks.judge_stacks import INIT, main_stacks, waits_in
 
-# whoever else a rank speaks to is seldom on the inner network
+# other peers of a rank are seldom on the inner network
 INNER = re.compile(r"((?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.[\d.]+):")
-# the kernel repeats what nobody acknowledges after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works
+# the kernel resends unacknowledged data after 0.2, 0.6, 1.4 s, ...: three in a row on a path that works
 # are rare (Linux, RTO_MIN)
 REPEATED = 3
 _HTTP = (":80", ":443")
@@ -20,8 +20,8 @@ Members = List[Tuple[LiveRank, Live]]
 
 
 def unreachable(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks whose connection is not answered while they wait.
-    What is asked by HTTP (a tracker, a hub) is not the job's."""
+    """Ranks whose connection is not answered while they wait; None if there are none. HTTP peers (a tracker,
+    a hub) do not count."""
     asking = {
         v: s
         for v in base.ranks
@@ -51,8 +51,8 @@ def unreachable(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def without_store(base: Picture, members: Members) -> Optional[Picture]:
-    """Ranks that have been trying to join, as two stacks show, without a connection
-    to where the others have met."""
+    """Ranks that try to join, as two stacks show, without a connection to where the others have met; None if
+    there are none."""
     late = [
         v
         for v in base.ranks
@@ -99,8 +99,8 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def lost(base: Picture, members: Members) -> Optional[Picture]:
-    """What waiting ranks sent is never acknowledged: between two hosts nobody knows whose fault it is,
-    of several the one in common."""
+    """Data that waiting ranks sent is never acknowledged: between two hosts either may be at fault, of
+    several the common one; None if all data is acknowledged."""
     still, known = {(v.host, v.pid) for v in base.ranks if v.does in AT_REST}, {v.host for v in base.ranks}
     if not (paths := _paths([(r, look) for r, look in members if (look.host, r.pid) in still])):
         return None
@@ -135,9 +135,9 @@ def _has_store(rank: LiveRank) -> bool:
 
 
 def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
-    """Between which two hosts, ordered, what was sent is repeated and never acknowledged; the address
-    where no look tells its host. What a rank tells others than hosts of the inner network (a tracker,
-    a proxy) is not the job's."""
+    """Pairs of hosts, ordered, between which data is resent and never acknowledged; the address if no look
+    knows its host. Connections to hosts outside the inner network (a tracker, a proxy) do not belong to the
+    job."""
     homes = {s.local.rpartition(":")[0]: look.host for r, look in members for s in known(r.sockets)}
     return grouped(
         (tuple(sorted((look.host, homes.get(address, address)))), s)

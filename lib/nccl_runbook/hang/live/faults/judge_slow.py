@@ -24,8 +24,8 @@ ODD_POWER, EVEN_POWER = 0.2, 0.1
 
 
 def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
-    """Every GPU is busy and every rank launched the same, but one GPU draws another power than all
-    others: it runs something else."""
+    """All GPUs are busy and all ranks launched the same, but one GPU draws a different power: it runs
+    something else. Else None."""
     drawn = {
         (look.host, r.pid): gpu.power_w[-1]
         for r, look in members
@@ -92,8 +92,8 @@ def _is_slow(base: Picture, slowest: RankView, status: str, evidence: Evidence) 
 
 
 def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
-    """Every rank moves, one GPU has little to do, and all others always run: NCCL's kernel, which waits
-    for that rank at every step."""
+    """All ranks move, one GPU is mostly idle, and all others always run NCCL's kernel, which waits for that
+    rank. Else None."""
     gpus = {(look.host, r.pid): gpu_of(r, look) for r, look in members}  # pids repeat on other hosts
     used = sorted(
         (

@@ -10,8 +10,8 @@ from nccl_runbook.hang.live.facts import BY_CONNECTION, LEFT_OVER
 
 
 def joined(ranks: List[Process]) -> List[Process]:
-    """The same. Ranks of several launchers that were started with one MASTER_PORT, or none (a script may set
-    it in os.environ, where /proc does not show it), are of one job if a TCP connection joins them."""
+    """The processes, with one job for ranks that a TCP connection joins. Ranks of several launchers with one
+    MASTER_PORT, or none (a script may set it in os.environ, where /proc does not show it), are such."""
     ends = {
         (s.local, s.remote): r
         for r in ranks

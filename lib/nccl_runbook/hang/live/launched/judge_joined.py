@@ -9,8 +9,8 @@ HERE_ONLY = re.compile(r"127\.|\[::1\]|172\.17\.")
 
 
 def connected(some: Members, others: Members) -> bool:
-    """A TCP connection joins two ranks that were started with one MASTER_PORT, or none. Loopback and Docker's
-    usual bridge have the same addresses on every host."""
+    """Whether a TCP connection joins two ranks that were started with one MASTER_PORT, or none. Loopback and
+    Docker's bridge have the same addresses on every host and do not count."""
     ends = {
         (r.variables.get("MASTER_PORT"), s.local, s.remote)
         for r, _ in some

@@ -1,4 +1,4 @@
-"""Calls that ranks launched, as NCCL's RAS and torch count them, and where they differ."""
+"""Calls that ranks launched, as counted by NCCL's RAS and torch, and where they differ."""
 
 import collections
 import dataclasses
@@ -15,8 +15,8 @@ def by_ras(
     rank: Optional[int],
     world_size: Optional[int],
 ) -> List[RasRank]:
-    """What RAS says of one process: one or none. It tells of all hosts, and pids repeat from host to host,
-    in containers above all; a communicator of the whole job has the job's ranks."""
+    """RAS's row of one process; empty if none fits. RAS covers all hosts, where pids repeat (containers); a
+    communicator of the whole job has the job's ranks."""
     rows = [
         r
         for r in ranks
@@ -26,8 +26,8 @@ def by_ras(
 
 
 def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
-    """How many collectives NCCL's RAS says that the rank launched, at the first and the last moment;
-    None if RAS did not show it."""
+    """Collectives that the rank launched by RAS, at the first and last moment; None if RAS did not show the
+    rank."""
     both = [
         [
             sum(r.launched.values())
@@ -42,9 +42,8 @@ def launches(rank: LiveRank, look: Live) -> Optional[Tuple[int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Apart:
-    """Ranks that launched another number of one collective than most. ``usual``: the number of most,
-    None where no number is that of more than half: then nobody can tell which side is late and
-    which made a call too many."""
+    """Ranks that launched a different number of one collective than most. ``usual``: the number of more than
+    half, or None: then either side may be late or have made an extra call."""
 
     call: str
     usual: Optional[int]
@@ -60,11 +59,12 @@ class Apart:
         )
 
     def is_behind(self, rank: RasRank) -> bool:
+        """Whether the rank launched fewer than most; False if there is no majority."""
         return self.usual is not None and rank.launched[self.call] < self.usual
 
 
 def apart(ranks: Iterable[RasRank]) -> List[Apart]:
-    """One row for each collective that the ranks of a communicator launched different numbers."""
+    """One row for each collective of which the ranks of a communicator launched different numbers."""
     callers = grouped((call, rank) for rank in ranks if not rank.missing for call in rank.launched)
     return [
         Apart(
@@ -80,8 +80,8 @@ def apart(ranks: Iterable[RasRank]) -> List[Apart]:
 
 
 def gpu_of(rank: LiveRank, look: Live) -> Optional[LiveGpu]:
-    """The GPU on which NVML lists the rank's process; RAS knows it where NVML counts the
-    pids of another namespace."""
+    """The GPU on which NVML lists the rank's process (RAS knows it if NVML shows other pids); None if
+    unknown."""
     indices = {
         r.nvml_index
         for c in known(look.ras)

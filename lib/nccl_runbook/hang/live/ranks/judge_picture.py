@@ -12,11 +12,11 @@ WAITING = ("waits", "device", "spins", "lock")
 
 @dataclasses.dataclass(frozen=True)
 class RankView:
-    """One rank. ``does``: waits (in a collective), device (for its GPU), spins (in one call on a CPU: NCCL
-    polls, or it steps), lock (stands still, no stack), stopped, busy, asleep (elsewhere), missing, starting
-    (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: the call that
-    it waits in, "" for none; ``helper``: the process of its own that it waits for; ``process``: what was seen
-    of it, None where it is missing."""
+    """One rank. ``does``: waits (in a collective), device (for its GPU), spins (one call on a CPU: NCCL
+    polls, or it computes), lock (does not move, no stack), stopped, busy, asleep (elsewhere), missing,
+    starting (no torch yet), moving, or unknown; ``frame``: where it is in its own code; ``where``: call in
+    which it waits, or empty; ``helper``: own process that it waits for; ``process``: facts about it, None if
+    missing."""
 
     rank: Optional[int]
     host: str
@@ -30,6 +30,7 @@ class RankView:
 
     @property
     def name(self) -> str:
+        """ "rank 3", or "process 4711" if its rank is unknown."""
         return f"rank {self.rank}" if self.rank is not None else f"process {self.pid}"
 
 
@@ -64,7 +65,8 @@ def accuse(
     observed: Iterable[Evidence] = (),
     decides: str = "",
 ) -> Picture:
-    """The picture with its sentence: who did not come, what it does, how many wait for it and where."""
+    """The picture with its sentence: who did not come, what that rank does, how many wait for it and
+    where."""
     late = set(culprits)
     victims = [v for v in base.ranks if v not in late and v.does in WAITING]
     collective = next(iter(collections.Counter(v.where for v in victims if v.where)), "")
@@ -98,6 +100,7 @@ def accuse(
 
 
 def names(views: List[RankView]) -> str:
+    """The ranks in a sentence, processes by pid."""
     return rank_names([v.rank if v.rank is not None else f"(pid {v.pid})" for v in views])
 
 
@@ -107,8 +110,10 @@ def all_wait(views: List[RankView]) -> str:
 
 
 def is_are(culprits: List[RankView]) -> str:
+    """The verb for this number of ranks."""
     return "is" if len(culprits) == 1 else "are"
 
 
 def stack_line(views: Iterable[RankView]) -> str:
+    """A py-spy command for the first of these ranks that has a process; empty if none has."""
     return next((f"py-spy dump --native --pid {v.pid}" for v in views if v.pid), "")

@@ -35,8 +35,8 @@ _LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 
 
 def polls(rank: LiveRank) -> bool:
-    """It mostly sleeps, is in one place of its own code in every sample, and uses no CPU: for a lock
-    of torch's extensions, a file."""
+    """Whether the rank mostly sleeps, is at one line of its own code in every sample, and uses no CPU (a
+    lock of torch's extensions, a file)."""
     return (
         share(rank, lambda what: "nanosleep" in what) >= BUSY_SHARE
         and len(set(places(rank))) == 1
@@ -54,31 +54,32 @@ def asks(rank: LiveRank) -> bool:
 
 
 def share(rank: LiveRank, fits: Callable[[str], bool]) -> float:
-    """The share of moments between the samples at which the main thread was so."""
+    """Share of moments between the samples in which the main thread was in such a state, 0 to 1."""
     return sum(n for what, n in rank.main_thread.items() if fits(what)) / max(
         1, sum(rank.main_thread.values())
     )
 
 
 def main_stacks(rank: LiveRank) -> List[Stack]:
+    """The stack of the main thread at each sample that has one."""
     return [s.stacks[0] for s in rank.samples if not isinstance(s.stacks, Gap) and s.stacks]
 
 
 def own_frame(stack: Stack) -> Optional[Frame]:
-    """The innermost frame that is neither of the standard library nor installed; else the innermost."""
+    """The innermost frame outside the standard library and installed packages; else the innermost; None
+    without frames."""
     return next(
         (f for f in stack.frames if not LIBRARY.search(f.file)), stack.frames[0] if stack.frames else None
     )
 
 
 def places(rank: LiveRank) -> List[Tuple[str, int]]:
-    """Where its own code stood in each sample with stacks: file and line."""
+    """(file, line) of its own code in each sample with stacks."""
     return [(f.file, f.line) for f in map(own_frame, main_stacks(rank)) if f]
 
 
 def waits_in(stack: Stack) -> str:
-    """The call of torch.distributed, or that waits for a device outside of one, which the
-    stack is in; "" for none."""
+    """The call of torch.distributed, or the wait for a device, in which the stack is; empty if in neither."""
     device = ""
     for frame in stack.frames:
         if DISTRIBUTED.search(frame.file) and frame.function not in ("wrapper", "<module>"):
@@ -91,7 +92,7 @@ def waits_in(stack: Stack) -> str:
 
 
 def words_of(stack: Optional[Stack]) -> str:
-    """ "save_pretrained, train.py:812"; the innermost call beside it where that is a library's."""
+    """ "save_pretrained, train.py:812", with the innermost call if that is a library's."""
     if stack is None or (frame := own_frame(stack)) is None:
         return ""
     return (
@@ -101,9 +102,9 @@ def words_of(stack: Optional[Stack]) -> str:
 
 
 def holds_gil(rank: LiveRank) -> bool:
-    """In every sample with stacks the main thread held the interpreter lock, at the very same innermost
-    line; a comprehension's own frame (up to Python 3.11) is a loop, which gives the lock away, however often
-    it is met at its one line."""
+    """Whether the main thread held the interpreter lock at the same innermost line in every sample with
+    stacks. A comprehension's frame (up to Python 3.11) is a loop and releases the lock, so it does not
+    count."""
     stacks = main_stacks(rank)
     inner = stacks[0].frames[:1] if len(stacks) >= GIL_SAMPLES else []
     return (

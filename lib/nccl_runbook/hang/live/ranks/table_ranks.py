@@ -10,7 +10,7 @@ from nccl_runbook.hang.live.ranks.judge_stacks import main_stacks, words_of
 
 
 def cells(look: Live, rank: LiveRank) -> List[str]:
-    """What was seen of one rank, by COLUMNS without the last."""
+    """Cells of one rank's row, in the order of COLUMNS without the last."""
     name = str(rank.rank) if rank.rank is not None else "?"
     if not rank.samples:
         return [name, look.host, str(rank.pid), "gone", "", "", "", ""]
@@ -40,18 +40,18 @@ def cells(look: Live, rank: LiveRank) -> List[str]:
 
 
 def filled(rows: Sequence[Sequence[str]]) -> List[List[str]]:
-    """The rows below their names, without columns that are empty in all."""
+    """The rows below their headings, without empty columns."""
     return [[row[i] for i, column in enumerate(zip(*rows)) if any(column)] for row in (COLUMNS, *rows)]
 
 
 def ordered(picture: Picture) -> List[RankView]:
-    """Who did not come first, then the others by rank."""
+    """Ranks that did not come first, then the others by rank."""
     late = set(picture.culprits)
     return (picture.culprits + [v for v in picture.ranks if v not in late])[:MOST_ROWS]
 
 
 def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List[str]]]:
-    """Column names and one row a rank of the job; columns that are empty for all are left out."""
+    """(column names, one row a rank of the job), without empty columns."""
     shown = {
         (look.host, r.pid): (look, r) for look in sorted(looks, key=lambda one: one.taken) for r in look.ranks
     }
@@ -67,11 +67,12 @@ def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List
 
 
 def job_name(picture: Picture) -> str:
+    """ "job at 10.0.0.1:29500", without the network namespace; else the job's name as it is."""
     return f"job at {picture.job.partition(' in net:')[0]}" if ":" in picture.job else picture.job
 
 
 def looked_at(looks: Sequence[Live]) -> str:
-    """Which hosts, when, and what that did to them."""
+    """Which hosts were looked at, when, and how that affected the ranks."""
     taken = ", ".join(
         f"{look.host} at {look.taken}, {f'samples over {look.gap_s:g} s' if look.gap_s else 'one sample'}"
         for look in looks
