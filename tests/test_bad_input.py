@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
-from nccl_runbook.logs.file import as_utf8, encoding
+from nccl_runbook.logs.encoding import as_utf8, encoding
 from nccl_runbook.logs.kind import damaged
 from warm_cli import read_cli
 

@@ -26,18 +26,19 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SUBJECTS = ("edges", "gpus", "environment", "worlds", "sync", "plan", "hang", "triage", "hosts")
 BETWEEN_SUBJECTS: set[tuple[str, str]] = set()  # named exceptions: (importing room, imported subject); at most four
 MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
-# Import statements and the docstrings of modules do not count: a file that is split needs more of both.
-# 14,609 without them was 16,263 with them, and the goal of 15,500 was stated with them. 121 of the 14,609 are in against/ now.
-MOST_STATEMENTS = 14_488
+# Imports and docstrings do not count: a file that is split needs more of the former, and nobody saves on the latter.
+# In this count the subjects of the first goal (15,500 with both) stood at 13,001 when docstrings were written everywhere.
+MOST_STATEMENTS = 13_000
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap or None
 VAGUE, MOST_VAGUE = {"told", "found", "seen", "said"}, 12  # bound so often; most of what is left are fields that records hold
 # subjects that came after that goal was set, each with a bound of its own
-LATER = {"against": 260, "case/good_run.py": 34, "edges": 132, "ranks/edges.py": 62, "hosts": 1_000, "cli/hosts": 150, "sync/pays": 220, "plan/later": 145,
-         "cli/watch": 42, "step_hosts.py": 20, "look/progress.py": 30, "ranks/reshard": 195, "sync/reshard": 14, "sync/arrived": 146,
-         "hang/live/launched": 16, "messages/judge_silent.py": 7, "scripts/accelerate.py": 10,
-         "report/bundle.py": 69, "cli/bundle": 18}
+LATER = {"against": 247, "case/good_run.py": 30, "edges": 125, "ranks/edges.py": 59, "hosts": 923, "cli/hosts": 132, "sync/pays": 212, "plan/later": 142,
+         "cli/watch": 39, "step_hosts.py": 19, "look/progress.py": 25, "ranks/reshard": 176, "sync/reshard": 11, "sync/arrived": 133,
+         "hang/live/launched": 14, "hang/live/faults/judge_together.py": 20, "messages/judge_silent.py": 6, "logs/encoding.py": 10,
+         "scripts/accelerate.py": 9, "scripts/counts.py": 58, "scripts/manifests.py": 41, "environment/settings/judge_launch.py": 7,
+         "report/beside.py": 9, "report/bundle.py": 62, "cli/bundle": 16}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -128,17 +129,19 @@ def test_no_file_is_long(path: Path) -> None:
 
 
 def statements(path: Path) -> int:
-    """Of the syntax tree, so that nobody saves on line breaks; without imports and the docstring of the module."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    counted = sum(isinstance(node, ast.stmt) and not isinstance(node, (ast.Import, ast.ImportFrom)) for node in ast.walk(tree))
-    return counted - (ast.get_docstring(tree) is not None)
+    """Of the syntax tree, so that nobody saves on line breaks; without imports and docstrings."""
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    described = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = sum(isinstance(node, described) and ast.get_docstring(node) is not None for node in nodes)
+    return sum(isinstance(node, ast.stmt) and not isinstance(node, (ast.Import, ast.ImportFrom)) for node in nodes) - docstrings
 
 
 def test_the_library_stays_small() -> None:
     counts = {p: statements(p) for p in (ROOT / "lib").rglob("*.py")}
     later = {subject: {p: n for p, n in counts.items() if p.is_relative_to(LIB / subject)} for subject in LATER}
     assert {subject: sum(of.values()) for subject, of in later.items() if sum(of.values()) > LATER[subject]} == {}
-    assert sum(n for p, n in counts.items() if not any(p in of for of in later.values())) <= MOST_STATEMENTS
+    rest = sum(n for p, n in counts.items() if not any(p in of for of in later.values()))
+    assert rest <= MOST_STATEMENTS, "say something once that is said twice; a new subject gets a bound of its own (CONTRIBUTING)"
 
 
 def public(nodes: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:

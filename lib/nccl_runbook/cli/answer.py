@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO
 
-from nccl_runbook.core.facts import Gap, to_json, written_ns
+from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
 from nccl_runbook.core.redact import OWN_PATTERNS, Redactor, escaped
 from nccl_runbook.core.secret_values import own_patterns
 from nccl_runbook.core.share import SHARE
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.logs.file import HELD, waits
+from nccl_runbook.report import beside
 from nccl_runbook.report.pictures import FOLDER
 from nccl_runbook.report.tables import Table
 
 _TITLE = b"NCCL Runbook</title>"  # of a page
-_AS_FOUND: dict[Path | None, int] = {}  # when each file to write had been written before this call, or by it
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
 ABSENT = "there is no file"  # in the words for a name that leads nowhere
 # a line to run next
@@ -62,7 +62,8 @@ def in_a_folder(path: Path | None) -> Path | None:
     if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
         why = "name a file" if path.parent.is_dir() else f"there is no folder {path.parent}"
         leave(f"cannot write {path}: {why}")
-    _AS_FOUND[path] = written_ns(path)
+    if path:
+        beside.remember(path)
     return path
 
 
@@ -215,17 +216,15 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
     that fails."""
     from nccl_runbook.core.records import write_text
 
-    if (
-        _AS_FOUND.get(path, 0) != written_ns(path) and path in _AS_FOUND
-    ):  # such as this command on another node
-        path = path.with_stem(f"{path.stem}-{os.uname().nodename}")
-        say(f"{path} is written: since this command began, another one wrote the file that was named")
+    named_path, path = path, beside.free(path)
+    if path != named_path:
+        say(f"{path} is written: since this command began, another one wrote {named_path}")
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
             path.write_text(text, encoding="utf-8", errors="replace")
         else:
             write_text(path, text, mode)
-            _AS_FOUND[path] = written_ns(path)
+            beside.remember(path)
     except OSError as error:
         leave(f"cannot write {path}: {error.strerror or error}", 1 if error.errno in FULL else 2)
 

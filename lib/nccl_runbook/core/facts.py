@@ -69,11 +69,6 @@ def to_json(fact: Any) -> Any:
     return [to_json(value) for value in fact] if isinstance(fact, (list, tuple)) else fact
 
 
-def written_ns(path: Any) -> int:
-    """When a file was written, 0 if there is none."""
-    return path.stat().st_mtime_ns if path and path.is_file() else 0
-
-
 def values_at(
     value: Any,
     path: Sequence[str],

@@ -9,12 +9,8 @@ from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Environment, Host
 from nccl_runbook.environment.settings.judge_effective import Setting, conf_lines, effective, settings
-from nccl_runbook.environment.settings.judge_limits import (
-    launch_faults,
-    limits_too_low,
-    more_ranks_than_gpus,
-    shm_too_small,
-)
+from nccl_runbook.environment.settings.judge_launch import launch_faults, more_ranks_than_gpus
+from nccl_runbook.environment.settings.judge_limits import limits_too_low, shm_too_small
 from nccl_runbook.environment.settings.judge_network import (
     NEEDS_HCA,
     OFF,

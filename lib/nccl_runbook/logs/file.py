@@ -1,7 +1,6 @@
 """Open or read a file that somebody handed over, if it is one, and how much
 of everything is read for one answer."""
 
-import codecs
 import collections
 import contextlib
 import os
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.logs.encoding import as_utf8
 
 PIPE_S = 10.0  # seconds until the writer of a pipe has to finish
 READ_S = 60.0  # what is made to be slow must not hold up the reader
@@ -142,35 +142,6 @@ def text_of(path: str, most_bytes: int, purpose: str) -> str | Gap:
                 return as_utf8(bytes(data)).decode("utf-8", "replace")
             data += block
     return Gap("unsupported", f"{path} is larger than {most_bytes >> 20} MiB, too large for {purpose}")
-
-
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-
-
-def encoding(head: bytes) -> str:
-    """Of a text that begins with its mark, or is of two-byte characters (PowerShell's >); else ""."""
-    sample, marked = head[:4096], next((name for mark, name in _MARKS if head.startswith(mark)), "")
-    first, second = sample[::2].count(0), sample[1::2].count(0)
-    if (
-        marked
-        or len(sample) < 4
-        or (first + second) * 3 <= len(sample)
-        or min(first, second) * 8 > len(sample)
-    ):  # a hole in a file is all zeros
-        return marked
-    return "utf-16-le" if second > first else "utf-16-be"
-
-
-def as_utf8(data: bytes) -> bytes:
-    """A text as UTF-8 and without its mark, whatever wrote it."""
-    name = encoding(data)
-    return data.decode(name, "replace").encode("utf-8", "replace") if name else data
 
 
 def mib(size: int) -> str:

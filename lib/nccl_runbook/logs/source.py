@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from nccl_runbook.core.share import learn
+from nccl_runbook.logs.encoding import encoding
 from nccl_runbook.logs.facts import FileRead
-from nccl_runbook.logs.file import Limit, Spent, encoding, mib
+from nccl_runbook.logs.file import Limit, Spent, mib
 from nccl_runbook.logs.kind import DUMP, damaged, kind
 
 CHUNK_BYTES = 1 << 19

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.logs.encoding import as_utf8
 from nccl_runbook.logs.facts import FileRead
-from nccl_runbook.logs.file import HELD, Limit, Metered, Spent, as_utf8, named, opened, waits
+from nccl_runbook.logs.file import HELD, Limit, Metered, Spent, named, opened, waits
 from nccl_runbook.logs.kind import HEAD_BYTES
 from nccl_runbook.logs.source import BROKEN, PACKED, ZIP, Source, piped, why
 

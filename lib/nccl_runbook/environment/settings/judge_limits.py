@@ -1,9 +1,8 @@
-"""Limits of the host: GPUs, locked memory, shared memory."""
+"""Limits of the host: open files, locked memory, shared memory."""
 
 from collections.abc import Iterator, Sequence
 
-from nccl_runbook.causes.tables import table
-from nccl_runbook.core.facts import Gap, counted
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Host, Role
 from nccl_runbook.environment.settings.judge_network import of_several_hosts
@@ -13,53 +12,6 @@ LEAST_SHM = (
 )  # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
 LEAST_FILES = 4096  # sockets and shared memory of a rank grow with the world; 1024 has been too few
 LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
-
-
-def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
-    """A script starts more ranks on a node than there are GPUs; only likely a fault, since ranks may share
-    GPUs or use none."""
-    for index, role, (ranks, gpus) in (
-        (index, role, role.crowded) for index, role in enumerate(roles) if role.crowded
-    ):
-        yield Finding(
-            "more-ranks-than-gpus",
-            Severity.BROKEN,
-            f"{role.name} starts {ranks} ranks on a node, where {counted(gpus, 'GPU')} "
-            f"{'is' if gpus == 1 else 'are'} available",
-            (
-                Evidence(
-                    f"{ranks} ranks, {counted(gpus, 'GPU')}",
-                    f"{role.name} {role.crowded_by}"
-                    if role.crowded_by
-                    else f"environment.roles[{index}].crowded",
-                ),
-            ),
-            (
-                Remedy(
-                    "your launcher",
-                    f"Start {gpus} on a node (--nproc-per-node of torchrun, --num_processes of accelerate, "
-                    "--num_gpus of deepspeed, --ntasks-per-node of srun; for torchrun below srun, "
-                    f"1 task on a node), or make {ranks} GPUs available.",
-                ),
-            ),
-            "more-ranks-than-gpus",
-            "likely",
-        )
-
-
-def launch_faults(roles: Sequence[Role]) -> Iterator[Finding]:
-    """What scripts/launchers.toml says against how ranks are started."""
-    for index, role, name in ((i, r, name) for i, r in enumerate(roles) for name in r.faults):
-        row = table("scripts/launchers")["fault"][name]
-        yield Finding(
-            name,
-            Severity(row["severity"]),
-            f"{role.name}: {row['says']}",
-            (Evidence(role.faults[name], f"environment.roles[{index}].faults.{name}"),),
-            (Remedy("your launcher", row["advice"], row["lines"]),),
-            row.get("cause"),
-            row.get("status"),
-        )
 
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
