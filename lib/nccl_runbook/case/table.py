@@ -11,6 +11,7 @@ from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import UNDECIDED, WHO, Evidence, Finding, Remedy, Severity, cut, quoted
+from nccl_runbook.hang.facts import UNDATED
 from nccl_runbook.report.pictures import macros
 from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.report.verdict_document import Cause
@@ -152,7 +153,8 @@ def _seen(evidence: Evidence) -> str:
     return (
         f"   {evidence.text}"
         if place == "decoded"
-        else f"   seen: {cut(evidence.text, TEXT_CHARACTERS)}" + f"  ({place})" * shown
+        else f"   {'but' if place == UNDATED else 'seen'}: {cut(evidence.text, TEXT_CHARACTERS)}"
+        + f"  ({place})" * shown
     )
 
 

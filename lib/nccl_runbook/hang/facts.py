@@ -20,6 +20,7 @@ _NEEDS_ALL = (
 )
 
 EARLIER = "of an earlier attempt"  # how the problem of a file begins that is left out for that
+UNDATED = "times of the files"  # source of evidence that limits what the dumps prove
 
 
 def needs_all(call: str) -> bool:

@@ -11,7 +11,7 @@ from nccl_runbook.hang import (
     judge_graph as graphs,
     judge_odd as graphs_judge_odd,
 )
-from nccl_runbook.hang.facts import EARLIER, Hang
+from nccl_runbook.hang.facts import EARLIER, UNDATED, Hang
 from nccl_runbook.hang.judge_accused import RAS_AGAIN, accuse, silent, slow
 from nccl_runbook.hang.judge_ended import Accused, quoted, raised
 from nccl_runbook.hang.judge_silence import (
@@ -152,7 +152,7 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
             "nothing here shows when the dumps were written (copies, or an archive): "
             "if the job was still moving, a rank one step "
             "behind looks the same. A second set of dumps, taken ten seconds later, decides",
-            "times of the files",
+            UNDATED,
         )
     ]
 

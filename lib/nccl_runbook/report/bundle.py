@@ -58,8 +58,8 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
 
     RecordError if the folder holds no readable record.
     """
-    found, left_out = read_records(run_dir)
-    if not found:
+    step_records, left_out = read_records(run_dir)
+    if not step_records:
         why = "; ".join(left_out.values()) or "it holds no record"
         raise records.RecordError(f"{run_dir} is not the folder of a run: {why}")
     printed = sorted(p for p in (run_dir / "logs").rglob("*") if p.is_file())
@@ -74,10 +74,10 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
         except OSError as error:
             left_out[name] = f"it cannot be read: {error.strerror}"
     redactor = Redactor(os.environ)
-    for value in (*texts.items(), *map(to_json, found), to_json(info_of(run_dir))):
+    for value in (*texts.items(), *map(to_json, step_records), to_json(info_of(run_dir))):
         learn(value)
     shared: list[records.Record] = [
-        records.read(records.Record, redactor.json(to_json(record))) for record in found
+        records.read(records.Record, redactor.json(to_json(record))) for record in step_records
     ]
     run = records.read(RunInfo, redactor.json(to_json(info_of(run_dir))))
     document = verdict_document(run, shared)
@@ -122,12 +122,12 @@ def ends(path: Path) -> str:
 
 
 def _issues(
-    document: VerdictDocument, found: Sequence[records.Record], files: Iterable[str]
+    document: VerdictDocument, step_records: Sequence[records.Record], files: Iterable[str]
 ) -> Iterable[tuple[str, str]]:
     """A text for each issue form, by the form's name."""
     lead = leading(document.steps, document.causes)
-    judged = next((r.judged for r in found if r.judged.torch), records.Judged())
-    commands = [c for r in found if r.status in ("broken", "warn") for c in r.commands]
+    judged = next((r.judged for r in step_records if r.judged.torch), records.Judged())
+    commands = [c for r in step_records if r.status in ("broken", "warn") for c in r.commands]
     parts = {
         "choose": "Choose one in the form: lower performance, crash, data corruption, or hang.",
         "files": _list(files) or "No log was at hand.",
@@ -152,7 +152,13 @@ def _issues(
                         ("GPUs", ", ".join(judged.gpus)),
                     )
                 ),
-                *(row for r in found if r.step == GPU_STEP for table in r.tables for row in _table(table)),
+                *(
+                    row
+                    for r in step_records
+                    if r.step == GPU_STEP
+                    for table in r.tables
+                    for row in _table(table)
+                ),
             ]
         ),
     }

@@ -30,8 +30,7 @@ def address(text: str, family: int) -> str:
     """ "127.0.0.1:8080" from "0100007F:1F90": words of four bytes in the machine's order, the port in hex."""
     host, _, port = text.partition(":")
     words = [int(host[i : i + 8], 16) for i in range(0, len(host), 8)]
-    shown = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))
-    shown = shown[7:] if shown.startswith("::ffff:") else shown
+    shown = socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words)).removeprefix("::ffff:")
     return f"[{shown}]:{int(port, 16)}" if ":" in shown else f"{shown}:{int(port, 16)}"
 
 
