@@ -8,7 +8,7 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import WHO, Finding, exit_code, verdict_of
-from nccl_runbook.hang import judge as rules, judge_silence as rules_silence
+from nccl_runbook.hang import judge as rules, judge_silence
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.read import collect
 from nccl_runbook.hang.table import tables
@@ -56,7 +56,7 @@ def hang(
     )
 
 
-def document(facts: Hang, judged: rules_silence.Told, verdict: str, code: int) -> dict[str, Any]:
+def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
     return {
         "schema": "nccl-runbook/hang/1",
@@ -70,7 +70,7 @@ def document(facts: Hang, judged: rules_silence.Told, verdict: str, code: int) -
     }
 
 
-def text(facts: Hang, judged: rules_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
+def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal, the leading sentence first."""
     lines = [sentence, ""]
     lines += [

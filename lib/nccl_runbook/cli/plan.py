@@ -11,8 +11,8 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap, Identity
 from nccl_runbook.core.findings import verdict_of
 from nccl_runbook.machine import ask_nvml as nvml
-from nccl_runbook.plan import judge as rules_of_plans
-from nccl_runbook.plan.allocation import areal_rules as knowledge_rules
+from nccl_runbook.plan import judge as judge_plan
+from nccl_runbook.plan.allocation import areal_rules
 from nccl_runbook.plan.answer import FOREIGN, Plan, plans_of
 from nccl_runbook.plan.groups import LAUNCHERS, Site
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
@@ -70,14 +70,14 @@ def plan(
             else f"{target} is no file, and no allocation such as sglang:d4+fsdp:d4"
         )
     try:
-        rules = knowledge_rules.at(areal) if areal else knowledge_rules.newest()
+        rules = areal_rules.at(areal) if areal else areal_rules.newest()
         devices = _devices() if check_devices else None
         # 0 and "" if not given on the command line
         plans, left_out = plans_of(target, Site(gpus or len(devices or ()), launcher, nodes, update), rules)
         if devices is not None:
             plans = [
                 dataclasses.replace(
-                    p, devices=rules_of_plans.judge_devices(p.placed.groups if p.placed else (), devices)
+                    p, devices=judge_plan.judge_devices(p.placed.groups if p.placed else (), devices)
                 )
                 for p in plans
             ]
@@ -105,7 +105,7 @@ def _devices() -> list[Identity]:
     view = nvml.view()
     if isinstance(view, Gap):
         raise ValueError(f"--check-devices: NVML reports no GPU here ({view})")
-    return rules_of_plans.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return judge_plan.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _not_read(left_out: list[str]) -> str:

@@ -203,7 +203,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     from nccl_runbook.launch import command, stop
     from nccl_runbook.launch.gpu_lists import gpu_ranges
     from nccl_runbook.launch.interpreters import choose
-    from nccl_runbook.plan.allocation import areal_rules as allocation_rules
+    from nccl_runbook.plan.allocation import areal_rules
     from nccl_runbook.sync import ask as sync, models
 
     stop.end()  # until the runner takes over: the probed interpreter dies too
@@ -212,7 +212,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
         "model": models.find,
         "methods": sync.methods_of,
         "figure": command.compiled,
-        "areal": lambda tag: tag and allocation_rules.at(tag),
+        "areal": lambda tag: tag and areal_rules.at(tag),
     }
     try:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:

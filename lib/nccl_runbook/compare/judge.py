@@ -19,7 +19,7 @@ from nccl_runbook.compare.judge_ratio import (
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, worst_first
 from nccl_runbook.environment.facts import Environment
-from nccl_runbook.environment.libraries import judge_libraries as environment_libraries
+from nccl_runbook.environment.libraries import judge_libraries
 from nccl_runbook.search.halving import halve
 
 TELLING = 1.25  # an interval that reaches further does not show that there is no difference
@@ -96,15 +96,9 @@ def _libraries(ranks: Environment) -> list[Finding]:
         dataclasses.replace(ranks, roles=[r for r in ranks.roles if r.name.split()[0] == arm]) for arm in "AB"
     ]
     faults = [
-        f
-        for f in environment_libraries.of_libraries(ranks)
-        if f.severity not in (Severity.OK, Severity.UNKNOWN)
+        f for f in judge_libraries.of_libraries(ranks) if f.severity not in (Severity.OK, Severity.UNKNOWN)
     ]
-    meant = (
-        ()
-        if any(map(environment_libraries.roles_differ, arms))
-        else (environment_libraries.roles_differ(ranks),)
-    )
+    meant = () if any(map(judge_libraries.roles_differ, arms)) else (judge_libraries.roles_differ(ranks),)
     return [dataclasses.replace(f, severity=Severity.NOTE, remedy=()) if f in meant else f for f in faults]
 
 

@@ -9,7 +9,7 @@ from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import (
     judge_graph as graphs,
-    judge_odd as graphs_judge_odd,
+    judge_odd,
 )
 from nccl_runbook.hang.facts import EARLIER, UNDATED, Hang
 from nccl_runbook.hang.judge_accused import RAS_AGAIN, accuse, silent, slow
@@ -98,7 +98,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
         if lead.op
         else ""
     )
-    uneven, undated = graphs_judge_odd.uneven(hang, lead.rank), _undated(hang, lead, waits)
+    uneven, undated = judge_odd.uneven(hang, lead.rank), _undated(hang, lead, waits)
     behind = undated and not any(
         g.differences for g in hang.groups if g.name == lead.group
     )  # a wrong call is wrong at any time
@@ -195,7 +195,7 @@ def _cause(hang: Hang, lead: Accused) -> str | None:
         known = recognise(e.text for e in lead.evidence)
         if known and not ECHO.search(known[1]):
             return known[0].id
-    if lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and graphs_judge_odd.uneven(
+    if lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and judge_odd.uneven(
         hang, lead.rank
     ):
         return "uneven-minibatches"

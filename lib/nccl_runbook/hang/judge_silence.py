@@ -7,7 +7,7 @@ from nccl_runbook.core.facts import counted, rank_names
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang import (
     judge_graph as graphs,
-    judge_odd as graphs_judge_odd,
+    judge_odd,
     judge_stacks as graphs_judge_stacks,
 )
 from nccl_runbook.hang.facts import Hang
@@ -188,7 +188,7 @@ def nothing_open(hang: Hang) -> Told:
     lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
     damaged = [f for f in hang.files if f.problem and f.what == "dump"]
     reasons = "; ".join(f"{f.name} {f.problem}" for f in damaged[:3])
-    late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in graphs_judge_odd.late(hang).items())
+    late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
     for fits, sentence, decides in (
         (not recorded, f"{reasons or 'nothing here shows how far the ranks came'}.", STACK_LINE),
         (

@@ -25,7 +25,7 @@ from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.kind import HEAD_BYTES, READ_BY_HANG, kind
 from nccl_runbook.logs.sources import sources
 from nccl_runbook.logs.text import attempt_of_name
-from nccl_runbook.messages import excerpt as logs_excerpt, read as logs
+from nccl_runbook.messages import excerpt, read as logs
 from nccl_runbook.messages.facts import Logs, RankLog
 
 
@@ -49,7 +49,7 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
         Redactor(os.environ).json(
             Hang(
                 sorted(
-                    (dataclasses.replace(f, name=logs_excerpt.short(f.name)) for f in inputs.files),
+                    (dataclasses.replace(f, name=excerpt.short(f.name)) for f in inputs.files),
                     key=lambda f: f.name,
                 ),
                 [

@@ -6,7 +6,7 @@ import time
 from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.hang.live import ask_answers as live_answers
+from nccl_runbook.hang.live import ask_answers
 from nccl_runbook.hang.live.facts import Stack
 from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
@@ -30,12 +30,12 @@ def collect(
     """Each sync within ``seconds`` or until ``stopped`` gives a reason, of all these processes together and
     of each. A sync that runs at the beginning or end is cut. ``phase_of``: sync.judge.phase_of. Stops no
     process: py-spy reads beside the job. A Gap without permission, or if no sync was seen."""
-    py_spy, began = live_answers.find_py_spy(pids), time.monotonic()
+    py_spy, began = ask_answers.find_py_spy(pids), time.monotonic()
     by_pid: Dict[int, List[Tuple[float, str]]] = {pid: [] for pid in pids}
     left, rounds = list(by_pid), []
     while left and time.monotonic() < began + seconds and not stopped():
         for pid in list(left):
-            answer = live_answers.stacks(py_spy, pid, began + seconds - time.monotonic())
+            answer = ask_answers.stacks(py_spy, pid, began + seconds - time.monotonic())
             if not isinstance(answer, Gap):
                 _add(by_pid[pid], time.monotonic() - began, answer, phase_of)
             elif by_pid[pid] and not os.path.exists(f"/proc/{pid}/root"):  # a zombie has none either

@@ -23,14 +23,14 @@ from typing import Any, Dict, List, Optional
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.terminal import Terminal
-from nccl_runbook.hang.live import judge as live_rules
+from nccl_runbook.hang.live import judge as judge_live
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import rank_devices
 from nccl_runbook.launch.interpreters import NOT_HERE
 from nccl_runbook.launch.warm_link import EngineError
-from nccl_runbook.look import live as live_look
+from nccl_runbook.look import live as look_live
 from nccl_runbook.look.steps import Step, fewer_gpus, lines, settings, transports, visibility, weight_sync
 
 NOT_JUDGED = "not judged yet: nccl-runbook run --record FILE"
@@ -165,15 +165,15 @@ def live(options: argparse.Namespace, output: Output) -> None:
         with contextlib.suppress(
             OSError
         ):  # reported at the end: the answer comes before any problem of the disk
-            output.write([live_look.record(picture, time.monotonic() - began)])
+            output.write([look_live.record(picture, time.monotonic() - began)])
 
-    live_facts = live_look.look(live_look.checked_pids(options.pid), options.gap, output.say, keep)
+    live_facts = look_live.look(look_live.checked_pids(options.pid), options.gap, output.say, keep)
     keep(live_facts)
-    pictures = live_rules.judge_looks([live_facts])
-    output.say(live_look.text(pictures, [live_facts]))
-    output.write([live_look.record(live_facts, time.monotonic() - began)], last=True)
+    pictures = judge_live.judge_looks([live_facts])
+    output.say(look_live.text(pictures, [live_facts]))
+    output.write([look_live.record(live_facts, time.monotonic() - began)], last=True)
     if options.html:
-        output.put(options.html, live_look.page(pictures, [live_facts]))
+        output.put(options.html, look_live.page(pictures, [live_facts]))
 
 
 def _steps(
@@ -240,7 +240,7 @@ def main() -> int:
             f"{'--html' if name == options.html else '--json, - for standard output'}"
         )
         sys.exit(f"nccl-look: {ours if name in (options.json, options.html) else error}")
-    later = live_look.REASON if options.live else NOT_JUDGED
+    later = look_live.REASON if options.live else NOT_JUDGED
     output.say(
         later
         if options.json == "-"

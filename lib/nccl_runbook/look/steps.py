@@ -13,13 +13,13 @@ from nccl_runbook.edges import ask as edges
 from nccl_runbook.gpus import ask as gpus
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import rank_devices
-from nccl_runbook.look import live as live_look
+from nccl_runbook.look import live as look_live
 from nccl_runbook.machine import ask_nvml as nvml, guard
 from nccl_runbook.machine.facts import CudaView, NvmlGpu, Surroundings
 from nccl_runbook.search import group_testing, halving
 from nccl_runbook.sync import ask as sync
 from nccl_runbook.sync.facts import SyncArm
-from nccl_runbook.worlds import ask as worlds, ask_arms as arms, ask_pairs as arms_ask_pairs
+from nccl_runbook.worlds import ask as worlds, ask_arms as arms, ask_pairs
 from nccl_runbook.worlds.facts import Trial
 
 
@@ -83,7 +83,7 @@ class Step:
             {"label": w.request.name, "line": w.shell_line}
             for w in (self.engine.history if self.engine else [])
         ]
-        return live_look.unjudged(
+        return look_live.unjudged(
             self.name,
             reason,
             self.started,
@@ -118,7 +118,7 @@ def transports(step: Step) -> None:
     step.ask_who_works()
     step.ask("links", lambda: nvml.links(step.left_s))
     made = step.ask("arms", lambda: arms.collect(step.engine, step.devices, step.left_s, halving.halve))
-    step.ask("pairs", lambda: arms_ask_pairs.pairs(step.engine, made, step.left_s))
+    step.ask("pairs", lambda: ask_pairs.pairs(step.engine, made, step.left_s))
 
 
 def weight_sync(step: Step) -> None:

@@ -12,7 +12,7 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.placement import Placement
-from nccl_runbook.plan import frameworks, judge as rules_of_plans, read_training_file as training_file
+from nccl_runbook.plan import frameworks, judge as judge_plan, read_training_file as training_file
 from nccl_runbook.plan.allocation import areal_rules, flags as launch_flags
 from nccl_runbook.plan.allocation.areal_written import of_realhf
 from nccl_runbook.plan.areal import Mode, Refused, from_roles, parse
@@ -223,22 +223,20 @@ def _areal(
             "areal",
             site.launcher,
             site.gpus,
-            rules_of_plans.refused(text, why, rules),
+            judge_plan.refused(text, why, rules),
             error=why.error,
             rules=rules,
         )
     site = _sized(site, site.gpus)  # what cannot be read needs no GPUs
     placed = place(mode, site)
-    placed = dataclasses.replace(
-        placed, notes=(*placed.notes, *notes, *rules_of_plans.about_tag(rules, site))
-    )
+    placed = dataclasses.replace(placed, notes=(*placed.notes, *notes, *judge_plan.about_tag(rules, site)))
     return Plan(
         where,
         text,
         "areal",
         site.launcher,
         site.gpus,
-        rules_of_plans.judge(text, mode, placed, rules, site),
+        judge_plan.judge(text, mode, placed, rules, site),
         mode,
         placed,
         rules=rules,
@@ -280,7 +278,7 @@ def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> 
     if not isinstance(intended, Plan):
         return list(measured)
     planned = intended.finding
-    fault = next((f for f in measured if f.cause == rules_of_plans.CAUSE == planned.cause), None)
+    fault = next((f for f in measured if f.cause == judge_plan.CAUSE == planned.cause), None)
     if fault:
         planned = dataclasses.replace(
             planned, status=fault.status, evidence=(*planned.evidence, *fault.evidence[:1])
@@ -295,5 +293,5 @@ def _of_framework(known: str, commands: list[Any], script: Script, where: str, a
     gpus = _sized(asked, script.gpus or per_node).gpus
     launch = launch_flags.merged(known, commands, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    finding = rules_of_plans.judge_launch(launch, mode, placed, gpus * nodes, gpus)
+    finding = judge_plan.judge_launch(launch, mode, placed, gpus * nodes, gpus)
     return Plan(where, "", known, "", gpus, finding, mode, placed)

@@ -37,8 +37,8 @@ from nccl_runbook.triage.hypotheses.judge_weights import (
     weighed,
 )
 from nccl_runbook.triage.ranks import (
-    judge_experiments as triage_ranks_judge_experiments,
-    judge_pointer as triage_ranks_judge_pointer,
+    judge_experiments,
+    judge_pointer,
 )
 
 HANG = "nccl-runbook hang "
@@ -47,14 +47,14 @@ HANG = "nccl-runbook hang "
 def judge(logs: Logs) -> list[Hypothesis]:
     """Hypotheses, best first; empty if nothing is known. `benign` alone means that only harmless messages
     were seen."""
-    out = triage_ranks_judge_experiments.ruled_out(logs.context)
+    out = judge_experiments.ruled_out(logs.context)
     not_ruled_out = [
         p
         for p in (weighed(p, logs) for p in [*pointers(logs), *survived(logs)])
         if p.status == "established" or p.cause not in out
     ]
     in_order = sorted(
-        [*not_ruled_out, *triage_ranks_judge_experiments.experiments(logs.context)],
+        [*not_ruled_out, *judge_experiments.experiments(logs.context)],
         key=lambda p: (p.cause in ENDED and failed_before(p.evidence[0], logs), p.place),
     )  # what had failed comes first
     ranked = _without_noise(
@@ -87,9 +87,7 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
     )
 
 
-def _hypothesis(
-    cause_id: str, own_pointers: list[triage_ranks_judge_pointer.Pointer], logs: Logs
-) -> Hypothesis:
+def _hypothesis(cause_id: str, own_pointers: list[judge_pointer.Pointer], logs: Logs) -> Hypothesis:
     best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]

@@ -18,7 +18,7 @@ from nccl_runbook.core.findings import Finding, exit_code, step_status, verdict_
 from nccl_runbook.core.records import Record, RecordError, read as read_as
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment import read as environment
-from nccl_runbook.gpus import judge as gpus_rules
+from nccl_runbook.gpus import judge as judge_gpus
 from nccl_runbook.hosts import (
     ask,
     ask_paths as paths,
@@ -179,7 +179,7 @@ def judged(record: Record) -> tuple[str, str]:
         machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "no gpus in the record")))
     except RecordError as error:
         return "unknown", str(error)
-    status, reason = step_status(gpus_rules.judge_gpus(machine))
+    status, reason = step_status(judge_gpus.judge_gpus(machine))
     return status.value, reason
 
 

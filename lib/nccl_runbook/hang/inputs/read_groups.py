@@ -15,7 +15,7 @@ from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.sources import SHORT_ENDS, sources
 from nccl_runbook.logs.text import rank_of_name, who_says
-from nccl_runbook.messages import excerpt as logs_excerpt
+from nccl_runbook.messages import excerpt
 
 SHOWN = 16  # numbers of each group that are shown
 MOST_DIFFERENCES = 8
@@ -59,9 +59,7 @@ def _track_of_status(
     agree with the entries of other ranks. A rank that issued fewer than those completed (``done``) may have
     been read earlier."""
     if status is None:
-        return Track(
-            rank, 0, 0, 0, bool(reading.entries) and not reading.wrapped, source=logs_excerpt.short(file)
-        )
+        return Track(rank, 0, 0, 0, bool(reading.entries) and not reading.wrapped, source=excerpt.short(file))
     issued, complete = status
     return Track(
         rank,
@@ -69,7 +67,7 @@ def _track_of_status(
         complete,
         0,
         issued == complete >= done,
-        source=logs_excerpt.short(file),
+        source=excerpt.short(file),
         tail="".join(
             "c" if s <= complete else "?" if s <= issued else "." for s in range(start, highest + 1)
         ),
@@ -96,7 +94,7 @@ def _track(
         times.op(rank, column.opened),
         times.op(rank, column.last),
         letters,
-        logs_excerpt.short(file),
+        excerpt.short(file),
     )
 
 
@@ -195,7 +193,7 @@ def counts(paths: list[str] | str, names: set[str], limit: Limit) -> list[Count]
                 last[rank] = Count(
                     rank,
                     int(match[1] or match[2]),
-                    LogLine(logs_excerpt.short(source.name), number, clipped(who.text.strip(), 300), rank),
+                    LogLine(excerpt.short(source.name), number, clipped(who.text.strip(), 300), rank),
                 )
     return [last[rank] for rank in sorted(last)]
 

@@ -12,14 +12,14 @@ from nccl_runbook.hang.dumps import file as dump_file
 from nccl_runbook.hang.dumps.columns import Reading
 from nccl_runbook.hang.dumps.times import earlier
 from nccl_runbook.hang.facts import EARLIER, HangFile, Stack
-from nccl_runbook.hang.live import ask_ras as live_answers_ask_ras
+from nccl_runbook.hang.live import ask_ras
 from nccl_runbook.hang.live.facts import Live, RasAnswer
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.kind import DAMAGED, DUMP_NAME
 from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import sources
 from nccl_runbook.logs.text import rank_of_name
-from nccl_runbook.messages import excerpt as logs_excerpt
+from nccl_runbook.messages import excerpt
 
 PARALLEL_BYTES = 12 << 20  # below, more processes cost about as much as they save
 LARGE_BYTES = 12 << 20  # one such dump takes some 100 MB as objects: no two at a time
@@ -56,9 +56,9 @@ class Inputs:
             self.files.append(HangFile(source.name, "", rank_of(source.name), source.problem or "is empty"))
         elif source.plain and head.startswith(b"\x80"):
             plain.add(source.name)
-        elif live_answers_ask_ras.looks_like_ras(head.decode("utf-8", "replace")):
-            answers = live_answers_ask_ras.read_ras(
-                logs_excerpt.short(source.name), source.peek(STACK_BYTES).decode("utf-8", "replace")
+        elif ask_ras.looks_like_ras(head.decode("utf-8", "replace")):
+            answers = ask_ras.read_ras(
+                excerpt.short(source.name), source.peek(STACK_BYTES).decode("utf-8", "replace")
             )
             self.files.append(
                 HangFile(source.name, "ras", None, answers.detail if isinstance(answers, Gap) else "")

@@ -10,10 +10,10 @@ from typing import Any, Dict, Iterable, Iterator, List, Tuple, Union
 
 from nccl_runbook.core.facts import Gap, grouped, known, utc_now
 from nccl_runbook.hang.live import (
-    ask_answers as live_answers,
-    ask_proc as proc_ask_proc,
+    ask_answers,
+    ask_proc,
     ask_processes as proc,
-    ask_ras as live_answers_ask_ras,
+    ask_ras,
     ask_sockets as proc_ask_sockets,
     ask_threads as proc_ask_threads,
 )
@@ -38,14 +38,14 @@ class Look:
     def __init__(self, pids: Iterable[int] = ()) -> None:
         self.began, self.taken = time.monotonic(), utc_now()
         self.ranks, self.helpers = chosen(list(pids))
-        self.py_spy = live_answers.find_py_spy([r.pid for r in self.ranks])
+        self.py_spy = ask_answers.find_py_spy([r.pid for r in self.ranks])
         self.samples: Dict[int, List[Sample]] = {r.pid: [] for r in self.ranks}
         self.main_thread: Dict[int, Dict[str, int]] = {r.pid: {} for r in self.ranks}
         self.gpus: List[Any] = []
         self.ras: List[Any] = []
         boot, space = (
-            proc_ask_proc.read("/proc/sys/kernel/random/boot_id", 64),
-            proc_ask_proc.unless_gone("", os.readlink, "/proc/self/ns/pid"),
+            ask_proc.read("/proc/sys/kernel/random/boot_id", 64),
+            ask_proc.unless_gone("", os.readlink, "/proc/self/ns/pid"),
         )
         self.facts = Live(
             os.uname().nodename,
@@ -65,7 +65,7 @@ class Look:
         with ThreadPoolExecutor(8) as pool:
             host = pool.submit(self._ask_host)
             self._sample(True)
-            looks = list(pool.map(lambda r: proc_ask_proc.unless_gone(None, self._rank, r), self.ranks))
+            looks = list(pool.map(lambda r: ask_proc.unless_gone(None, self._rank, r), self.ranks))
             time.sleep(max(0.0, SETTLE_S - (time.monotonic() - self.began)))
             self._sample(False)
             first_s = round(time.monotonic() - self.began, 2)
@@ -88,7 +88,7 @@ class Look:
         self._ask_host()
         self._sample(True)
         # a rank that was still starting has its sockets by now
-        now = {p.pid: proc_ask_proc.unless_gone(None, self._rank, p) for p in self.ranks}
+        now = {p.pid: ask_proc.unless_gone(None, self._rank, p) for p in self.ranks}
         return self._told(
             [now[r.pid] or r for r in self.facts.ranks], gap_s=round(time.monotonic() - start, 1)
         )
@@ -96,20 +96,18 @@ class Look:
     def _sample(self, with_stacks: bool) -> None:
         with ThreadPoolExecutor(8) as pool:
             taken = pool.map(
-                lambda r: proc_ask_proc.unless_gone(None, self._sample_of, r.pid, with_stacks), self.ranks
+                lambda r: ask_proc.unless_gone(None, self._sample_of, r.pid, with_stacks), self.ranks
             )
             for rank, sample in zip(self.ranks, taken):
                 self.samples[rank.pid] += [sample] if sample else []  # if it is gone, its samples end here
 
     def _sample_of(self, pid: int, with_stacks: bool) -> Sample:
         threads = proc_ask_threads.threads(pid)
-        stacks = (
-            live_answers.stacks(self.py_spy, pid) if with_stacks else Gap("not-run", "not at this moment")
-        )
+        stacks = ask_answers.stacks(self.py_spy, pid) if with_stacks else Gap("not-run", "not at this moment")
         return Sample(round(time.monotonic() - self.began, 2), threads, stacks)
 
     def _note_main_thread(self, pid: int) -> None:
-        main_threads = proc_ask_proc.unless_gone([], proc_ask_threads.threads, pid, 1)
+        main_threads = ask_proc.unless_gone([], proc_ask_threads.threads, pid, 1)
         key = f"{main_threads[0].state} {main_threads[0].waits}".strip() if main_threads else "gone"
         self.main_thread[pid][key] = self.main_thread[pid].get(key, 0) + 1
 
@@ -128,7 +126,7 @@ class Look:
             process.nccl,
             proc_ask_sockets.sockets(pid, proc_ask_sockets.table(pid)),
             proc_ask_threads.log_tail(pid, process.redactor),
-            live_answers.recorder(pid, variables, process.rank),
+            ask_answers.recorder(pid, variables, process.rank),
             [],
             {},
             list(self._helpers(pid)),
@@ -144,11 +142,11 @@ class Look:
         ):
             for helper in self.helpers.get(pid, [])[:MOST_HELPERS]:
                 frames = [
-                    f for stack in known(live_answers.stacks(self.py_spy, helper))[:1] for f in stack.frames
+                    f for stack in known(ask_answers.stacks(self.py_spy, helper))[:1] for f in stack.frames
                 ]
                 yield Stack(
                     helper,
-                    proc_ask_proc.unless_gone("", proc_ask_proc.read, f"/proc/{helper}/comm").strip(),
+                    ask_proc.unless_gone("", ask_proc.read, f"/proc/{helper}/comm").strip(),
                     False,
                     False,
                     frames,
@@ -158,7 +156,7 @@ class Look:
         self.gpus.append(nvml.ask("live", NVML_DEADLINE_S, lambda _, lines, __: lines))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
         self.ras.append(
-            live_answers_ask_ras.ras(named)
+            ask_ras.ras(named)
             if any(r.nccl for r in self.ranks)
             else Gap("absent", "no rank has libnccl mapped")
         )
@@ -178,7 +176,7 @@ class Look:
             listeners=list(
                 proc_ask_sockets.listeners(
                     self.ranks,
-                    {r.pid: proc_ask_proc.unless_gone({}, proc_ask_sockets.table, r.pid) for r in self.ranks},
+                    {r.pid: ask_proc.unless_gone({}, proc_ask_sockets.table, r.pid) for r in self.ranks},
                 )
             ),
             ended=proc.ended([r.pid for r in self.ranks]),
@@ -195,9 +193,7 @@ def chosen(pids: List[int], others: bool = True) -> Tuple[List[proc.Process], Di
     ranks = joined(ranks)
     if pids:
         jobs = {
-            r.job
-            for r in ranks
-            if {r.pid, *helpers.get(r.pid, []), *proc_ask_proc.ancestors(r.pid)} & set(pids)
+            r.job for r in ranks if {r.pid, *helpers.get(r.pid, []), *ask_proc.ancestors(r.pid)} & set(pids)
         }
         own = {r.pid for r in ranks}
         alone = [
@@ -205,7 +201,7 @@ def chosen(pids: List[int], others: bool = True) -> Tuple[List[proc.Process], Di
             for pid, p in by_pid.items()
             if pid in pids
             and pid not in own
-            and not any(pid in proc_ask_proc.ancestors(r) for r in own)
+            and not any(pid in ask_proc.ancestors(r) for r in own)
             and not any(pid in h for h in helpers.values())
         ]
         ranks = [r for r in ranks if r.job in jobs] + alone * others

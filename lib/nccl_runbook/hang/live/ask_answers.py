@@ -20,7 +20,7 @@ from typing import Any, Dict, List, Optional, Union
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import clipped
-from nccl_runbook.hang.live import ask_proc as proc_ask_proc
+from nccl_runbook.hang.live import ask_proc
 from nccl_runbook.hang.live.ask_ras import RECORDER_DEADLINE_S, STACK_DEADLINE_S, all_of
 from nccl_runbook.hang.live.facts import Frame, GroupStatus, Stack
 
@@ -33,8 +33,7 @@ MOST_FRAMES, MOST_STACKS = 40, 12
 def find_py_spy(pids: List[int]) -> Union[str, Gap]:
     """Path of py-spy: on PATH, beside this interpreter, or beside a rank's; else a Gap."""
     argv0s = [
-        proc_ask_proc.unless_gone("", proc_ask_proc.read, f"/proc/{pid}/cmdline").partition("\0")[0]
-        for pid in pids
+        ask_proc.unless_gone("", ask_proc.read, f"/proc/{pid}/cmdline").partition("\0")[0] for pid in pids
     ]
     beside = [Path(program).parent for program in (sys.executable, *argv0s) if program.startswith("/")]
     return (
@@ -50,7 +49,7 @@ def find_py_spy(pids: List[int]) -> Union[str, Gap]:
 def _may_run(path: Path) -> bool:
     """Only a program of this user or root that no other user can write: the folder may belong to the user of
     a named pid."""
-    status = proc_ask_proc.unless_gone(None, path.stat)
+    status = ask_proc.unless_gone(None, path.stat)
     return (
         status is not None
         and status.st_uid in (0, os.getuid())

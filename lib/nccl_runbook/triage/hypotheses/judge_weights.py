@@ -10,7 +10,7 @@ from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.lines import plain
-from nccl_runbook.triage import judge_ranks as triage_ranks
+from nccl_runbook.triage import judge_ranks
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     Hypothesis,
     elsewhere,
@@ -20,8 +20,8 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     platform,
 )
 from nccl_runbook.triage.ranks import (
-    judge_experiments as triage_ranks_judge_experiments,
-    judge_pointer as triage_ranks_judge_pointer,
+    judge_experiments,
+    judge_pointer,
 )
 
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
@@ -61,7 +61,7 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
     usual = sorted(shared, key=lambda c: (-shared[c], min(row.index(c) for row in symptoms if c in row)))
     left_out = (
         {h.cause for h in hypotheses}
-        | triage_ranks_judge_experiments.ruled_out(logs.context)
+        | judge_experiments.ruled_out(logs.context)
         | (set() if may_be_slow(logs) else SLOW)
     )
     named = [causes()[c] for c in dict.fromkeys([*words, *usual]) if c not in left_out][:MOST]
@@ -75,7 +75,7 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
 WENT_ON = "The job continued after these lines, or had ended well before them."
 
 
-def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
+def pointers(logs: Logs) -> list[judge_pointer.Pointer]:
     """What messages point to, and what the ranks show."""
     named = [
         _pointer(clue, logs)
@@ -89,13 +89,13 @@ def pointers(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
         *named,
         *(
             p
-            for p in triage_ranks.judge(logs)
+            for p in judge_ranks.judge(logs)
             if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
         ),
     ]
 
 
-def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
+def survived(logs: Logs) -> list[judge_pointer.Pointer]:
     """Messages after which the job went on."""
     went_on = [
         message.lines[0]
@@ -107,7 +107,7 @@ def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
     lines = tuple(line for line in went_on if _ALARMS.search(line.text))[:4]
     return (
         [
-            triage_ranks_judge_pointer.Pointer(
+            judge_pointer.Pointer(
                 "benign",
                 "possible",
                 lines,
@@ -121,7 +121,7 @@ def survived(logs: Logs) -> list[triage_ranks_judge_pointer.Pointer]:
     )
 
 
-def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
+def _pointer(clue: Clue, logs: Logs) -> judge_pointer.Pointer:
     place = (
         100 + 0.3 * clue.order - 100 * bool(clue.also)
     )  # what must stand beside it makes a message say more
@@ -133,7 +133,7 @@ def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
     advice = clue.advice and clue.advice.filled(
         {name: value for match in matches if match for name, value in match.groupdict().items() if value}
     )
-    return triage_ranks_judge_pointer.Pointer(
+    return judge_pointer.Pointer(
         clue.cause,
         clue.status,
         (*logs.seen[clue.message].lines[:4], *(logs.seen[i].lines[0] for i in clue.also)),
@@ -143,7 +143,7 @@ def _pointer(clue: Clue, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
     )
 
 
-def weighed(pointer: triage_ranks_judge_pointer.Pointer, logs: Logs) -> triage_ranks_judge_pointer.Pointer:
+def weighed(pointer: judge_pointer.Pointer, logs: Logs) -> judge_pointer.Pointer:
     """The pointer, less certain if only the reporter says it, or if it was printed after what it should
     explain."""
     doubts = [
@@ -180,7 +180,7 @@ def failed_before(line: LogLine, logs: Logs) -> bool:
     )
 
 
-def _after_timeout(pointer: triage_ranks_judge_pointer.Pointer, logs: Logs) -> bool:
+def _after_timeout(pointer: judge_pointer.Pointer, logs: Logs) -> bool:
     """Whether each line of evidence stands below a watchdog line of the same rank."""
     first = {r.rank: (r.timeouts[0].at.file, r.timeouts[0].at.line) for r in logs.ranks if r.timeouts}
     printed = [e for e in pointer.evidence if e.file != CONTEXT]
