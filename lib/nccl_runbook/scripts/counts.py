@@ -14,7 +14,7 @@ MOST_TEXT = 2000  # of a command that is compared with faults
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
 _NUMBERS = ("nodes", "cpus", "ranks", "ranks_total", "ranks_each", "there", "there_total", "there_each")
 _NO_LAUNCH = ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")
-_STARTED = re.compile(r"(?:.*/)?(?:python[\d.]*|[a-z_]+_perf|(?!mason).*\.py)")
+_STARTED = re.compile(r"(?:.*/)?(?:python[\d.]*|[a-z_]+_perf|(?!mason)[^/]*\.py)")
 # what one process does for all, or without a GPU
 _NO_RANKS = re.compile(r" (?:-c|pip|conda|ray)(?: |$)|prep|tokeni[sz]|download|convert")
 
