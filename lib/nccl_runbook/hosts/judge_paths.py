@@ -75,11 +75,12 @@ def failing(paths: Sequence[TcpPath] | Gap) -> list[str]:
 
 
 def judge_paths(paths: Sequence[TcpPath] | Gap) -> list[Finding]:
-    """One finding for each kind and purpose of failed paths, with every path as evidence."""
+    """One finding for each kind and purpose of failed paths, with every path as evidence. A wrong name is
+    wrong for every purpose."""
     if isinstance(paths, Gap):
         return []
     groups = grouped(
-        ((kind_of(p), p.purpose, p.target if kind_of(p) in ("loopback", "unresolved") else ""), p)
+        ((kind_of(p), *(("", p.target) if kind_of(p) in ("loopback", "unresolved") else (p.purpose, ""))), p)
         for p in paths
     )
     wrong = [_finding(kind, purpose, of) for (kind, purpose, _), of in groups.items() if kind != "passes"]
@@ -93,7 +94,7 @@ def _finding(kind: str, purpose: str, paths: Sequence[TcpPath]) -> Finding:
     first = paths[0]
     sources, targets = (list(dict.fromkeys(getattr(p, end) for p in paths)) for end in ("source", "target"))
     where = f"From {names(sources)} to {names(targets)}"
-    title = f"{where} ({purpose}): {text.format(**vars(first))}"
+    title = f"{where}{f' ({purpose})' if purpose else ''}: {text.format(**vars(first))}"
     evidence = tuple(
         Evidence(
             f"{p.source} -> {p.target} ({p.address}) port {p.port}: {p.kind} {p.detail} {p.stage}".strip(),
