@@ -160,7 +160,7 @@ def test_the_page_shows_the_rank_the_matrix_and_no_secret(tmp_path):
     (name / "rank2.log").write_text("HF_TOKEN=hf_abcdefghijklmnopqrstuvwx\n<script>alert(1)</script>\nstep 3 done\n")
     done = read_cli("hang", str(name), "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
-    assert done.returncode == 3 and done.stdout.startswith("skipped: rank 2 ")
+    assert done.returncode == 3 and done.stdout.startswith("Broken: rank 2 ")
     assert "default_pg" in page and re.search(r"rank 2 .*\bbroadcast\b", page) and "<script" not in page and "hf_abc" not in page + done.stdout
     assert len(page.encode()) < 300_000
 
