@@ -192,8 +192,8 @@ def _own(
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     if not trace:
         answer.say(
-            f"nccl-runbook: sampling the stacks of {', '.join(map(str, checked_pids(pids)))} for "
-            f"{step.left_s:.0f} s (--budget); no process is stopped or changed"
+            f"nccl-runbook: sampling the stacks of process {', '.join(map(str, checked_pids(pids)))} "
+            f"for up to {step.left_s:.0f} s (--budget); no process is stopped or changed"
         )
         stopped.remember()
     own = (

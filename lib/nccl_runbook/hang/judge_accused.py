@@ -88,7 +88,7 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     left_out = not swapped and difference.after.get(usual) == call
     says = (
         f"called {call} while the others called {usual}, as number {difference.seq} of "
-        f"{group_name(hang, group.name)}" + ": it skipped that call, this is the next" * left_out
+        f"{group_name(hang, group.name)}" + ": it skipped that call and went on to the next one" * left_out
     )
     return Accused(
         rank,

@@ -113,7 +113,7 @@ def _remedies(kind: str, cause: str, path: TcpPath) -> tuple[Remedy, ...]:
     if kind in ("no-answer", "refused"):
         lines = (f"nc -vz -w 3 {path.target} {path.port}", "iptables -S; nft list ruleset")
         return (Remedy("the administrator", _FIREWALL, lines),)
-    if kind == "loopback":
+    if kind in ("loopback", "unresolved"):
         text = f"Map the name {path.target} to its own address on every node, in /etc/hosts or DNS."
         return (Remedy("the administrator", text, (f"getent ahostsv4 {path.target}",)),)
     commands = {

@@ -169,7 +169,7 @@ def interrupted(arm: SyncArm, *_: Any) -> Finding:
 def did_not_end(arm: SyncArm, *_: Any) -> Finding:
     """Stuck if no sync finished within a minute; otherwise only too slow for the budget."""
     evidence = (Evidence(f"{len(arm.syncs)} syncs finished in {arm.deadline_s:.0f} s", _source(arm)),)
-    more_time = Remedy("you", "Give the step a larger budget_s.")
+    more_time = Remedy("you", "Give more time with --budget (budget_s in the notebook).")
     if arm.passed and arm.variants:
         return Finding(
             "weight-sync-cut",
