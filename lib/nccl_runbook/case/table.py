@@ -139,6 +139,13 @@ def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
     """A cause in one line; if no stronger one precedes it, with the line that points to it, its meaning and
     what would help."""
     yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
+    # more than possible: its fix is needed as well
+    yield from (
+        line
+        for r in cause.remedy[:1]
+        if behind and cause.status in ("likely", "established")
+        for line in remedy(r)
+    )
     if not behind and cause.id in causes():
         yield from (_seen(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
         decoded = [_seen(e) for e in cause.evidence if e.source.endswith("decoded")]

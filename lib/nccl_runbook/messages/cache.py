@@ -22,13 +22,13 @@ def folder() -> Path:
 
 def read(name: str) -> bytes | None:
     """Content of the cached file; None if it is missing, a link, or accessible to others."""
-    with contextlib.suppress(OSError, RuntimeError):
-        with open(
-            os.open(folder() / (PREFIX + name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
-        ) as file:
-            state = os.fstat(file.fileno())
-            if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077:
-                return file.read()
+    with (
+        contextlib.suppress(OSError, RuntimeError),
+        open(os.open(folder() / (PREFIX + name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file,
+    ):
+        state = os.fstat(file.fileno())
+        if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077:
+            return file.read()
     return None
 
 
