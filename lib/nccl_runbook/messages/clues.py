@@ -70,7 +70,6 @@ PRINTED = {
         r"(?:NCCL|CUDA) failure \S+:\d|Check failed: |\(core dumped\)|"
         r"Got completion \w[^\n]*(?:status=|error )[1-9]|[Ee]xited with exit code [1-9]|\bCANCELLED AT |"
         r"exited on signal [1-9]|exceeded error retry count|no socket interface found|"
-        r"torch\.distributed\.Dist\w{2,12}Error: |"
         r"NCCL WARN [^\n]{0,60}onnect to \S{1,90} failed : (?![^\n]{0,80}retrying)|"
         r"terminated with (?:non-zero )?exit code [1-9]|A worker died or was killed|"
         r"EngineCore encountered a fatal|"
