@@ -29,7 +29,7 @@ from nccl_runbook.step_parameters import outputs_root, read_parameters
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
 UNTIL_VARIABLE = "NCCL_RUNBOOK_UNTIL"  # when the runner's budget for this step ends, by time.monotonic()
-_LONGEST_WORD = 2000  # characters of one argument: nobody reads or pastes more; Linux refuses 128 KiB
+_LONGEST_WORD = 1 << 17  # bytes of one argument of a command, with its end (Linux, MAX_ARG_STRLEN)
 
 
 class Step:
@@ -211,7 +211,7 @@ class Step:
         return (
             line
             if longest < _LONGEST_WORD
-            else f"nccl-runbook run --step {self.name}   # the request to its rank has {longest} characters"
+            else f"{line[:300]} ... (too long to paste: one argument has {longest} characters)"
         )
 
     def trial(
