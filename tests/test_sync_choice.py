@@ -217,7 +217,7 @@ def test_stacks_of_running_processes_tell_where_their_own_sync_is():
         assert [(s.who, set(s.phases)) for s in seen.syncs] == [(ALL_OF_THEM, {"pause"}), (f"pid {running[0].pid}", {"pause"})]
         assert str(running[1].pid) in seen.syncs[0].source and "EngineCore" in seen.syncs[0].source, "one that showed no sync is named"
         watched = run_cli("sync", "--pid", str(running[0].pid), "--budget", "1s")
-        assert re.fullmatch(rf"nccl-runbook: .*\b{running[0].pid} for 1 s \(--budget\).*\n", watched.stderr)
+        assert re.fullmatch(rf"nccl-runbook: .*\b{running[0].pid} for up to 1 s \(--budget\).*\n", watched.stderr)
         assert "pause" in watched.stdout.splitlines()[1]
         nothing = own_sync.collect([running[1].pid], 0.3, weight_sync.phase_of)
         assert nothing.reason == "absent" and "pause_trace()" in nothing.detail

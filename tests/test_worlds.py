@@ -103,7 +103,7 @@ vm:1:1 [0] NCCL INFO Connected via nothing"""
 def test_tally_counts_transports_and_variables_of_nccls_own_lines_only():
     tally = Tally()
     tally.add(LOG.splitlines())
-    transports, taken = tally.seen()
+    transports, taken = tally.summary()
     assert transports == {"P2P/CUMEM": 1, "SHM/direct/direct": 1, "NET/Socket": 1, "NET/IB/GDRDMA": 1}
     assert taken == ["NCCL_NVLS_ENABLE=0", "NCCL_P2P_DISABLE=1"]
 
@@ -112,7 +112,7 @@ def test_tally_counts_transports_and_variables_of_nccls_own_lines_only():
 def test_tally_takes_any_text(lines):
     tally = Tally()
     tally.add(lines)
-    transports, taken = tally.seen()
+    transports, taken = tally.summary()
     assert isinstance(transports, (dict, Gap)) and isinstance(taken, (list, Gap))
 
 
