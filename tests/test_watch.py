@@ -106,7 +106,7 @@ def test_a_process_that_ends_before_it_has_a_rank_is_unknown(tmp_path: Path) -> 
 @pytest.mark.parametrize("job", [True, False])
 def test_a_job_that_never_comes_is_not_waited_for_for_ever(tmp_path: Path, job: bool) -> None:
     # no child of this process, which may have torch and so be taken for its rank
-    stranger = int(subprocess.run(["bash", "-c", "sleep 60 > /dev/null & echo $!"], capture_output=True, text=True, check=True).stdout)
+    stranger = int(subprocess.run(["bash", "-c", "sleep 60 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True).stdout)
     began = time.monotonic()
     whose = ("--job", 77003) if job else ("--pid", stranger)
     code, document, words = watched(*whose, "--wait", "3s", "--every", "0.5", "--html", tmp_path / "hang.html")
