@@ -139,8 +139,6 @@ NOISE = "n1:10:21 [2] proxy.cc:1497 NCCL WARN [Service thread] Could not receive
 
 
 @pytest.mark.parametrize("log", [NOISE + WELL, WELL + NOISE, WELL + "[rank1]: ValueError: bad\n", "[rank1]: ValueError: bad\n" + WELL,
-                                 "[rank1]: ValueError: bad\n[rank1]: step 7 loss 2.5\nTraining finished successfully.\n",
-                                 "ValueError: bad\n`Trainer.fit` stopped: `max_steps=100` reached.\n",
                                  NOISE + "RESULT,OBJECT_DETECTION,,5805,nvidia,2026-05-01 10:00:00\n",
                                  NOISE + "3: RESULT,LANGUAGE_MODEL,,5805,nvidia,2026-05-01 10:00:00\n",
                                  NOISE + "0: " + WELL + "1: step 7 loss 2.5\n" + "1: ValueError: bad\n",

@@ -49,10 +49,7 @@ EXPRESSIONS = {
         r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"
     ),
     # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
-    # MLPerf's log and result; the last words of transformers, Lightning, and scripts that say so themselves
-    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,|'
-    r"Training completed\. Do not forget to share your model|`Trainer\.fit` stopped: `max_|"
-    r"(?i:training (?:has )?(?:finished|completed) successfully)",
+    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,',
     "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
     "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
     "rank-network": r"Using network (\w+)",

@@ -1,5 +1,6 @@
 """A page or a record that a command writes on several nodes at once: none replaces another's."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -16,7 +17,9 @@ def free(path: Path) -> Path:
     was remembered."""
     if path not in _as_found or _as_found[path] == _written_ns(path):
         return path
-    return path.with_stem(f"{path.stem}-{os.uname().nodename}")
+    endings = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
+    names = (f"{path.stem}-{os.uname().nodename}{ending}" for ending in endings)
+    return next(other for name in names for other in [path.with_stem(name)] if not other.exists())
 
 
 def _written_ns(path: Path) -> int:

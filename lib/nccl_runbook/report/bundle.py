@@ -12,6 +12,7 @@ from nccl_runbook.core import records
 from nccl_runbook.core.facts import counted, to_json
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.share import learn
+from nccl_runbook.logs.encoding import encoding
 from nccl_runbook.report.page import render_index
 from nccl_runbook.report.run import info_of, read_records
 from nccl_runbook.report.verdict import verdict_document
@@ -67,7 +68,10 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
     texts: dict[str, str] = {}
     for path, name in [
         *((p, p.relative_to(run_dir).as_posix()) for p in printed[:MOST_FILES]),
-        *((p, f"job/{number}-{p.name}") for number, p in enumerate(logs, 1)),
+        *(
+            (p, f"job/{number}-{os.fsencode(p.name).decode(errors='replace')}")
+            for number, p in enumerate(logs, 1)
+        ),
     ]:
         try:
             texts[name] = ends(path)
@@ -97,28 +101,32 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
 def write(bundled: Bundle, path: Path) -> int:
     """Write the archive and return its size in bytes. OSError if that fails (no part remains), or if the
     file exists."""
-    try:
-        with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in bundled.texts.items():
-                archive.writestr(name, text.encode(errors="replace"))
-    except FileExistsError:
-        raise
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
+    with path.open("xb") as file:
+        try:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, text in bundled.texts.items():
+                    archive.writestr(name, text.encode(errors="replace"))
+        except BaseException:
+            path.unlink()
+            raise
     return path.stat().st_size
 
 
 def ends(path: Path) -> str:
-    """Text of a log; of a long one the first and last part, with the size of what is missing between.
-    OSError if unreadable."""
+    """Text of a log; of a long one the first and last lines, as nobody recognises half of a secret, with the
+    size of what is missing between. OSError if unreadable."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         first = file.read(LOG_BYTES if size <= LOG_BYTES else LOG_BYTES // 2)
         file.seek(max(file.tell(), size - LOG_BYTES // 2))
         last = file.read(LOG_BYTES // 2)
-    between = f"\n... {size - len(first) - len(last)} bytes are left out here ...\n" if last else ""
-    return (first + between.encode() + last).decode(errors="replace")
+    written = encoding(first) or "utf-8"
+    if not last:
+        return first.decode(written, "replace")
+    above = first.decode(written, "replace").rpartition("\n")[0]
+    # the second half has no mark of its own
+    below = last.decode(encoding(last) or written, "replace").partition("\n")[2]
+    return f"{above}\n... about {size - len(first) - len(last)} bytes are left out here ...\n{below}"
 
 
 def _issues(
@@ -178,7 +186,7 @@ def _fenced(lines: Iterable[str]) -> list[str]:
 
 def _table(table: dict[str, Any]) -> list[str]:
     """A table of a record as Markdown."""
-    rows = [[cell["text"] for cell in row] for row in table["rows"]]
+    rows = [[cell if isinstance(cell, str) else cell["text"] for cell in row] for row in table["rows"]]
     if not rows:
         return []
     return [

@@ -12,13 +12,13 @@ from nccl_runbook.causes.tables import table
 
 MOST_TEXT = 2000  # of a command that is compared with faults
 _GPUS = re.compile(r"(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)(?:,(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+))*+")
-_NUMBERS = ("nodes", "cpus", "ranks", "ranks_total", "ranks_each", "there", "there_total", "there_each")
+_NUMBERS = ("nodes", "spread", "ranks", "ranks_total", "ranks_each", "there", "there_total", "there_each")
 _NO_LAUNCH = ("echo", "printf", "pip", "pip3", "kill", "pkill", "log", "logger", "which")
 _STARTED = re.compile(r"(?:.*/)?(?:python[\d.]*|[a-z_]+_perf|(?!mason)[^/]*\.py)")
 # what one process does for all, or without a GPU
 _NO_RANKS = re.compile(r" (?:-c|pip|conda|ray)(?: |$)|prep|tokeni[sz]|download|convert")
 
-# by: the outermost launcher; nodes: that it is told of, 0 if of none; ranks: on a node; gpus: that they have
+# by: the outermost launcher; nodes: 0 if no launcher names a number; ranks: on a node; gpus: that they have
 # there, 0 if it is not known; text: all launchers with their own words
 Size = collections.namedtuple("Size", "by nodes ranks gpus text")
 
@@ -38,8 +38,8 @@ def numbers(program: str, text: str) -> dict[str, int]:
 def per_node(asked: Mapping[str, int]) -> tuple[int, int]:
     """Ranks and GPUs of a node, 0 if they are not said; of one node, if nothing says of how many."""
     most = asked.get("ranks", 0)
-    # Slurm takes more nodes if one has too few CPUs for all tasks
-    is_open = "cpus" in asked and not asked.get("nodes") and not most
+    # Slurm chooses on how many nodes it runs all tasks, unless it is told
+    is_open = "spread" in asked and not asked.get("nodes") and not most
     total = 0 if is_open else asked.get("ranks_total", 0)
     nodes = asked.get("nodes") or (-(-total // most) if total and most else 1)
     ranks = min(filter(None, (-(-total // nodes), most)), default=0)

@@ -54,7 +54,7 @@ def _containers(part: Any, around: dict[str, Any], program: str) -> Iterator[str
     if isinstance(part, dict):
         rows = table("scripts/launchers")["manifest"]
         around = {**around, **{key: part[key] for key in rows["sizes"] if part.get(key)}}
-        gets = re.sub(r"[\"\s]", "", json.dumps(around))
+        gets = re.sub(r"[\"\s]", "", json.dumps(around, sort_keys=True))
         starts = [
             w if isinstance(w, str) else shlex.join(map(str, w)) for w in map(part.get, rows["starts"]) if w
         ]

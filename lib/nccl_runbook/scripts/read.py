@@ -49,7 +49,7 @@ _BEFORE = frozenset("env export declare -x exec nohup time then do else if ! { (
 # where one line does not say for another which GPUs there are, or where ranks need none of their own
 _UNSURE = re.compile(
     r"\b(?:if|case|elif|function|unset|hetjob|het-group|mps|gloo|podman|apptainer|singularity|"
-    r"enroot|ssh|hostfile)\b|"
+    r"enroot|ssh|hostfile|PBS_\w+|LSB_\w+)\b|#(?:PBS|BSUB|\$) |"
     r"--cpu\b|device[= ]cpu|\(\)\s{0,4}\{|-u CUDA|CUDA_VISIBLE_DEVICES(?:\+=|=[^\n]{0,40}:-)|"
     r"> ?[^\n ]{1,100} ?<<|<<[^\n]{1,40}>"
 )

@@ -12,9 +12,7 @@ from nccl_runbook.core.redact import masked
 from nccl_runbook.core.share import replaced
 from nccl_runbook.report import bundle as bundles
 
-EPILOG = (
-    "Example: nccl-runbook bundle outputs/latest train.log --out bundle.zip, read the list, then add --yes"
-)
+EPILOG = "Example: nccl-runbook bundle outputs/latest train.log --out bundle.zip"
 MOST_BYTES = 25_000_000  # what an issue on github.com takes (GitHub Docs, "Attaching files")
 
 
@@ -28,7 +26,7 @@ def bundle(
     redact: answer.RedactOption = "",
 ) -> None:
     """Collect what a maintainer needs: page, records, logs, and texts for issue forms. Names of hosts, users
-    and folders, addresses, UUIDs and secrets are replaced. Lists everything first, writes with --yes."""
+    and folders, addresses, UUIDs and secrets are replaced. Read the list that it prints, then add --yes."""
     answer.named([str(path) for path in (run, *(log or ()))])
     answer.in_a_folder(out)
     answer.share(True)

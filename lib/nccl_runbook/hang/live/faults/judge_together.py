@@ -55,13 +55,16 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
                 "unmatched",
                 f"{all_wait(base.ranks)} in {' or '.join(calls)}, and "
                 + (
-                    "their ranks, tags or groups do not match"
+                    f"their ranks, tags or groups may differ, or the path between them is blocked ({shown})"
                     if len(calls) > 1
-                    else f"none is in {PARTNER.get(calls[0])}, so no call can end"
-                )
-                + f" ({shown}): the code is at fault",
+                    else f"none is in {PARTNER.get(calls[0])}: the code is at fault ({shown})"
+                ),
                 "send-recv-unmatched",
-                "likely" if uses_nccl or len(calls) > 1 or len(places) != base.world_size else "established",
+                "possible"
+                if len(calls) > 1
+                else "likely"
+                if uses_nccl or len(places) != base.world_size
+                else "established",
             ),
             (
                 odd,
