@@ -17,6 +17,7 @@ FAMILIES = 12  # tried of one expression, spread over all that its parts give
 BOUNDED = {
     "core.secret_values._SURE_NAME": (80, "the end of a name"),
     "core.secret_values._SECRET_NAME": (80, "the end of a name"),
+    "core.secret_values._GAP_NAME": (80, "the end of a name"),
     "hang.live.judge_hosts._ELSEWHERE": (300, "an address and its port, asked with match"),
     "against.read._TIMES": (LINE_CHARACTERS, "a piece of a line"),
     "messages.read_ranks._GROUP": (LINE_CHARACTERS, "a line"),

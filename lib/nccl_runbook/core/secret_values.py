@@ -137,7 +137,7 @@ def is_secret(name: str, value: str) -> bool:
 def looks_random(lead: Match[str]) -> bool:
     """Whether the value behind this gap is no ordinary word: it contains a digit, and after a name that also
     occurs in sentences it is not a numbered word."""
-    name = lead["name"][-80:]
+    name = lead["name"][-MOST_NAME:]
     if lead["column"] or name.isupper() or "passw" in name.lower():
         is_one = bool(_NUMBERED.match(lead.string, lead.end()))
     else:
