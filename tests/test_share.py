@@ -311,7 +311,7 @@ def _ended(tmp_path: Path, *words: str | Path, ask: Callable[..., Any] = read_cl
 
 
 def test_triage_diagnose_and_hang(tmp_path: Path, log: Path) -> None:
-    assert "Replaced by --share: " in _ended(tmp_path, "triage", log, "--context", SAID)
+    assert "Replaced: " in _ended(tmp_path, "triage", log, "--context", SAID)
     assert re.search(r"\d x host name", _ended(tmp_path, "diagnose", log, SAID))
     Job(1).write(tmp_path / "dumps")
     _ended(tmp_path, "hang", tmp_path / "dumps", log)

@@ -20,7 +20,7 @@ from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 from nccl_runbook.report.verdict_sentence import leading
 
 LOG_BYTES = 1 << 20  # of one log: the first half and the last
-MOST_FILES = 400  # printed files: a run of 8 GPUs leaves about 200
+MOST_FILES = 400  # that ranks printed: one a rank and world
 TABLE_ROWS = 40
 GPU_STEP = "01-gpu-visibility"
 # headings of the issue forms, with what stands below each: NVIDIA/nccl ISSUE.yaml at 6ce7c07, pytorch/pytorch
@@ -64,7 +64,8 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
         why = "; ".join(left_out.values()) or "it holds no record"
         raise records.RecordError(f"{run_dir} is not the folder of a run: {why}")
     printed = sorted(p for p in (run_dir / "logs").rglob("*") if p.is_file())
-    left_out |= {p.name: f"one of more than {MOST_FILES} files" for p in printed[MOST_FILES:]}
+    if len(printed) > MOST_FILES:
+        left_out["logs"] = f"{counted(len(printed) - MOST_FILES, 'file')} after the first {MOST_FILES}"
     texts: dict[str, str] = {}
     for path, name in [
         *((p, p.relative_to(run_dir).as_posix()) for p in printed[:MOST_FILES]),
@@ -77,13 +78,13 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
             texts[name] = ends(path)
         except OSError as error:
             left_out[name] = f"it cannot be read: {error.strerror}"
-    redactor = Redactor(os.environ)
-    for value in (*texts.items(), *map(to_json, step_records), to_json(info_of(run_dir))):
+    redactor, info = Redactor(os.environ), to_json(info_of(run_dir))
+    for value in (*texts.items(), *map(to_json, step_records), info):
         learn(value)
     shared: list[records.Record] = [
         records.read(records.Record, redactor.json(to_json(record))) for record in step_records
     ]
-    run = records.read(RunInfo, redactor.json(to_json(info_of(run_dir))))
+    run = records.read(RunInfo, redactor.json(info))
     document = verdict_document(run, shared)
     files = {redactor.text(name): redactor.text(text) for name, text in texts.items()}
     return Bundle(
@@ -138,14 +139,20 @@ def _issues(
     commands = [c for r in step_records if r.status in ("broken", "warn") for c in r.commands]
     parts = {
         "choose": "Choose one in the form: lower performance, crash, data corruption, or hang.",
-        "files": _list(files) or "No log was at hand.",
+        "files": "\n".join(f"- `{name}`" for name in files) or "No log was at hand.",
         "nccl": judged.nccl or "unknown",
         "error": "\n".join(
-            [document.sentence, "", *_fenced(e.text for e in (lead.evidence if lead else ()))]
+            [
+                document.sentence,
+                "",
+                *_fenced(e.text for e in (lead.evidence if lead else ()) if e.source != "next"),
+            ]
         ),
         "steps": "\n".join(
             [
-                "These commands failed, each by itself, without the job:" if commands else "Run again:",
+                "Commands of the tests that found the fault, without the job. The page shows which failed:"
+                if commands
+                else "The run that found it:",
                 *_fenced([c.line for c in commands] or [document.run.command]),
             ]
         ),
@@ -172,10 +179,6 @@ def _issues(
     }
     for name, form in FORMS.items():
         yield name, "\n\n".join(f"### {heading}\n\n{parts[part]}" for heading, part in form.items()) + "\n"
-
-
-def _list(names: Iterable[str]) -> str:
-    return "\n".join(f"- `{name}`" for name in names)
 
 
 def _fenced(lines: Iterable[str]) -> list[str]:

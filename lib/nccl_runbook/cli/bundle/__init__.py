@@ -12,7 +12,7 @@ from nccl_runbook.core.redact import masked
 from nccl_runbook.core.share import replaced
 from nccl_runbook.report import bundle as bundles
 
-EPILOG = "Example: nccl-runbook bundle outputs/latest train.log --out bundle.zip"
+EPILOG = "Example: nccl-runbook bundle outputs/latest train.log --out bundle.zip --yes"
 MOST_BYTES = 25_000_000  # what an issue on github.com takes (GitHub Docs, "Attaching files")
 
 
