@@ -3,7 +3,7 @@
 import functools
 import re
 
-from nccl_runbook.logs.text import LINE_CHARACTERS, pieces
+from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, who_says
 from nccl_runbook.messages.clues import catalogue, needs
 from nccl_runbook.messages.matcher import Matcher
 from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS
@@ -63,6 +63,9 @@ def shows(message: re.Pattern[str], text: str) -> bool:
     """Whether the text contains the message and does not deny it."""
     bare = plain(text)
     match = message.search(bare)
+    if not match:  # a message begins behind what a launcher put in front of it
+        bare = who_says(bare).text
+        match = message.search(bare)
     return bool(match) and not _DENIED.search(bare, 0, match.start())
 
 

@@ -160,6 +160,8 @@ class _Reader:
         kept = self._found[message]
         kept.times += times
         kept.last[line.file, line.rank] = self._order
+        if message == "job-ended":
+            self._table.over_at = self._order
         if len(kept.lines) < MAX_LINES and self._is_new(line, kept.lines):
             kept.lines.append(line)
 
@@ -213,6 +215,7 @@ class _Reader:
             if name in self._kinds.launchers or matcher().pattern(name).search(plain(context))
         )
         table = self._table
+        failures = table.failures()
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(
             1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1
@@ -226,9 +229,9 @@ class _Reader:
             self._strange(),
             foreign,
             table.versions(),
-            table.failed,
+            next((f.line for f in failures), None),
             table.timeout,
-            table.raised,
+            next((f.line for f in failures if f.own), None),
             table.clocks.offsets(),
             table.apart(),
             os.uname().nodename,

@@ -4,7 +4,7 @@ first error and progress."""
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.logs.facts import LogLine
@@ -68,7 +68,8 @@ EXPRESSIONS = {
         r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|"
         r"(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
         r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|"
-        r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)"
+        r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d|"
+        r"(?<=\bPOST) /(?:v1/(?:chat/)?completions|generate) HTTP/[\d.]+\W{1,3}2\d\d\b)"
     ),
 }
 # of those every line counts, of the others only the first and the last ones
@@ -80,6 +81,24 @@ Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
 LAUNCHERS: Mapping[str, str] = {
     f"launcher-{name}": line for name, line in table("causes/launchers")["said"].items()
 }
+
+
+SURVIVES = 3  # steps after an exception: other processes print one or two more before they miss the dead one
+
+
+class Failure(NamedTuple):
+    """A line by which a rank failed, and its place in the logs. ``error``: an exception or a fatal line, not a
+    watchdog's; ``own``: one that follows no failure of another rank."""
+
+    line: LogLine
+    order: int
+    error: bool
+    own: bool
+
+
+def _who(line: LogLine) -> int | str:
+    """The rank that printed the line, or its file if the rank is unknown."""
+    return line.file if line.rank is None else line.rank
 
 
 class Ranks:
@@ -94,9 +113,9 @@ class Ranks:
         self.of_pid: dict[
             tuple[str, str], int
         ] = {}  # the rank of a process, by host or file, once one of its lines shows it
-        # the last two steps of a rank, or of a file if the rank is unknown
-        self._progress: dict[int | str | None, tuple[int, int]] = {}
-        self._broke: dict[int | None, int] = {}
+        # the last steps of a rank, or of a file if the rank is unknown, the last one first
+        self._progress: dict[int | str, tuple[int, ...]] = {}
+        self._broke: dict[int | str, int] = {}
         self._well: dict[
             str, int | None
         ] = {}  # files in which the job said that it ended well, and the rank that said so
@@ -104,9 +123,15 @@ class Ranks:
         self._comms: dict[int, set[str]] = defaultdict(set)
         self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
         self.clocks = Clocks()
-        self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
-        self.raised: LogLine | None = None
+        # the first line of each sort by which a rank, or a file, failed since it last survived an error
+        self._failures: list[Failure] = []
+        self._kept: dict[
+            tuple[int | str, bool, bool], int
+        ] = {}  # of each sort, the place of the last one kept
+        self._raised: dict[int | str, int] = {}  # the last exception of its own
+        self._survived: dict[int | str, int] = {}  # exceptions up to this one
+        self.over_at = -1  # where the launcher or the scheduler last reported the end of the job
 
     def _row(self, line: LogLine) -> dict[str, Any] | None:
         if line.rank is None:
@@ -166,41 +191,60 @@ class Ranks:
             # that the launcher held back
             return
         error = not watched and "rank-error" in matches and "NCCL INFO" not in text
+        own = error and not ECHO.search(text)
         if error or watched:
-            self._broke[line.rank] = order
-            self.failed = self.failed or line
+            self._broke[_who(line)] = order
+            self._fail(Failure(line, order, error, own))
             self.timeout = self.timeout or (
                 line if "rank-work" in matches or "checkTimeout" in text else None
             )
-        if error and not ECHO.search(text):
-            self.raised = self.raised or line
-        elif "rank-progress" in matches:
+        if not own and "rank-progress" in matches:
             self._went(line, order)
             row = self._again(line) if self._over == line.file else row
             if row is not None:
                 row["progress"] = line
         if ended and not error:
             self._went(line, order)
+            self._survived[_who(line)] = self._raised.get(_who(line), -1)
         if row is not None:
             row["ended"], row["warned"] = row["ended"] or ended, row["warned"] or watched
-            row["first_error"] = row["first_error"] or (line if error else None)
 
     def _ended_well(self, line: LogLine) -> None:
         """The job survived what was printed before; what follows is its teardown."""
         file, self._well[line.file] = line.file, line.rank
         self._broke.clear()
-        self.failed, self.timeout, self.raised = (
-            at if at and at.file != file else None for at in (self.failed, self.timeout, self.raised)
-        )
+        self.timeout = self.timeout if self.timeout and self.timeout.file != file else None
+        self._failures = [f for f in self._failures if f.line.file != file]
         for row in self._rows.values():
             row["timeouts"] = [t for t in row["timeouts"] if t.at.file != file]
-            if row["first_error"] and row["first_error"].file == file:
-                row["first_error"] = None
+
+    def _fail(self, failure: Failure) -> None:
+        """Keep the failure, unless one of its sort is kept since the last error that this rank survived."""
+        who = _who(failure.line)
+        if failure.own:
+            self._raised[who] = failure.order
+        sort = who, failure.error, failure.own
+        if self._kept.get(sort, -1) <= self._survived.get(who, -1):
+            self._kept[sort] = failure.order
+            self._failures.append(failure)
 
     def _went(self, line: LogLine, order: int) -> None:
-        who = line.file if line.rank is None else line.rank
+        who = _who(line)
         self._well.pop(line.file, None)
-        self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
+        self._progress[who] = (order, *self._progress.get(who, ()))[:SURVIVES]
+        if len(self._progress[who]) == SURVIVES and self._progress[who][-1] > self._raised.get(who, order):
+            self._survived[who] = self._raised[who]
+
+    def _survived_to(self, who: int | str) -> int:
+        """Up to where this rank, or file, survived its own exceptions; -1 if it survived none. A job that ended
+        later without another exception may have ended by the survived one."""
+        survived = self._survived.get(who, -1)
+        ended = max([self.over_at, *self._broke.values()], default=-1) > survived
+        return survived if not ended or self._raised.get(who, -1) > survived else -1
+
+    def failures(self) -> list[Failure]:
+        """How ranks failed, without exceptions that they survived, in the order of the logs."""
+        return [f for f in self._failures if f.order > self._survived_to(_who(f.line))]
 
     def _again(self, line: LogLine) -> dict[str, Any] | None:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
@@ -208,6 +252,8 @@ class Ranks:
         self.again_in[line.file] += 1
         if self._newest:  # what other nodes wrote is dropped, or not, by their own files
             self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
+            self._failures = [f for f in self._failures if f.line.file != line.file]
+            self._kept = {}
         return self._row(line)
 
     def _communicator(self, rank: int, row: dict[str, Any], comm: re.Match[str]) -> None:
@@ -254,22 +300,26 @@ class Ranks:
         )
         if went and not any(broke):
             row["progress"] = line
-            self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
+            self._progress[_who(line)] = max((order,), self._progress.get(_who(line), ()))
 
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
         """Whether this rank (or an unnamed one in this file) made progress after ``order``, and none failed
         later. One unnamed line is not enough: it may have been printed late."""
-        if file in self._well:
+        if file in self._well or order <= self._survived_to(file if rank is None else rank):
             return True
-        own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
+        own, nobody = ((*self._progress.get(who, ()), -1, -1) for who in (rank, file))
         return max(own[0], nobody[rank is not None]) > order and all(
             at < order for at in self._broke.values()
         )
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""
+        errors: dict[int | None, LogLine] = {}
+        for failure in self.failures():
+            if failure.error:
+                errors.setdefault(failure.line.rank, failure.line)
         return [
-            RankLog(**{**row, "communicators": len(self._comms[rank])})
+            RankLog(**{**row, "communicators": len(self._comms[rank]), "first_error": errors.get(rank)})
             for rank, row in sorted(self._rows.items())
         ]
 

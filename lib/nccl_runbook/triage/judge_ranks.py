@@ -1,8 +1,11 @@
 """What the table of ranks says: who waited, who was missing, who differed; and the experiments that
 a reporter describes: a setting or a version, and whether the job worked with it."""
 
+import re
+
 from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import rank_names
+from nccl_runbook.core.findings import MOST_QUOTED, cut
 from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.judge import raised_first
@@ -23,6 +26,8 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     versions_differ,
 )
 from nccl_runbook.triage.ranks.judge_pointer import Pointer, _traceback, _waiting, matches
+
+_EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit)(?:_\w+)?\s*(?::|$)")
 
 
 def judge(logs: Logs) -> list[Pointer]:
@@ -172,17 +177,21 @@ def runs_apart(logs: Logs) -> list[Pointer]:
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program itself, with no other rank heard; it matters more if no rank waited."""
-    return (
-        [
-            Pointer(
-                "peer-crashed",
-                "possible",
-                (logs.raised,),
-                (),
-                450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300,
-                _traceback(logs.raised, logs),
-            )
-        ]
-        if logs.raised
-        else []
-    )
+    if not logs.raised:
+        return []
+    who = "the program" if logs.raised.rank is None else f"rank {logs.raised.rank}"
+    how = "raised" if _EXCEPTION.search(logs.raised.text) else "ended with"
+    decides = _traceback(logs.raised, logs).decides
+    ended = decides or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
+    advice = Advice(f"{who.capitalize()} {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
+    place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
+    return [
+        Pointer(
+            "peer-crashed",
+            "possible",
+            (logs.raised,),
+            (),
+            place,
+            advice if ended else Advice(),
+        )
+    ]

@@ -107,18 +107,30 @@ def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
     """Whether its line was printed (not only quoted), names the fault, and ends jobs. The line of a rank
     that lost its peer does not."""
     ended, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
-    ends = [
+    ends = {
         *(ended.lines if ended and not ended.resumed else ()),
         logs.failed,
+        logs.raised,
         *(r.first_error for r in logs.ranks),
-    ]
+    }
     return (
         bool(_decoded(hypothesis))
         and line not in [t.at for r in logs.ranks for t in r.timeouts]
-        and line in ends
+        and (not ends.isdisjoint(hypothesis.evidence) or _last_warning(line, logs.failed))
         and line.file != CONTEXT
         and not LOST.search(line.text)
         and not works(logs.context)
+    )
+
+
+def _last_warning(line: LogLine, failed: LogLine | None) -> bool:
+    """Whether NCCL warned in this line before torch reported NCCL's error, which names no reason itself."""
+    return (
+        failed is not None
+        and failed.file == line.file
+        and failed.line > line.line
+        and "NCCL WARN" in line.text
+        and "NCCL error" in failed.text
     )
 
 

@@ -11,6 +11,8 @@ _COUNT = re.compile(
     r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I
 )
 
+Call = tuple[int | None, str, int | None]  # number, operation, elements of a collective
+
 
 def counts_differ(logs: Logs) -> list[Pointer]:
     """Ranks stopped at different batch numbers while one waited."""
@@ -50,10 +52,36 @@ def calls_differ(logs: Logs) -> list[Pointer]:
             else "likely"
         )
         causes = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
-    lines = tuple(
-        same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()
-    )  # one of each call
-    return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()]
+    by_call = grouped(((t.seq, t.op, t.numel_in), (rank, t)) for rank, t in works)
+    lines = tuple(same[0][1].at for same in by_call.values())  # one of each call
+    return [
+        *_operations_differ(by_call),
+        *(Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()),
+    ]
+
+
+def _operations_differ(by_call: dict[Call, list[tuple[int, Timeout]]]) -> list[Pointer]:
+    """Watchdogs of one group report one number with two operations: these calls cannot match."""
+    calls = [(seq, op, same[0]) for (seq, op, _), same in by_call.items() if op != "ELIDED"]
+    (number, op, (rank, work)), *others = calls or [(None, "", (0, None))]
+    other = next((c for c in others if c[0] == number and c[1] != op and c[2][1].group == work.group), None)
+    if other is None:
+        return []
+    status = "established" if work.group else "likely"
+    against = () if work.group else ("the lines do not name the group: two groups count on their own",)
+    says = (
+        f"As number {number}, rank {rank} called {op} and rank {other[2][0]} called {other[1]}. "
+        "They wait for each other. Ranks match collectives by order, so one rank made a call too many or took "
+        "another branch, at this call or before it."
+    )
+    find = (
+        "you",
+        f"Find where the ranks part: let torch compare each collective, and look for a condition or an early "
+        f"return before call {number} that holds on rank {rank} or {other[2][0]} alone:",
+        ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",),
+    )
+    lines = work.at, other[2][1].at
+    return [Pointer("collective-mismatch", status, lines, against, 24, Advice(says, (find,)))]
 
 
 def _group(rank: int, work: Timeout) -> str:
