@@ -1,8 +1,6 @@
 """What the table of ranks says: who waited, who was missing, who differed; and the experiments that
 a reporter describes: a setting or a version, and whether the job worked with it."""
 
-import re
-
 from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import rank_names
 from nccl_runbook.core.findings import MOST_QUOTED, cut
@@ -27,7 +25,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
 )
 from nccl_runbook.triage.ranks.judge_pointer import Pointer, _traceback, _waiting, matches
 
-_EXCEPTION = re.compile(r"(?:Error|Exception|Interrupt|Exit)(?:_\w+)?\s*(?::|$)")
+_NOT_RAISED = ("Killed", "Segmentation fault", "Fatal Python", "terminate called")
 
 
 def judge(logs: Logs) -> list[Pointer]:
@@ -180,9 +178,9 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
     if not logs.raised:
         return []
     who = "the program" if logs.raised.rank is None else f"rank {logs.raised.rank}"
-    how = "raised" if _EXCEPTION.search(logs.raised.text) else "ended with"
+    how = "ended with" if logs.raised.text.startswith(_NOT_RAISED) else "raised"
     decides = _traceback(logs.raised, logs).decides
-    ended = decides or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
+    ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
     advice = Advice(f"{who.capitalize()} {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
     place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
     return [

@@ -83,7 +83,10 @@ def pointers(logs: Logs) -> list[judge_pointer.Pointer]:
         if fires(clue, logs) and not (clue.words and clue.status == "possible")
     ]
     known = {
-        (p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]
+        (p.evidence[0], status)
+        for p in named
+        if p.cause != "peer-crashed" or p.advice
+        for status in STATUSES[STATUSES.index(p.status) :]
     }  # that cause, not only an exception
     of_ranks = [
         p
