@@ -25,8 +25,6 @@ from nccl_runbook.triage.ranks.judge_gpus import (
 )
 from nccl_runbook.triage.ranks.judge_pointer import Pointer, _traceback, _waiting, matches
 
-_NOT_RAISED = ("Killed", "Segmentation fault", "Fatal Python", "terminate called")
-
 
 def judge(logs: Logs) -> list[Pointer]:
     """What the ranks' lines show in combination."""
@@ -178,7 +176,8 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
     if not logs.raised:
         return []
     who = "the program" if logs.raised.rank is None else f"rank {logs.raised.rank}"
-    how = "ended with" if logs.raised.text.startswith(_NOT_RAISED) else "raised"
+    name = logs.raised.text.partition(":")[0]
+    how = "raised" if name.endswith(("Error", "Exception", "Interrupt", "Exit")) else "ended with"
     decides = _traceback(logs.raised, logs).decides
     ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
     advice = Advice(f"{who.capitalize()} {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
