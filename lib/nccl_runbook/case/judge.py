@@ -160,8 +160,9 @@ def of_words(given: Answer | None) -> Test | None:
     """The command that looks into a complaint without a log; None if the complaint names none."""
     if given is None or given.logs.files:
         return None
-    commands = catalogue()["commands"]
-    return next((Test(*commands[name]) for name in commands if name in given.logs.seen), None)
+    return next(
+        (Test(*row) for name, row in catalogue()["commands"].items() if name in given.logs.seen), None
+    )
 
 
 def met(finding: Finding, logs: Logs) -> Finding:

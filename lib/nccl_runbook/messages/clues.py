@@ -162,7 +162,8 @@ def catalogue() -> dict[str, Any]:
     """id -> expression, by use. "printed": for every line of a job (NAME=VALUE: a setting that a remedy
     advises); "spoken": for a reporter's words and short logs; "beside": what must or must not accompany a
     clue; "fits": id of a symptom -> causes, the most usual first; "meanings": id of a symptom -> what NCCL
-    prints with it; "commands": id of a symptom -> (command that looks into it, what that shows). Cached for the user: it takes 0.1 s to compute, and each command is a new process."""
+    prints with it; "commands": id of a symptom -> (command that looks into it, what that shows). Cached for
+    the user: it takes 0.1 s to compute, and each command is a new process."""
     tables = [
         *sorted((PACKAGE / "messages/catalogue").glob("*.toml")),
         PACKAGE / "causes/causes.toml",
@@ -193,12 +194,13 @@ def catalogue() -> dict[str, Any]:
     asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": patterns, "beside": around}
     needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
     meanings = {row["id"]: row["says"] for row in symptoms if "says" in row}
-    commands = {row["id"]: (row["next"]["line"], row["next"]["why"]) for row in symptoms if "next" in row}
     rows = {
         **asked,
         "fits": {row["id"]: row["causes"] for row in symptoms},
         "meanings": meanings,
-        "commands": commands,
+        "commands": {
+            row["id"]: (row["next"]["line"], row["next"]["why"]) for row in symptoms if "next" in row
+        },
         "clues": [
             (
                 r["id"],

@@ -97,7 +97,7 @@ def pointers(logs: Logs) -> list[judge_pointer.Pointer]:
         not named
         and len(of_ranks) == 1
         and of_ranks[0].evidence[0] == logs.raised
-        and of_ranks[0].advice.says
+        and (of_ranks[0].advice or Advice()).says
     ):
         return [dataclasses.replace(of_ranks[0], status="likely")]  # nothing else is known that ended the job
     return [*named, *of_ranks]

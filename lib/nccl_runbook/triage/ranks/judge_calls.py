@@ -62,26 +62,31 @@ def calls_differ(logs: Logs) -> list[Pointer]:
 
 def _operations_differ(by_call: dict[Call, list[tuple[int, Timeout]]]) -> list[Pointer]:
     """Watchdogs of one group report one number with two operations: these calls cannot match."""
-    calls = [(seq, op, same[0]) for (seq, op, _), same in by_call.items() if op != "ELIDED"]
-    (number, op, (rank, work)), *others = calls or [(None, "", (0, None))]
-    other = next((c for c in others if c[0] == number and c[1] != op and c[2][1].group == work.group), None)
-    if other is None:
-        return []
-    status = "established" if work.group else "likely"
-    against = () if work.group else ("the lines do not name the group: two groups count on their own",)
-    says = (
-        f"As number {number}, rank {rank} called {op} and rank {other[2][0]} called {other[1]}. "
-        "They wait for each other. Ranks match collectives by order, so one rank made a call too many or took "
-        "another branch, at this call or before it."
-    )
-    find = (
-        "you",
-        f"Find where the ranks part: let torch compare each collective, and look for a condition or an early "
-        f"return before call {number} that holds on rank {rank} or {other[2][0]} alone:",
-        ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",),
-    )
-    lines = work.at, other[2][1].at
-    return [Pointer("collective-mismatch", status, lines, against, 24, Advice(says, (find,)))]
+    calls = [same[0] for (_, op, _), same in by_call.items() if op != "ELIDED"]
+    for rank, work in calls[1:]:
+        first, other = calls[0]
+        if work.seq != other.seq or work.op == other.op or work.group != other.group:
+            continue
+        says = (
+            f"As number {work.seq}, rank {first} called {other.op} and rank {rank} called {work.op}. "
+            "They wait for each other. Ranks match collectives by order, so one rank made a call too many "
+            "or took another branch, at this call or before it."
+        )
+        find = (
+            "Find where the ranks part: let torch compare each collective, and look for a condition "
+            f"or an early return before call {work.seq} that holds on rank {first} or {rank} alone:"
+        )
+        return [
+            Pointer(
+                "collective-mismatch",
+                "established" if work.group else "likely",
+                (other.at, work.at),
+                () if work.group else ("the lines do not name the group: two groups count on their own",),
+                24,
+                Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),)),
+            )
+        ]
+    return []
 
 
 def _group(rank: int, work: Timeout) -> str:
