@@ -19,15 +19,14 @@ def sentence(trials: Sequence[Trial]) -> str:
     false alarms is the rule of three: 3/N at 95 % if N jobs gave none."""
     faults = sum(t.job.is_fault for t in trials)
     works = len(trials) - faults
-    parts = []
-    if faults:
-        words = (f"{count(trials, word, True)} {word}" for word in ("right", "undecided", "wrong"))
-        parts.append(f"{counted(faults, 'fault')}: {', '.join(words)}")
-    if works:
-        alarms = count(trials, "wrong", False)
-        bound = f" (below {min(1, 3 / works):.0%} at 95 %)" if not alarms else ""
-        parts.append(f"{counted(works, 'job')} without a fault: {counted(alarms, 'false alarm')}{bound}")
-    return "; ".join(parts) or "no job was run"
+    alarms = count(trials, "wrong", False)
+    wrong, undecided = count(trials, "wrong", True), count(trials, "undecided", True)
+    parts = [f"{count(trials, 'right', True)} of {counted(faults, 'fault')} explained"] if faults else []
+    parts += [f"{wrong} explained wrongly"] if wrong else []
+    parts += [f"{undecided} undecided"] if undecided else []
+    parts += [f"{counted(alarms, 'false alarm')} in {counted(works, 'job')} without a fault"] if works else []
+    bound = f" (fewer than {3 / works:.0%} at 95% confidence)" if works > 3 and not alarms else ""
+    return "; ".join(parts) + bound if parts else "no job was run"
 
 
 def trials_table(trials: Sequence[Trial]) -> Table:
