@@ -81,6 +81,7 @@ def test_a_command_that_fails_now_and_then_is_compared_with_a_setting_that_cures
     assert ended.returncode == 3 and document["verdict"] == "broken" and len(rows) == 48, ended.stderr
     assert document["arms"]["A"]["failed"] == sum(r["ended"] == "exit code 7" for r in rows) > 5 and document["arms"]["B"]["failed"] == 0
     assert [f["id"] for f in document["findings"]] == ["soak-failed", "soak-rates-differ"]
+    assert document["findings"][0]["replacement"].splitlines()[0] == "export SAFE=1"
     assert "RuntimeError: batch" in (tmp_path / "kept" / "failed.log").read_text() and "NCCL Runbook" in (tmp_path / "soak.html").read_text()
 
 

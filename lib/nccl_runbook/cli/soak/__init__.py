@@ -151,5 +151,13 @@ def _document(soaked: Soak, findings: list[Finding], verdict: str, code: int) ->
             }
             for arm in soaked.arms
         },
-        "findings": [{"id": f.id, "severity": f.severity.value, "text": f.title} for f in findings],
+        "findings": [
+            {
+                "id": f.id,
+                "severity": f.severity.value,
+                "text": f.title,
+                "replacement": "\n".join(line for r in f.remedy for line in r.lines),
+            }
+            for f in findings
+        ],
     }

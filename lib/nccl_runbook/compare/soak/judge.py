@@ -2,6 +2,7 @@
 
 import math
 
+from nccl_runbook.compare.facts import NOT_SET, Difference
 from nccl_runbook.compare.soak.facts import COUNTERS, Soak
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
@@ -51,13 +52,22 @@ def _passed(soak: Soak) -> Finding:
 def _failed(soak: Soak) -> Finding:
     first = soak.failed()[0]
     number = [*soak.runs].index(first) + 1
-    text = f"run {number} failed after {_time(first.at_s + first.wall_s)}: {first.ended}; {_rates(soak)}"
+    text = f"{_rates(soak)}; the first one was run {number}: {first.ended}"
     evidence = (
         *(Evidence(line, f"run {number}, last lines") for line in [*first.last_lines][-4:]),
         Evidence(f"ended because {soak.ended}", soak.what),
     )
-    remedy = Remedy("you", "Find the cause in what the failed runs printed:", (soak.diagnose,))
-    return Finding("soak-failed", Severity.BROKEN, text, evidence, (remedy,))
+    remedy = [Remedy("you", "Find the cause in what the failed runs printed:", (soak.diagnose,))]
+    if fewer(soak) == "B":
+        why = "Workaround: with these settings it fails less often:"
+        remedy = [Remedy("your launcher", why, tuple(map(_set, soak.differences))), *remedy]
+    return Finding("soak-failed", Severity.BROKEN, text, evidence, tuple(remedy))
+
+
+def _set(difference: Difference) -> str:
+    if difference.b == NOT_SET:
+        return f"unset {difference.setting}"
+    return f"export {difference.setting}={difference.b}"
 
 
 def _name(soak: Soak, arm: str) -> str:
@@ -66,19 +76,28 @@ def _name(soak: Soak, arm: str) -> str:
     return f"with {settings}: " if arm == "B" else ""
 
 
+def fewer(soak: Soak) -> str:
+    """The arm that fails less often, "A" or "B"; empty if chance explains the difference, or only A ran."""
+    if len(soak.arms) < 2 or _chance(soak) >= SURE:
+        return ""
+    return min("A", "B", key=lambda arm: len(soak.failed(arm)) / len(soak.of(arm)))
+
+
+def _chance(soak: Soak) -> float:
+    a, b = ((len(soak.failed(arm)), len(soak.of(arm))) for arm in ("A", "B"))
+    return fisher(*a, *b)
+
+
 def _compared(soak: Soak) -> Finding:
-    failed = {arm: len(soak.failed(arm)) for arm in ("A", "B")}
-    runs = {arm: len(soak.of(arm)) for arm in ("A", "B")}
-    chance = fisher(failed["A"], runs["A"], failed["B"], runs["B"])
+    chance = f"a difference this large by chance: {_chance(soak):.3g} (Fisher's exact test)"
     evidence = (
         *(Evidence(f"{arm}: {rate(soak, arm)}", "runs in turn") for arm in ("A", "B")),
-        Evidence(f"a difference this large by chance: {chance:.3g} (Fisher's exact test)", "both counts"),
+        Evidence(chance, "both counts"),
     )
-    if chance >= SURE:
-        text = "how often A and B fail does not tell them apart; run longer"
+    if not fewer(soak):
+        text = "the counts do not show which of A and B fails less often: run longer"
         return Finding("soak-same-rate", Severity.NOTE, text, evidence)
-    fewer, more = sorted(("A", "B"), key=lambda arm: failed[arm] / runs[arm])
-    return Finding("soak-rates-differ", Severity.NOTE, f"{fewer} fails less often than {more}", evidence)
+    return Finding("soak-rates-differ", Severity.NOTE, f"{fewer(soak)} fails less often", evidence)
 
 
 def fisher(failed_a: int, runs_a: int, failed_b: int, runs_b: int) -> float:
@@ -102,7 +121,6 @@ def _moved(soak: Soak) -> list[Finding]:
         after = soak.after.get(gpu, {})
         for name in COUNTERS:
             was, now = before.get(name), after.get(name)
-            # an idle card lowers its PCIe generation, never its lanes
             worse = was is not None and now is not None and (now > was if name in COUNTERS[:2] else now < was)
             if worse:
                 text = f"GPU {gpu}: {name} went from {was} to {now} during the soak"
