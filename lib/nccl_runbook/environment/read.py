@@ -220,13 +220,13 @@ def host_of(raw: Mapping[str, Any]) -> Host:
         if path.endswith("/config") and isinstance(what, dict)
     }
     return Host(
-        answer["host"],
-        sorted({*addresses}) if isinstance(addresses, list) else addresses,
-        _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _iommu(files),
-        environment_file.acs_redirects(bridges),
-        kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
-        [library_of(path, what) for path, what in answer["libraries"].items()],
+        name=answer["host"],
+        addresses=sorted({*addresses}) if isinstance(addresses, list) else addresses,
+        hcas=_below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
+        iommu=_iommu(files),
+        acs=environment_file.acs_redirects(bridges),
+        xids=kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
+        libraries=[library_of(path, what) for path, what in answer["libraries"].items()],
     )
 
 
