@@ -30,7 +30,7 @@ from nccl_runbook.sync.arrived import judge as judge_arrived, read as read_arriv
 from nccl_runbook.sync.arrived.table import arrival_table
 from nccl_runbook.sync.pays import ask as ask_pays, judge as judge_pays
 from nccl_runbook.sync.pays.table import kinds_table, methods_table as methods_of_pays
-from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
+from nccl_runbook.sync.table import choice_table, own_table, tables
 
 EPILOG = (
     "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm "
@@ -237,9 +237,7 @@ def _measured(
         weight_sync.RESTS_ON,
         [
             *intended_tables(intended),
-            placement_table(plan),
-            methods_table(runs),
-            sweeps_table(runs),
+            *tables(runs, plan),
             choice_table(weight_sync.topology(runs)),
         ],
     )
