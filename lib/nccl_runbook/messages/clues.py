@@ -230,10 +230,13 @@ def needs(expression: str) -> list[matcher.Needs]:
 
 @functools.cache
 def _rows() -> list[dict]:
-    return sorted(
-        (r for name in PROGRAMS for r in table(f"messages/catalogue/{name}")["clue"]),
-        key=lambda row: row["order"],
-    )
+    own = [
+        {"cause": cause["id"], **row}
+        for cause in table("causes/causes")["cause"]
+        for row in cause.get("message", ())
+    ]
+    catalogue_rows = [row for name in PROGRAMS for row in table(f"messages/catalogue/{name}")["clue"]]
+    return sorted([*catalogue_rows, *own], key=lambda row: row["order"])
 
 
 def _beside(row: dict, key: str) -> dict[str, str]:
