@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from nccl_runbook.core.facts import Gap, known
+from nccl_runbook.core.facts import known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Host, Role
 from nccl_runbook.environment.settings.judge_network import of_several_hosts
