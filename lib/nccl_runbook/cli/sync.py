@@ -1,4 +1,8 @@
-"""`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
+"""`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go.
+
+Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods
+nccl-flat@64+512,fast-disk-shm --receivers-busy 4096
+"""
 
 import shlex
 import shutil
@@ -32,10 +36,6 @@ from nccl_runbook.sync.pays import ask as ask_pays, judge as judge_pays
 from nccl_runbook.sync.pays.table import kinds_table, methods_table as methods_of_pays
 from nccl_runbook.sync.table import choice_table, own_table, tables
 
-EPILOG = (
-    "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm "
-    "--receivers-busy 4096"
-)
 STEP = "05-weight-sync"
 
 

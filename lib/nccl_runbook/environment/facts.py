@@ -6,12 +6,10 @@ from typing import Any
 
 from nccl_runbook.core.facts import Gap
 
-NOT_ASKED = Gap("not-run", "not asked")
-
 
 def shown(words: str) -> Any:
     """A field that stands under these words in the table of the host; a Gap until it is asked."""
-    return dataclasses.field(default=NOT_ASKED, metadata={"shown": words})
+    return dataclasses.field(default=Gap("not-run", "not asked"), metadata={"shown": words})
 
 
 @dataclasses.dataclass(frozen=True)

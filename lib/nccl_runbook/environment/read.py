@@ -77,6 +77,8 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
     bridges, kernel log, host name); ``prefix``: virtual or conda environment whose torch counts if none is
     mapped."""
     files = {**dict.fromkeys(_CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
+    versions = table("environment/versions")
+    packages = dict.fromkeys([*versions["frameworks"], *versions["watched"]])
     return json.dumps(
         {
             "names": _names(),
@@ -88,15 +90,9 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
             "import_torch": torch,
             "resolve": whole,
             "sites": [f"{glob.escape(prefix)}/lib/python3*/site-packages"] if prefix else [],
-            "packages": _frameworks(),
+            "packages": [name.replace("-", "_") for name in packages],  # as their folders are named
         }
     )
-
-
-def _frameworks() -> list[str]:
-    """Distributions whose metadata is read, as their folders are named."""
-    versions = table("environment/versions")
-    return [n.replace("-", "_") for n in dict.fromkeys([*versions["frameworks"], *versions["watched"]])]
 
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:

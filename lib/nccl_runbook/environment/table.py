@@ -1,7 +1,6 @@
 """Tables of an environment: what is set and who reads it, and which libnccl each process has."""
 
 import dataclasses
-from typing import Any
 
 from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, counted
@@ -82,7 +81,10 @@ def host_table(env: Environment) -> Table:
     """Facts about the host of the ranks."""
     host = env.host
     own = [
-        (f"{field.metadata['shown']}, {role.name}", _shown(field.name, getattr(role, field.name)))
+        (
+            f"{field.metadata['shown']}, {role.name}",
+            _room(role.shm) if field.name == "shm" else getattr(role, field.name),
+        )
         for role in env.roles
         for field in dataclasses.fields(role)
         if "shown" in field.metadata
@@ -99,10 +101,8 @@ def host_table(env: Environment) -> Table:
     return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in facts])
 
 
-def _shown(name: str, value: Any) -> Any:
-    if name == "shm" and not isinstance(value, Gap):
-        return f"{value[1] >> 20} MiB free of {value[0] >> 20} MiB"
-    return value
+def _room(shm: list[int] | Gap) -> str | Gap:
+    return shm if isinstance(shm, Gap) else f"{shm[1] >> 20} MiB free of {shm[0] >> 20} MiB"
 
 
 def tables(env: Environment) -> list[Table]:

@@ -230,13 +230,17 @@ def needs(expression: str) -> list[matcher.Needs]:
 
 @functools.cache
 def _rows() -> list[dict]:
-    own = [
-        {"cause": cause["id"], **row}
-        for cause in table("causes/causes")["cause"]
-        for row in cause.get("message", ())
-    ]
-    catalogue_rows = [row for name in PROGRAMS for row in table(f"messages/catalogue/{name}")["clue"]]
-    return sorted([*catalogue_rows, *own], key=lambda row: row["order"])
+    return sorted(
+        (
+            *(row for name in PROGRAMS for row in table(f"messages/catalogue/{name}")["clue"]),
+            *(
+                {"cause": cause["id"], **row}
+                for cause in table("causes/causes")["cause"]
+                for row in cause.get("message", ())
+            ),
+        ),
+        key=lambda row: row["order"],
+    )
 
 
 def _beside(row: dict, key: str) -> dict[str, str]:

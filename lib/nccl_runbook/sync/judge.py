@@ -193,7 +193,6 @@ def choice(runs: SyncRuns) -> Finding | None:
     ]
     if not fit:
         return None
-    title = table("sync/choice")["topology"][here]["title"]
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed and not resharded(a.method)}
     quickest = min(seconds, key=lambda m: seconds[m])
     other = (
@@ -204,7 +203,8 @@ def choice(runs: SyncRuns) -> Finding | None:
     return Finding(
         "weight-sync-choice",
         Severity.NOTE,
-        f"{title}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}",
+        f"{table('sync/choice')['topology'][here]['title']}: "
+        f"{fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}",
         tuple(
             Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
             for m, s in sorted(seconds.items(), key=lambda item: item[1])
