@@ -1,4 +1,4 @@
-"""Writes the pages of notebooks/reference/ that follow from the code: python tests/reference.py. test_docs.py compares them."""
+"""Writes what follows from the code, the pages of notebooks/reference/ and two schemas: make knowledge. test_docs.py and test_verdict.py compare them."""
 from __future__ import annotations
 
 import json
@@ -16,8 +16,11 @@ from nccl_runbook.__main__ import app  # noqa: E402
 from nccl_runbook.causes.causes import causes  # noqa: E402
 from nccl_runbook.core.findings import EXIT_CODES, WHO  # noqa: E402
 from nccl_runbook.gym.facts import jobs  # noqa: E402
+from nccl_runbook.core.records import Record  # noqa: E402
 from nccl_runbook.messages import clues  # noqa: E402
+from nccl_runbook.report.verdict_document import VerdictDocument  # noqa: E402
 from nccl_runbook.triage.symptoms import symptoms  # noqa: E402
+from pydantic import TypeAdapter  # noqa: E402
 
 FOLDER = ROOT / "notebooks" / "reference"
 SCHEMAS = ROOT / "lib" / "nccl_runbook" / "schemas"
@@ -131,8 +134,10 @@ def message_page() -> str:
     rows = {row["id"]: row for row in clues._rows()}
     parts = ["# Messages\n\nEvery message of the catalogue, under its permanent id. *At most* is the most that this message alone allows.\n"
              "An example is shortened, and names in it are invented.\n"]
-    for program in clues.PROGRAMS:
-        of = [row for row in rows.values() if row in clues.table(f"messages/catalogue/{program}")["clue"]]
+    tables = {program: clues.table(f"messages/catalogue/{program}")["clue"] for program in clues.PROGRAMS}
+    of_causes = [row for row in rows.values() if not any(row in table for table in tables.values())]
+    for program, known in {**tables, **({"of one cause": of_causes} if of_causes else {})}.items():
+        of = [row for row in rows.values() if row in known]
         parts.append(f"## {program}\n\n" + table(["message", "points to", "at most", "example"], [
             [code(row["id"]), f"[{row['cause']}](causes.md#{row['cause']})", row["status"], example(row)] for row in of]))
     return "\n".join(parts)
@@ -232,6 +237,13 @@ def page(name: str) -> str:
     return f"{WRITTEN_BY}\n{PAGES[name]()}"
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """The pages, and the schemas of what the code describes as a dataclass."""
+    for name, model in {"record": Record, "verdict": VerdictDocument}.items():
+        (SCHEMAS / f"{name}.json").write_text(json.dumps(TypeAdapter(model).json_schema(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for name in PAGES:
         (FOLDER / name).write_text(page(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

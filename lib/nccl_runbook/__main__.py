@@ -37,7 +37,8 @@ _PLAINER = (
 
 
 def app(listed: bool = False) -> Any:
-    """The parser of the named command, or of all; ``listed``: names and summaries only."""
+    """The parser of the named command, or of all; ``listed``: names and summaries only. The example of a
+    command stands in the docstring of its file."""
     whole = answer.typer.Typer(
         add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
     )
@@ -47,7 +48,9 @@ def app(listed: bool = False) -> Any:
             whole.command(name, help=_help(name))(lambda: None)
             continue
         command = importlib.import_module(f"nccl_runbook.cli.{name}")
-        whole.command(name, epilog=command.EPILOG)(getattr(command, name))
+        example = command.__doc__.partition("\n\n")[2].strip().replace("\n", " ")
+        epilog = example.replace(" or nccl-runbook", "   or   nccl-runbook")
+        whole.command(name, epilog=epilog)(getattr(command, name))
     return whole
 
 

@@ -1,4 +1,11 @@
-"""`nccl-runbook ab`: two set-ups, run in turn, and which of their differences carries the effect."""
+"""`nccl-runbook ab`: two set-ups, run in turn, and which of their differences carries the effect.
+
+Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' --
+bash run.sh
+or nccl-runbook ab . NCCL_DEBUG=INFO
+or nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B
+or nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py
+"""
 
 import contextlib
 import functools
@@ -33,13 +40,6 @@ from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 
-EPILOG = (
-    "Example: nccl-runbook ab good.env 'bad.sbatch module:brics/nccl' --figure 'sync took ([0-9.]+) s' -- "
-    "bash run.sh   or   "
-    "nccl-runbook ab . NCCL_DEBUG=INFO   or   "
-    "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' --sync Qwen/Qwen2.5-0.5B   or   "
-    "nccl-runbook ab . '@trainer preload:/x/libnccl.so.2' -- {trainer} python3 t.py"
-)
 _ARM = (
     "A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
     "Put several in quotes. Write @trainer before those of one role."

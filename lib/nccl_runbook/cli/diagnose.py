@@ -1,5 +1,9 @@
 """`nccl-runbook diagnose`: whatever somebody has of a failed job, read together and answered once. Reads
-only; no torch, no Jupyter."""
+only; no torch, no Jupyter.
+
+Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch
+or nccl-runbook diagnose 'hangs at the first all_reduce'
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,6 @@ from nccl_runbook.cli import answer
 from nccl_runbook.launch import stop
 from nccl_runbook.logs.file import READ_S, Limit
 from nccl_runbook.logs.source import piped
-
-EPILOG = (
-    "Example: nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch   or   nccl-runbook diagnose 'hangs "
-    "at the first all_reduce'"
-)
 
 
 def diagnose(

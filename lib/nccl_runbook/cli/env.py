@@ -1,4 +1,8 @@
-"""`nccl-runbook env`: which settings are set, what reads them, and what to set instead."""
+"""`nccl-runbook env`: which settings are set, what reads them, and what to set instead.
+
+Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9
+or nccl-runbook env --pid 4711 --pid 4712
+"""
 
 import dataclasses
 import sys
@@ -14,11 +18,6 @@ from nccl_runbook.environment import judge as environment, read as probe, read_f
 from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.table import host_table, libraries_table, variables_table
-
-EPILOG = (
-    "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env "
-    "--pid 4711 --pid 4712"
-)
 
 
 def env(

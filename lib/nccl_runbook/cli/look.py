@@ -1,5 +1,9 @@
 """`nccl-runbook look`: who did not come to the collective, seen from beside the running job.
-Reads only; no torch, no Jupyter."""
+Reads only; no torch, no Jupyter.
+
+Example: nccl-runbook look --html hang.html
+or nccl-runbook look --record node1.json node2.json --json
+"""
 
 import dataclasses
 import os
@@ -24,11 +28,6 @@ from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.hang.table import looked_table
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
-
-EPILOG = (
-    "Example: nccl-runbook look --html hang.html   or   nccl-runbook look --record "
-    "node1.json node2.json --json"
-)
 
 
 def look(

@@ -1,4 +1,8 @@
-"""`nccl-runbook plan`: from an allocation to who sits on which GPU, before anything starts. Reads only."""
+"""`nccl-runbook plan`: from an allocation to who sits on which GPU, before anything starts. Reads only.
+
+Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0
+or nccl-runbook plan examples/math --gpus 8
+"""
 
 import dataclasses
 import os
@@ -18,10 +22,6 @@ from nccl_runbook.plan.groups import LAUNCHERS, Site
 from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
 from nccl_runbook.report.tables import finding_text
 
-EPILOG = (
-    'Example: nccl-runbook plan "sglang:d1+fsdp:d1" --gpus 1 --areal v0.4.0   or   nccl-runbook plan '
-    "examples/math --gpus 8"
-)
 SCHEMA = "nccl-runbook/plan/1"
 MOST_SHOWN = 40  # plans of a page in full; a table names all
 

@@ -1,5 +1,9 @@
 """`nccl-runbook reduce`: the smallest form of the user's own job that still fails, with the
-log of each that was tried."""
+log of each that was tried.
+
+Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on
+'Watchdog caught' -- srun -N {nodes} python3 train.py --learners {learners}
+"""
 
 import contextlib
 import dataclasses
@@ -22,11 +26,6 @@ from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.logs.file import text_of
 
-EPILOG = (
-    "Example: nccl-runbook reduce --axis nodes=1,2,4 --axis learners=1,2 --deadline 900 --fail-on "
-    "'Watchdog caught' -- "
-    "srun -N {nodes} python3 train.py --learners {learners}"
-)
 LOOK_S = 3.0
 LOGS = Path("reduce-logs")
 

@@ -1,4 +1,7 @@
-"""`nccl-runbook run`: the notebooks, headlessly, and one page."""
+"""`nccl-runbook run`: the notebooks, headlessly, and one page.
+
+Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2
+"""
 
 import contextlib
 import errno
@@ -30,7 +33,6 @@ from nccl_runbook.logs.source import LEARNT_BYTES
 from nccl_runbook.logs.sources import sources
 from nccl_runbook.report.verdict_sentence import START_STEP
 
-EPILOG = "Example: nccl-runbook run --step 03-fewer-gpus --gpus 0,1 -p max_ranks 2"
 _CHECKOUT = Path(__file__).resolve().parents[3]
 # open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27)
 _LEAST_FILES = 64

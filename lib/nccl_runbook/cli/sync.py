@@ -1,4 +1,8 @@
-"""`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go."""
+"""`nccl-runbook sync`: the ways to move weights, measured here; or where the seconds of your own sync go.
+
+Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods
+nccl-flat@64+512,fast-disk-shm --receivers-busy 4096
+"""
 
 import shlex
 import shutil
@@ -30,12 +34,8 @@ from nccl_runbook.sync.arrived import judge as judge_arrived, read as read_arriv
 from nccl_runbook.sync.arrived.table import arrival_table
 from nccl_runbook.sync.pays import ask as ask_pays, judge as judge_pays
 from nccl_runbook.sync.pays.table import kinds_table, methods_table as methods_of_pays
-from nccl_runbook.sync.table import choice_table, methods_table, own_table, placement_table, sweeps_table
+from nccl_runbook.sync.table import choice_table, own_table, tables
 
-EPILOG = (
-    "Example: nccl-runbook sync --model Qwen/Qwen2.5-7B --gpus 0,1 --methods nccl-flat@64+512,fast-disk-shm "
-    "--receivers-busy 4096"
-)
 STEP = "05-weight-sync"
 
 
@@ -237,9 +237,7 @@ def _measured(
         weight_sync.RESTS_ON,
         [
             *intended_tables(intended),
-            placement_table(plan),
-            methods_table(runs),
-            sweeps_table(runs),
+            *tables(runs, plan),
             choice_table(weight_sync.topology(runs)),
         ],
     )

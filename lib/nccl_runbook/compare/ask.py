@@ -16,7 +16,7 @@ from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import never
-from nccl_runbook.sync.facts import METHODS
+from nccl_runbook.sync.methods import METHODS
 
 Devices = list[int | None]
 Ask = Callable[[Collection[str]], Sample | None]

@@ -14,7 +14,8 @@ from nccl_runbook.core.facts import Gap, counted, grouped
 from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import own_folder, sweep
-from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
+from nccl_runbook.sync.facts import Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
+from nccl_runbook.sync.methods import METHODS
 from nccl_runbook.sync.reshard.facts import control, resharded
 
 _FOLDER = "nccl-runbook-sync-"

@@ -119,6 +119,11 @@ def own_table(own: OwnSync) -> Table:
     )
 
 
+def tables(runs: SyncRuns | Gap, plan: Any) -> list[Table]:
+    """Every table of the measured methods, as their page shows them."""
+    return [placement_table(plan), methods_table(runs), sweeps_table(runs)]
+
+
 def _note(runs: SyncRuns) -> str:
     given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
     written = sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m})

@@ -1,4 +1,11 @@
-"""`nccl-runbook hosts`: the hosts of one job side by side, from records or in a running allocation."""
+"""`nccl-runbook hosts`: the hosts of one job side by side, from records or in a running allocation.
+
+Example: nccl-runbook hosts --html hosts.html
+or nccl-runbook hosts --job 4711
+or nccl-runbook hosts n1 n2
+or nccl-runbook hosts --ray
+or nccl-runbook hosts --record n1.json n2.json
+"""
 
 import dataclasses
 import os
@@ -36,11 +43,6 @@ from nccl_runbook.machine.facts import Machine
 
 RENDEZVOUS_PORT = 29500  # torchrun's default
 RANKS_SHARE, RANKS_LEAST_S = 0.25, 5.0  # of what the budget leaves, for one world; two healthy hosts take 1 s
-EPILOG = (
-    "Example: nccl-runbook hosts --html hosts.html   or   nccl-runbook hosts --job 4711   or   "
-    "nccl-runbook hosts n1 n2   or   nccl-runbook hosts --ray   or   "
-    "nccl-runbook hosts --record n1.json n2.json"
-)
 STEP, GPUS_STEP = "08-hosts", "01-gpu-visibility"
 
 

@@ -1,5 +1,9 @@
 """`nccl-runbook watch`: stays beside a running job and looks at it once it stops moving.
-Reads only; no torch, no Jupyter."""
+Reads only; no torch, no Jupyter.
+
+Example: nccl-runbook watch --job $SLURM_JOB_ID --after 5m --html hang.html &   # in the batch
+script, before srun
+"""
 
 import collections
 import math
@@ -19,10 +23,6 @@ from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.progress import Progress
 
-EPILOG = (
-    "Example: nccl-runbook watch --job $SLURM_JOB_ID --after 5m --html hang.html &   # in the batch "
-    "script, before srun"
-)
 RUNS_ON = (
     "healthy",
     "unknown",
