@@ -253,10 +253,11 @@ def test_what_did_not_end_was_cut_after_its_measurement_too_slow_or_hangs(second
     assert weight_sync_failures.did_not_end(late).id == rule
 
 
-@pytest.mark.parametrize(("errors", "cause", "quoted"), [
-    ({"0": "step 3\nNo space left on device (28): /dev/shm/nccl-abc"}, "shm-too-small", "No space left on device (28): /dev/shm/nccl-abc"),
-    ({"0": DUPLICATE}, None, DUPLICATE), ({"0": "something new"}, None, "something new"), ({}, None, "no rank printed anything")])
-def test_what_failed_has_the_cause_of_its_message_if_that_is_known(errors, cause, quoted):
+@pytest.mark.parametrize(("errors", "cause", "status", "quoted"), [
+    ({"0": "step 3\nNo space left on device (28): /dev/shm/nccl-abc"}, "shm-too-small", "likely", "No space left on device (28): /dev/shm/nccl-abc"),
+    ({"0": DUPLICATE}, "device-not-set-per-rank", "possible", DUPLICATE),
+    ({"0": "something new"}, None, None, "something new"), ({}, None, None, "no rank printed anything")])
+def test_what_failed_has_the_cause_of_its_message_if_that_is_known(errors, cause, status, quoted):
     found = weight_sync_failures.failed(arm("disk", (), errors=errors, ended=["exited 1"] * 2))
-    assert (found.cause, found.status, found.evidence[0].text) == (cause, cause and "likely", quoted)
+    assert (found.cause, found.status, found.evidence[0].text) == (cause, status, quoted)
     assert (len(found.remedy) > 1) == (": " in found.title) == bool(cause)

@@ -5,10 +5,10 @@ import dataclasses
 import re
 
 import pytest
-from nccl_runbook.causes.causes import causes, recognise
-from nccl_runbook.causes.failed_world import explain, rank_line
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
+from nccl_runbook.messages.printed.failed_world import explain, rank_line
+from nccl_runbook.messages.printed.recognise import recognise
 from nccl_runbook.worlds import (
     judge as fewer_gpus,
     judge_control as transports_judge_control,
@@ -56,18 +56,21 @@ NEAR_MISSES = [
 
 @pytest.mark.parametrize(("cause", "line"), MESSAGES.items())
 def test_recognise_fires_when_a_library_says_its_message(cause, line):
-    assert recognise(["something before", line])[0].id == cause
+    known = recognise({"rank 0": "all is well", "rank 1": f"something before\n{line}"})
+    assert (known.cause.id, known.line, known.printed_by) == (cause, line, "rank 1")
 
 
 @pytest.mark.parametrize("line", NEAR_MISSES)
 def test_recognise_stays_quiet_when_a_line_is_harmless(line):
-    assert recognise([line]) is None
+    known = recognise({"rank 0": line})
+    assert known is None or known.status == "possible"
 
 
-@pytest.mark.parametrize("cause", ["more-ranks-than-gpus", "container-gpu-access", "gpu-exclusive-mode", "nvls-fabric-fault"])
-def test_a_message_with_several_causes_behind_it_is_likely_and_not_established(cause):
+@pytest.mark.parametrize(("cause", "status"), [
+    ("more-ranks-than-gpus", "possible"), ("container-gpu-access", "possible"), ("gpu-exclusive-mode", "likely"), ("nvls-fabric-fault", "possible")])
+def test_a_message_with_several_causes_behind_it_establishes_none(cause, status):
     failed = world([rank(n, code=1, error=MESSAGES[cause]) for n in (0, 1)])
-    assert (explain("r", "2 ranks", failed, failed).cause, explain("r", "2 ranks", failed, failed).status) == (cause, "likely")
+    assert (explain("r", "2 ranks", failed, failed).cause, explain("r", "2 ranks", failed, failed).status) == (cause, status)
 
 
 def test_a_bus_error_is_likely_a_small_dev_shm_whether_the_rank_says_so_or_not():
@@ -75,10 +78,6 @@ def test_a_bus_error_is_likely_a_small_dev_shm_whether_the_rank_says_so_or_not()
         failed = world([rank(0, "signalled", 7, lines), rank(1, "timed-out", 15)])
         found = explain("r", "2 ranks", failed, failed)
         assert (found.cause, found.status) == ("shm-too-small", "likely")
-
-
-def test_every_cause_with_a_message_is_tested():
-    assert {c.id for c in causes().values() if c.signatures} == {*MESSAGES, "duplicate-gpu"}
 
 
 @pytest.mark.parametrize("message", DUPLICATES)
@@ -332,7 +331,8 @@ def test_switched_off_already_stays_quiet_when_the_variable_leaves_it_on():
 
 
 def test_control_fails_keeps_a_message_that_says_more_than_the_arms():
-    bad = world(code=1, error=MESSAGES["socket-interface-wrong"], transports={})
+    printed = ["w7:55:60 [1] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ens9", "w7:55:60 [1] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found"]
+    bad = world(code=1, lines=printed, transports={})
     found = transports.judge_transports(arms(control=bad, p2p=bad, shm=bad, both=bad, after=bad))
     assert found[0].cause == "socket-interface-wrong" and found[0].status == "established"
 

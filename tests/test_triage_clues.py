@@ -6,7 +6,6 @@ from nccl_runbook.messages import judge as messages_judge, read as reader
 from nccl_runbook.messages.clues import catalogue, says
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.hypotheses import (
-    judge_hypothesis as triage_hypothesis,
     judge_weights as triage_weights,
 )
 from nccl_runbook.triage.ranks import judge_gpus

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from nccl_runbook.causes.causes import causes, recognise, remedies
+from nccl_runbook.causes.causes import causes, remedies
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.messages.printed.recognise import SHARED_GPU, Recognised, recognise
 from nccl_runbook.placement import Placement
 from nccl_runbook.sync.facts import SyncArm, SyncRuns
 
@@ -12,9 +13,10 @@ HANG_S = 60.0  # an arm that finished no sync in that time is stuck, not slow
 
 def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     """What is wrong with one method, by the first row that applies; None if nothing is."""
-    known, over_nccl = recognise(_messages(arm)), arm.method.startswith("nccl")
+    known, over_nccl = recognised(arm), arm.method.startswith("nccl")
     on_one_gpu = over_nccl and _shared(runs, plan)
-    is_refused = over_nccl and known is not None and known[0].id == "duplicate-gpu"
+    is_refused = over_nccl and known is not None and known.message == SHARED_GPU
+    has_reason = known is not None and known.status != "possible"
     finding = next(
         finding
         for fits, finding in (
@@ -23,8 +25,8 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
             (arm.shortage, not_enough),
             (arm.stopped, interrupted),
             (is_refused, expected_refusal if on_one_gpu else refused_though_gpus_differ),
-            (on_one_gpu and known is None, failed_on_one_gpu),
-            (arm.timed_out, did_not_end),
+            (on_one_gpu and not has_reason, failed_on_one_gpu),
+            (arm.timed_out and not arm.broke, did_not_end),
             (True, failed),
         )
         if fits
@@ -35,6 +37,11 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
 def _messages(arm: SyncArm) -> list[str]:
     """What the failed ranks raised and printed, line by line."""
     return [line for text in [*arm.errors.values(), *arm.last_lines] for line in text.splitlines()]
+
+
+def recognised(arm: SyncArm) -> Recognised | None:
+    """The surest message of the failed ranks; None if the catalogue knows none."""
+    return recognise({arm.method: "\n".join(_messages(arm))})
 
 
 def _source(arm: SyncArm) -> str:
@@ -100,7 +107,7 @@ def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
         f"{cause.title}, so NCCL refuses to connect them (expected here). "
         "The other methods need no second GPU",
         (
-            Evidence(recognise(_messages(arm))[1], _source(arm)),
+            Evidence(recognised(arm).line, _source(arm)),
             Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan"),
         ),
         remedies(cause),
@@ -119,7 +126,7 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
         Severity.BROKEN,
         "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
         (
-            Evidence(recognise(_messages(arm))[1], _source(arm)),
+            Evidence(recognised(arm).line, _source(arm)),
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
         ),
         remedies(cause, status),
@@ -204,29 +211,23 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
 
 def failed(arm: SyncArm, *_: Any) -> Finding:
     """Any other failure; with a cause if a rank's message is known."""
-    messages = _messages(arm)
-    known = recognise(messages)
-    cause = known[0] if known and known[0].id != "duplicate-gpu" else None
+    known, messages = recognised(arm), _messages(arm)
+    why = known.line if known else messages[0] if messages else "no rank printed anything"
     return Finding(
         "weight-sync-failed",
         Severity.BROKEN,
-        f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
+        f"{arm.method} failed" + (f": {known.why}" if known else ""),
+        (Evidence(why, _source(arm)), Evidence("ranks: " + ", ".join(arm.ended))),
         (
-            Evidence(
-                known[1] if known else messages[0] if messages else "no rank printed anything", _source(arm)
-            ),
-            Evidence("ranks: " + ", ".join(arm.ended)),
-        ),
-        (
-            *(remedies(cause) if cause else ()),
+            *(remedies(known.cause, known.status) if known else ()),
             Remedy(
                 "you",
                 "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
                 (arm.shell_line,),
             ),
         ),
-        cause and cause.id,
-        cause and "likely",
+        known and known.cause.id,
+        known and ("possible" if known.status == "possible" else "likely"),
     )
 
 

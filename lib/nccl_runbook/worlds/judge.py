@@ -4,10 +4,10 @@ control by pairs of GPUs."""
 import dataclasses
 
 from nccl_runbook.causes.causes import NOT_SEEN, causes, remedies
-from nccl_runbook.causes.failed_world import explain
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.messages.printed.failed_world import explain
 from nccl_runbook.search.group_testing import Diagnosis, replay, wilson
 from nccl_runbook.search.outcomes import most_runs
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pairs, Search, Singles

@@ -4,9 +4,9 @@ P2P off is never the fix."""
 import dataclasses
 import re
 
-from nccl_runbook.causes.failed_world import explain
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.messages.printed.failed_world import explain
 from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge_arms import Decision, decide
 from nccl_runbook.worlds.judge_control import _names, _price, _proof, _unset, control_fails, in_words, outcome

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 
-from nccl_runbook.causes.causes import Cause, causes, recognise, remedies
+from nccl_runbook.causes.causes import Cause, causes, remedies
 from nccl_runbook.core.facts import Identity, bus_of_message, clashes
 from nccl_runbook.core.facts_world import WRONG_VALUES, RankResult, World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.messages.clues import ECHO
+from nccl_runbook.messages.printed.recognise import SHARED_GPU, Recognised, recognise
 
 
 def last_begun(rank: RankResult) -> str:
@@ -61,59 +64,55 @@ def _duplicate(world: World) -> tuple[str, str, str]:
     return "bus-id-collision", "established", words
 
 
-def _known(rank: RankResult) -> tuple[Cause, str] | None:
-    """The message of one rank that failed, if the tables know it. Wrong values have no message: what else
-    was printed is beside them."""
-    if rank.outcome == "exited" and rank.code in (0, WRONG_VALUES):
-        return None
-    return recognise(
-        [
-            *(line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()),
-            *rank.last_lines,
-        ]
+def _message(world: World) -> tuple[Recognised, list[Evidence]] | None:
+    """The surest message of the ranks that failed. Wrong values have no message: what else was printed is
+    beside them. What a rank only printed before it hung is likely at most."""
+    failed = {
+        f"rank {rank.rank}": rank
+        for rank in world.ranks
+        if not (rank.outcome == "exited" and rank.code in (0, WRONG_VALUES))
+    }
+    known = recognise(
+        {
+            name: "\n".join([*(str(e.get("text", "")) for e in rank.named("error")), *rank.last_lines])
+            for name, rank in failed.items()
+        }
     )
-
-
-def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
-    """The hardest message of all ranks, in the order of the table. What a rank only printed before
-    it hung is likely at most."""
-    recognised = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
-    if not recognised:
+    if known is None:
         return None
-    rank, (cause, line) = min(recognised, key=lambda s: list(causes()).index(s[1][0].id))
-    if cause.id == "duplicate-gpu":
+    evidence = [Evidence(known.line, known.printed_by)]
+    if known.message == SHARED_GPU:
         cause_id, status, words = _duplicate(world)
-        named = [
+        known = dataclasses.replace(
+            known, cause=causes()[cause_id], why=causes()[cause_id].title, status=status
+        )
+        evidence += [
             Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")
-            for bus in [bus_of_message(line)]
+            for bus in [bus_of_message(known.line)]
             if bus
         ]
-        return (
-            causes()[cause_id],
-            status,
-            [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")],
-        )
-    return (
-        cause,
-        "likely" if rank.outcome == "timed-out" else cause.by_message,
-        [Evidence(line, f"rank {rank.rank}")],
-    )
+        evidence.append(Evidence(words, "device map of the ranks"))
+    elif failed[known.printed_by].outcome == "timed-out" and known.status == "established":
+        known = dataclasses.replace(known, status="likely")
+    return known, evidence
 
 
-def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
-    """(cause, status, evidence). The ranks' own messages first, then how the processes ended,
-    as peers only echo a death."""
-    if message := _message(world):
-        return message
-    if any(r.state.startswith("T") for r in world.ranks):
-        return causes()["peer-stopped"], "established", []
-    if killed := [r.code for r in world.ranks if r.outcome == "signalled"]:
-        return (
-            (causes()["shm-too-small"], "likely", [])
-            if signal.SIGBUS in killed
-            else (causes()["peer-crashed"], "established", [])
-        )
-    return None, "", []
+def _cause_of(world: World) -> tuple[Cause | None, str, str, list[Evidence]]:
+    """(cause, why in a few words, status, evidence). The ranks' own messages come first. Beside a rank that
+    was stopped or killed, a message that may only echo that does not count."""
+    message = _message(world)
+    stopped = any(r.state.startswith("T") for r in world.ranks)
+    killed = [r.code for r in world.ranks if r.outcome == "signalled"]
+    if message:
+        known, evidence = message
+        may_echo = known.status == "possible" or ECHO.search(known.line)
+        if not (may_echo and (stopped or killed)):
+            return known.cause, known.why, known.status, evidence
+    if not stopped and not killed:
+        return None, "", "", []
+    bus_error = signal.SIGBUS in killed and not stopped
+    cause = causes()["peer-stopped" if stopped else "shm-too-small" if bus_error else "peer-crashed"]
+    return cause, cause.title, "likely" if bus_error else "established", []
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
@@ -126,18 +125,18 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} "
             "while the ranks ran"
         )
-        why = ended if is_gone else "the ranks had not ended at the deadline"
+        how = ended if is_gone else "the ranks had not ended at the deadline"
         return Finding(
             rule,
             Severity.UNKNOWN,
-            f"{what}: {why}",
+            f"{what}: {how}",
             (
                 *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")),
                 Evidence(world.log),
             ),
         )
     again = again if again and again.ended != "lost" else None
-    cause, status, messages = _cause_of(world)
+    cause, why, status, messages = _cause_of(world)
     # whose data arrived wrong, wherever a sender is known: not in an all_reduce, which adds all up
     senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
     sender = senders.pop() if len(senders) == 1 else None
@@ -157,15 +156,15 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             else []
         ),
         *messages,
+        *(Evidence(line, "log") for line in _telling(world) if cause is None),
         *(Evidence(rank_line(r), r.log) for r in bad),
         *(Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]),
-        *(Evidence(line, "log") for line in _telling(world) if cause is None),
     )
     title = (
         f"{what} {'got wrong values' if world.wrong else world.ended}"
         f"{'' if sender is None else f', sent by rank {sender}'}"
     )
-    why = f": {cause.title}" if cause else ""
+    why = why and f": {why}"
     if again is None or again.passed:
         said_of_repeat, runs = (
             ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
