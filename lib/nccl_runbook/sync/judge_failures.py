@@ -212,20 +212,18 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
 def failed(arm: SyncArm, *_: Any) -> Finding:
     """Any other failure; with a cause if a rank's message is known."""
     known, messages = recognised(arm), _messages(arm)
+    by_hand = Remedy(
+        "you",
+        "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
+        (arm.shell_line,),
+    )
     why = known.line if known else messages[0] if messages else "no rank printed anything"
     return Finding(
         "weight-sync-failed",
         Severity.BROKEN,
         f"{arm.method} failed" + (f": {known.why}" if known else ""),
         (Evidence(why, _source(arm)), Evidence("ranks: " + ", ".join(arm.ended))),
-        (
-            *(remedies(known.cause, known.status) if known else ()),
-            Remedy(
-                "you",
-                "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
-                (arm.shell_line,),
-            ),
-        ),
+        remedies(known.cause, known.status) if known else (by_hand,),
         known and known.cause.id,
         known and ("possible" if known.status == "possible" else "likely"),
     )

@@ -51,9 +51,7 @@ def _sizes(ladder: Ladder) -> str:
 
 def _rehearsal(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
-        return [
-            explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world, failing.again)
-        ]
+        return [explain("rehearsal-fails", f"{failing.name} on the CPU", failing.world, failing.again)]
     return [
         _unknown(
             "rehearsed",
@@ -103,7 +101,11 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
 def _every_pair(what: str, world: World, again: World) -> Finding:
     """Every pair fails: suspect what all share, unless the ranks themselves name the cause."""
     finding = explain("every-pair-fails", what, world, again)
-    return finding if finding.cause else dataclasses.replace(finding, remedy=(SHARED,))
+    return (
+        finding
+        if finding.status in ("established", "likely")
+        else dataclasses.replace(finding, remedy=(SHARED,))
+    )
 
 
 def diagnosis(search: Search) -> Diagnosis:

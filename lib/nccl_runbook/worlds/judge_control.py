@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nccl_runbook.causes.causes import NOT_SEEN, causes, remedies
 from nccl_runbook.causes.tables import table
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.facts_world import World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
 from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Trial
@@ -112,6 +112,21 @@ def _names(guilty: Guilty) -> str:
     return ", ".join(f"{k}={v}" for k, v in guilty.variables.items())
 
 
+def _with_and_without(arms: Arms, guilty: Guilty) -> str:
+    """What the variables do, as shown by the control beside *clean*."""
+    world = arms.control.world
+    size, it = world.request.world_size, "it" if len(guilty.variables) == 1 else "them"
+    third = "s" * (size == 1)
+    fail = {"hung": f"hang{third}", "wrong values": f"get{third} wrong values"}.get(
+        world.ended, f"fail{third}"
+    )
+    where = " on the CPU" * (arms.backend == "gloo")
+    return (
+        f"{_names(guilty)}: {counted(size, 'rank')}{where} {fail} with {it} "
+        f"and pass{'es' * (size == 1)} without {it}"
+    )
+
+
 def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
     n = len(guilty.variables)
@@ -142,6 +157,11 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
         *fault.evidence,
         *tried.values(),
         *(
+            []
+            if arms.arms
+            else [Evidence("transports were not compared: that needs two ranks", "table below")]
+        ),
+        *(
             [NOT_SEEN]
             if decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}
             else []
@@ -169,14 +189,8 @@ def _undecided(
     """The finding if the ranks reported the cause themselves, it is not the transport, or nothing can be
     concluded."""
     if decision.kind == "explained":
-        return dataclasses.replace(
-            fault,
-            title=f"{fault.title}; it passes without {_names(arms.guilty)}"
-            if isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
-            else fault.title,
-            evidence=evidence,
-            remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())),
-        )
+        workaround = (_meanwhile(cure, arms),) if cure else ()
+        return dataclasses.replace(fault, evidence=evidence, remedy=(*fault.remedy, *workaround))
     words = (
         ""
         if "intermittent" in decision.why
@@ -214,14 +228,21 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         for pattern, cause in table("environment/environment")["causes"].items()
         if re.fullmatch(pattern, k)
     ]
-    cause = causes()[named[0] if named and settled else decision.cause or ""]
+    cause_id = decision.cause or ""
+    if settled and fault.cause and fault.status in ("established", "likely"):
+        cause_id = fault.cause
+    elif settled and named:
+        cause_id = named[0]
     left = (
         f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}"
         if "budget" in guilty.why_not
-        else ""
+        else f"which of {len(names)}: {guilty.why_not}"
     )
-    which = (
-        _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
+    title = (
+        _with_and_without(arms, guilty)
+        if settled
+        else f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
+        f"and passed without its variables ({left})"
     )
     unset = _unset(
         "Remove it, or set a value that works:"
@@ -232,11 +253,9 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     return Finding(
         "variable-at-fault",
         fault.severity,
-        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
-        "and passed without "
-        f"{which}",
+        title,
         evidence,
         (unset,),
-        cause.id,
+        cause_id,
         decision.status,
     )
