@@ -57,7 +57,7 @@ NEAR_MISSES = [
 @pytest.mark.parametrize(("cause", "line"), MESSAGES.items())
 def test_recognise_fires_when_a_library_says_its_message(cause, line):
     known = recognise({"rank 0": "all is well", "rank 1": f"something before\n{line}"})
-    assert (known.cause.id, known.line, known.printed_by) == (cause, line, "rank 1")
+    assert (known.cause, known.evidence[0].text, known.evidence[0].file) == (cause, line, "rank 1")
 
 
 @pytest.mark.parametrize("line", NEAR_MISSES)

@@ -194,8 +194,8 @@ def _apart(hang: Hang) -> list[Evidence]:
 def _cause(hang: Hang, lead: Accused) -> str | None:
     if lead.kind in ("dead", "unknown"):
         known = recognise({lead.kind: "\n".join(e.text for e in lead.evidence)})
-        if known and known.status != "possible" and not ECHO.search(known.line):
-            return known.cause.id
+        if known and known.status != "possible" and not ECHO.search(known.evidence[0].text):
+            return known.cause
     if lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and judge_odd.uneven(
         hang, lead.rank
     ):

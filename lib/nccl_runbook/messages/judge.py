@@ -87,7 +87,7 @@ def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
 @dataclasses.dataclass(frozen=True)
 class Pointer:
     """Evidence for a cause. ``place``: among equally certain ones the smallest leads; ``advice``: replaces
-    the cause's."""
+    the cause's; ``message``: id of the line, if it is one of the catalogue."""
 
     cause: str
     status: str
@@ -95,6 +95,7 @@ class Pointer:
     against: tuple[str, ...] = ()
     place: float = 0
     advice: Advice | None = None
+    message: str = ""
 
 
 def points_to(clue: Clue, logs: Logs) -> Pointer:
@@ -117,6 +118,7 @@ def points_to(clue: Clue, logs: Logs) -> Pointer:
         (),
         place,
         advice,
+        clue.message,
     )
 
 

@@ -191,16 +191,19 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
         f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED
     )
     bad = [f for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
-    serious = {
-        f.cause for s in document.steps for f in s.findings if f.severity not in (Severity.NOTE, Severity.OK)
-    }
-    causes = [c for c in document.causes if c.id in serious or not serious]
+    only_noted = Severity.NOTE, Severity.OK, Severity.SKIPPED
+    serious = {f.cause for s in document.steps for f in s.findings if f.severity not in only_noted}
+    is_wrong = document.verdict in ("broken", "degraded")
     sure = [
-        *((c.title, c.remedy) for c in causes if c.status in ("established", "likely") and c.remedy),
+        *(
+            (c.title, c.remedy)
+            for c in document.causes
+            if c.status in ("established", "likely") and c.remedy and (c.id in serious or not is_wrong)
+        ),
         *((f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)),
     ]
     open_ones = [
-        *((f"{POSSIBLE}{c.title}", c.remedy) for c in causes if c.status == "possible" and c.remedy),
+        *((f"{POSSIBLE}{c.title}", c.remedy) for c in document.causes if c.status == "possible" and c.remedy),
         *((f.title, list(f.remedy)) for f in free if f.severity is Severity.UNKNOWN),
     ]
     cards = sure or open_ones or [(f.title, list(f.remedy)) for f in bad]

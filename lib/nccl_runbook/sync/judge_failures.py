@@ -4,7 +4,8 @@ from typing import Any
 
 from nccl_runbook.causes.causes import causes, remedies
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
-from nccl_runbook.messages.printed.recognise import SHARED_GPU, Recognised, recognise
+from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.messages.printed.recognise import SHARED_GPU, own_words, recognise
 from nccl_runbook.placement import Placement
 from nccl_runbook.sync.facts import SyncArm, SyncRuns
 
@@ -39,7 +40,7 @@ def _messages(arm: SyncArm) -> list[str]:
     return [line for text in [*arm.errors.values(), *arm.last_lines] for line in text.splitlines()]
 
 
-def recognised(arm: SyncArm) -> Recognised | None:
+def recognised(arm: SyncArm) -> Pointer | None:
     """The surest message of the failed ranks; None if the catalogue knows none."""
     return recognise({arm.method: "\n".join(_messages(arm))})
 
@@ -107,7 +108,7 @@ def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
         f"{cause.title}, so NCCL refuses to connect them (expected here). "
         "The other methods need no second GPU",
         (
-            Evidence(recognised(arm).line, _source(arm)),
+            Evidence(recognised(arm).evidence[0].text, _source(arm)),
             Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan"),
         ),
         remedies(cause),
@@ -126,7 +127,7 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
         Severity.BROKEN,
         "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
         (
-            Evidence(recognised(arm).line, _source(arm)),
+            Evidence(recognised(arm).evidence[0].text, _source(arm)),
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
         ),
         remedies(cause, status),
@@ -212,20 +213,22 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
 def failed(arm: SyncArm, *_: Any) -> Finding:
     """Any other failure; with a cause if a rank's message is known."""
     known, messages = recognised(arm), _messages(arm)
+    cause = own_words(known) if known else None
+    shown = known.evidence[0].text if known else [*messages, "no rank printed anything"][0]
+    status = known and ("possible" if known.status == "possible" else "likely")
     by_hand = Remedy(
         "you",
         "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
         (arm.shell_line,),
     )
-    why = known.line if known else messages[0] if messages else "no rank printed anything"
     return Finding(
         "weight-sync-failed",
         Severity.BROKEN,
-        f"{arm.method} failed" + (f": {known.why}" if known else ""),
-        (Evidence(why, _source(arm)), Evidence("ranks: " + ", ".join(arm.ended))),
-        remedies(known.cause, known.status) if known else (by_hand,),
-        known and known.cause.id,
-        known and ("possible" if known.status == "possible" else "likely"),
+        f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
+        (Evidence(shown, _source(arm)), Evidence("ranks: " + ", ".join(arm.ended))),
+        remedies(cause, status) if cause else (by_hand,),
+        cause and cause.id,
+        status,
     )
 
 

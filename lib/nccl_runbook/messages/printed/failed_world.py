@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 
 from nccl_runbook.causes.causes import Cause, causes, remedies
@@ -10,7 +9,8 @@ from nccl_runbook.core.facts import Identity, bus_of_message, clashes
 from nccl_runbook.core.facts_world import WRONG_VALUES, RankResult, World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.messages.clues import ECHO
-from nccl_runbook.messages.printed.recognise import SHARED_GPU, Recognised, recognise
+from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.messages.printed.recognise import SHARED_GPU, own_words, recognise
 
 
 def last_begun(rank: RankResult) -> str:
@@ -64,55 +64,45 @@ def _duplicate(world: World) -> tuple[str, str, str]:
     return "bus-id-collision", "established", words
 
 
-def _message(world: World) -> tuple[Recognised, list[Evidence]] | None:
+def _message(world: World) -> Pointer | None:
     """The surest message of the ranks that failed. Wrong values have no message: what else was printed is
-    beside them. What a rank only printed before it hung is likely at most."""
-    failed = {
-        f"rank {rank.rank}": rank
-        for rank in world.ranks
-        if not (rank.outcome == "exited" and rank.code in (0, WRONG_VALUES))
-    }
-    known = recognise(
+    beside them."""
+    return recognise(
         {
-            name: "\n".join([*(str(e.get("text", "")) for e in rank.named("error")), *rank.last_lines])
-            for name, rank in failed.items()
+            f"rank {r.rank}": "\n".join([*(str(e.get("text", "")) for e in r.named("error")), *r.last_lines])
+            for r in world.ranks
+            if not (r.outcome == "exited" and r.code in (0, WRONG_VALUES))
         }
     )
-    if known is None:
-        return None
-    evidence = [Evidence(known.line, known.printed_by)]
-    if known.message == SHARED_GPU:
-        cause_id, status, words = _duplicate(world)
-        known = dataclasses.replace(
-            known, cause=causes()[cause_id], why=causes()[cause_id].title, status=status
-        )
-        evidence += [
-            Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")
-            for bus in [bus_of_message(known.line)]
-            if bus
-        ]
-        evidence.append(Evidence(words, "device map of the ranks"))
-    elif failed[known.printed_by].outcome == "timed-out" and known.status == "established":
-        known = dataclasses.replace(known, status="likely")
-    return known, evidence
 
 
-def _cause_of(world: World) -> tuple[Cause | None, str, str, list[Evidence]]:
-    """(cause, why in a few words, status, evidence). The ranks' own messages come first. Beside a rank that
-    was stopped or killed, a message that may only echo that does not count."""
+def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
+    """(cause, status, evidence). The ranks' own messages come first. Beside a rank that was stopped or
+    killed, a message that may only echo that does not count. Before a hang, a message is likely at most."""
     message = _message(world)
     stopped = any(r.state.startswith("T") for r in world.ranks)
     killed = [r.code for r in world.ranks if r.outcome == "signalled"]
-    if message:
-        known, evidence = message
-        may_echo = known.status == "possible" or ECHO.search(known.line)
-        if not (may_echo and (stopped or killed)):
-            return known.cause, known.why, known.status, evidence
+    if message and not (
+        (stopped or killed) and (message.status == "possible" or ECHO.search(message.evidence[0].text))
+    ):
+        line = message.evidence[0]
+        evidence = [Evidence(line.text, line.file)]
+        if message.message == SHARED_GPU:
+            cause_id, status, words = _duplicate(world)
+            bus = bus_of_message(line.text)
+            named = Evidence(
+                f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal"
+            )
+            devices = Evidence(words, "device map of the ranks")
+            return causes()[cause_id], status, [*evidence, *[named] * bool(bus), devices]
+        waited = any(r.outcome == "timed-out" and line.file == f"rank {r.rank}" for r in world.ranks)
+        unsure = waited and message.status == "established"
+        return own_words(message), "likely" if unsure else message.status, evidence
     if not stopped and not killed:
-        return None, "", "", []
+        return None, "", []
     bus_error = signal.SIGBUS in killed and not stopped
-    cause = causes()["peer-stopped" if stopped else "shm-too-small" if bus_error else "peer-crashed"]
-    return cause, cause.title, "likely" if bus_error else "established", []
+    ended = "peer-stopped" if stopped else "shm-too-small" if bus_error else "peer-crashed"
+    return causes()[ended], "likely" if bus_error else "established", []
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
@@ -136,7 +126,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             ),
         )
     again = again if again and again.ended != "lost" else None
-    cause, why, status, messages = _cause_of(world)
+    cause, status, messages = _cause_of(world)
     # whose data arrived wrong, wherever a sender is known: not in an all_reduce, which adds all up
     senders = {e["wrong"].get("from_rank") for e in world.wrong} - {None}
     sender = senders.pop() if len(senders) == 1 else None
@@ -164,7 +154,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         f"{what} {'got wrong values' if world.wrong else world.ended}"
         f"{'' if sender is None else f', sent by rank {sender}'}"
     )
-    why = why and f": {why}"
+    why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         said_of_repeat, runs = (
             ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
