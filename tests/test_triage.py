@@ -109,7 +109,7 @@ def test_causes_established_need_the_fault_itself():
     established = {c.cause for c in clues() if c.status == "established"}
     assert established <= {"foreign-connection", "gpu-or-link-fault", "driver-library-mismatch", "fabric-manager-down", "driver-too-old", "shm-too-small",
                            "nccl-version-mismatch", "nccl-library-conflict", "nvml-call-failed", "rendezvous-port-in-use", "collective-mismatch", "node-failed",
-                           "scheduler-time-limit", "scheduler-refused", "program-not-started", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted",
+                           "scheduler-time-limit", "scheduler-refused", "program-not-started", "torch-not-installed", "scheduler-cancelled", "scheduler-preempted", "scheduler-evicted",
                            "nccl-call-refused", "nccl-feature-unavailable", "cuda-initialised-before-fork", "peer-crashed",
                            "rendezvous-misconfigured",  # the variable that torch says is not set
                            # a variable names what a line says is not there, or a library that the plugin needs is missing
