@@ -70,6 +70,21 @@ def test_failed_on_one_gpu_stays_quiet_when_gpus_differ_or_something_else_broke(
     assert ids(runs(broken(method, text), devices=devices, uuids=uuids), plan) == ["weight-sync-failed"]
 
 
+PLUGIN = "NCCL error in: NCCLUtils.cpp:93, invalid usage\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nFailed to initialize any NET plugin"
+
+
+def test_a_recognised_message_is_the_reason_even_if_two_ranks_share_a_gpu():
+    found = weight_sync.judge(runs(broken("nccl-flat", PLUGIN), devices=(0, 0), uuids=("GPU-a", "GPU-a")), TOGETHER)
+    assert [(f.id, f.severity, f.cause, f.status) for f in found] == [("weight-sync-failed", Severity.BROKEN, "net-plugin-failed", "likely")]
+
+
+@pytest.mark.parametrize("ended", [["exited 1", "timed-out 15"], ["timed-out 15", "signalled 11"]])
+def test_a_rank_that_broke_decides_and_the_other_only_waited(ended):
+    one = arm("nccl-flat", (), timed_out=True, ended=ended, deadline_s=69.0, wall_s=3.5, errors={"0": "node3:7:7 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found"})
+    assert [(f.id, f.cause) for f in weight_sync.judge(runs(one), APART)] == [("weight-sync-failed", "socket-interface-wrong")]
+    assert "time" not in one.outcome and not one.passed
+
+
 def test_refused_though_gpus_differ_stays_quiet_when_two_indices_are_one_gpu():
     assert ids(runs(broken("nccl-flat", ERROR + DUPLICATE), uuids=("GPU-a", "GPU-a"))) == ["trainer-and-engine-share-gpu"]
 

@@ -14,7 +14,7 @@ from nccl_runbook.worlds import (
     judge_control as transports_judge_control,
     judge_transports as transports,
 )
-from nccl_runbook.worlds.facts import Ladder, Pair, Pairs, Singles
+from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Singles
 from world_samples import NET, P2P, SHM, arms, hung, rank, trial, world
 
 DUPLICATES = [
@@ -195,6 +195,28 @@ def test_explain_names_no_sender_when_several_ranks_sent_wrong_values_or_only_su
 def test_explain_says_seen_1_of_1_when_it_was_not_repeated():
     found = explain("r", "2 ranks", hung())
     assert found.severity is Severity.WARN and re.fullmatch("2 ranks hung, .* 1 of 1", found.title)
+
+
+PRINTED = {
+    "net-plugin-failed": ["NCCL error in: NCCLUtils.cpp:93, invalid usage, NCCL version 2.28.9\nLast error:\nFailed to initialize any NET plugin"],
+    "socket-interface-wrong": ["n4:5:5 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to rail7", "n4:5:5 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found"],
+    "rendezvous-port-in-use": ["The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"],
+}
+
+
+@pytest.mark.parametrize(("cause", "lines"), PRINTED.items())
+def test_what_one_rank_printed_is_recognised_with_the_words_of_its_own_message(cause, lines):
+    failed = world([rank(0, code=1, lines="\n".join(lines).splitlines())])
+    found, = fewer_gpus.judge_worlds(ladder(trial(failed, failed, "1 rank")), NOT_RUN, NOT_RUN)
+    assert (found.cause, found.severity) == (cause, Severity.BROKEN) and found.status in ("established", "likely")
+    assert found.evidence[0].text in "\n".join(lines) and found.evidence[0].source == "rank 0"
+    assert ("rail7" in found.title) == any("rail7" in line for r in found.remedy for line in (r.text, *r.lines)) == (cause == "socket-interface-wrong")
+
+
+def test_a_message_that_may_echo_does_not_hide_a_rank_that_was_killed():
+    echo = "n4:5:5 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.2<4711> failed : Connection refused"
+    failed = world([rank(0, code=1, lines=[echo]), rank(1, "signalled", 9)])
+    assert explain("r", "2 ranks", failed, failed).cause == "peer-crashed"
 
 
 def ladder(*rungs, wanted=None, backend="nccl"):
