@@ -191,14 +191,18 @@ def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
         f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED
     )
     bad = [f for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
-    only_noted = Severity.NOTE, Severity.OK, Severity.SKIPPED
-    serious = {f.cause for s in document.steps for f in s.findings if f.severity not in only_noted}
-    is_wrong = document.verdict in ("broken", "degraded")
+    serious = {
+        f.cause
+        for s in document.steps
+        for f in s.findings
+        if f.severity not in (Severity.NOTE, Severity.OK, Severity.SKIPPED)
+        or document.verdict not in ("broken", "degraded")
+    }
     sure = [
         *(
             (c.title, c.remedy)
             for c in document.causes
-            if c.status in ("established", "likely") and c.remedy and (c.id in serious or not is_wrong)
+            if c.status in ("established", "likely") and c.remedy and c.id in serious
         ),
         *((f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)),
     ]

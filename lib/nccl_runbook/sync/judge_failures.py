@@ -25,8 +25,8 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
             (arm.complete, shared_gpu_not_refused if on_one_gpu else None),
             (arm.shortage, not_enough),
             (arm.stopped, interrupted),
-            (is_refused, expected_refusal if on_one_gpu else refused_though_gpus_differ),
-            (on_one_gpu and not has_reason, failed_on_one_gpu),
+            (on_one_gpu and (is_refused or not has_reason), refused_on_one_gpu),
+            (is_refused, refused_though_gpus_differ),
             (arm.timed_out and not arm.broke, did_not_end),
             (True, failed),
         )
@@ -35,14 +35,16 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     return finding and finding(arm, runs, plan)
 
 
-def _messages(arm: SyncArm) -> list[str]:
-    """What the failed ranks raised and printed, line by line."""
-    return [line for text in [*arm.errors.values(), *arm.last_lines] for line in text.splitlines()]
-
-
 def recognised(arm: SyncArm) -> Pointer | None:
-    """The surest message of the failed ranks; None if the catalogue knows none."""
-    return recognise({arm.method: "\n".join(_messages(arm))})
+    """The surest message of what the failed ranks raised and printed; None if the catalogue knows none."""
+    return recognise({arm.method: "\n".join([*arm.errors.values(), *arm.last_lines])})
+
+
+def _shown(arm: SyncArm) -> str:
+    """The message of the catalogue, else the first line that a failed rank raised or printed."""
+    message = recognised(arm)
+    lines = (line for text in [*arm.errors.values(), *arm.last_lines] for line in text.splitlines())
+    return message.evidence[0].text if message else next(lines, "no rank printed anything")
 
 
 def _source(arm: SyncArm) -> str:
@@ -99,21 +101,25 @@ def _shared(runs: SyncRuns, plan: Placement) -> bool:
     return bool(plan.shared) or len(set(known)) < len(known)
 
 
-def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
-    """NCCL refuses two ranks on one GPU, and these two share one."""
-    cause = causes()["trainer-and-engine-share-gpu"]
+def refused_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
+    """NCCL does not support two ranks on one GPU. Its refusal is expected, and a failure without its usual
+    message (a peer's echo, a hang of the experimental mode) says nothing about this machine."""
+    cause, message = causes()["trainer-and-engine-share-gpu"], recognised(arm)
+    is_refusal = message is not None and message.message == SHARED_GPU
     return Finding(
-        cause.id,
+        cause.id if is_refusal else "failed-on-one-gpu",
         Severity.NOTE,
-        f"{cause.title}, so NCCL refuses to connect them (expected here). "
-        "The other methods need no second GPU",
+        f"{cause.title}, so NCCL refuses to connect them (expected here). Other methods need no second GPU"
+        if is_refusal
+        else f"{arm.method} did not work between two ranks on one GPU (expected: NCCL refuses that)",
         (
-            Evidence(recognised(arm).evidence[0].text, _source(arm)),
+            Evidence(_shown(arm), _source(arm)),
             Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan"),
+            Evidence("ranks: " + ", ".join(arm.ended), _source(arm)),
         ),
         remedies(cause),
         cause.id,
-        "established",
+        "established" if is_refusal else "likely",
     )
 
 
@@ -127,30 +133,12 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
         Severity.BROKEN,
         "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
         (
-            Evidence(recognised(arm).evidence[0].text, _source(arm)),
+            Evidence(_shown(arm), _source(arm)),
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
         ),
         remedies(cause, status),
         cause.id,
         status,
-    )
-
-
-def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
-    """NCCL does not support two ranks on one GPU, so a failure without its usual message (a peer's echo, a
-    hang of the experimental mode) says nothing about this machine."""
-    cause = causes()["trainer-and-engine-share-gpu"]
-    return Finding(
-        "failed-on-one-gpu",
-        Severity.NOTE,
-        f"{arm.method} did not work between two ranks on one GPU (expected), without NCCL's usual message",
-        (
-            Evidence([*_messages(arm), "no rank printed anything"][0], _source(arm)),
-            Evidence("ranks: " + ", ".join(arm.ended), _source(arm)),
-        ),
-        remedies(cause),
-        cause.id,
-        "likely",
     )
 
 
@@ -212,9 +200,8 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
 
 def failed(arm: SyncArm, *_: Any) -> Finding:
     """Any other failure; with a cause if a rank's message is known."""
-    known, messages = recognised(arm), _messages(arm)
+    known = recognised(arm)
     cause = own_words(known) if known else None
-    shown = known.evidence[0].text if known else [*messages, "no rank printed anything"][0]
     status = known and ("possible" if known.status == "possible" else "likely")
     by_hand = Remedy(
         "you",
@@ -225,7 +212,7 @@ def failed(arm: SyncArm, *_: Any) -> Finding:
         "weight-sync-failed",
         Severity.BROKEN,
         f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
-        (Evidence(shown, _source(arm)), Evidence("ranks: " + ", ".join(arm.ended))),
+        (Evidence(_shown(arm), _source(arm)), Evidence("ranks: " + ", ".join(arm.ended))),
         remedies(cause, status) if cause else (by_hand,),
         cause and cause.id,
         status,

@@ -112,21 +112,6 @@ def _names(guilty: Guilty) -> str:
     return ", ".join(f"{k}={v}" for k, v in guilty.variables.items())
 
 
-def _with_and_without(arms: Arms, guilty: Guilty) -> str:
-    """What the variables do, as shown by the control beside *clean*."""
-    world = arms.control.world
-    size, it = world.request.world_size, "it" if len(guilty.variables) == 1 else "them"
-    third = "s" * (size == 1)
-    fail = {"hung": f"hang{third}", "wrong values": f"get{third} wrong values"}.get(
-        world.ended, f"fail{third}"
-    )
-    where = " on the CPU" * (arms.backend == "gloo")
-    return (
-        f"{_names(guilty)}: {counted(size, 'rank')}{where} {fail} with {it} "
-        f"and pass{'es' * (size == 1)} without {it}"
-    )
-
-
 def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
     n = len(guilty.variables)
@@ -144,7 +129,8 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
 
 
 def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
-    """The finding for a control that fails, with the evidence that the arms add."""
+    """The finding for a control that fails, with the evidence that the arms add: a proven change, what the
+    ranks reported themselves, or that it is not the transport or nothing can be concluded."""
     tried = {
         a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")
         for a in arms.arms
@@ -170,33 +156,22 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
-    if decision.kind == "explained" or cure is None:
-        return _undecided(arms, decision, fault, evidence, cure)
+    workaround = (_meanwhile(cure, arms),) if cure else ()
+    if decision.kind == "explained":
+        return dataclasses.replace(fault, evidence=evidence, remedy=(*fault.remedy, *workaround))
+    if cure is None:
+        kind = {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
+        words = decision.why if "intermittent" in decision.why else f"{kind}{decision.why}"
+        return dataclasses.replace(fault, evidence=(*evidence, Evidence(words, "table below")))
     title = (
         f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
         f"and passed with {cure.name}"
         f"{'; no single transport' * (decision.kind == 'sockets')}"
     )
-    remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
+    remedy = (*remedies(causes().get(decision.cause or ""), decision.status), *workaround)
     return Finding(
         "transport-at-fault", fault.severity, title, evidence, remedy, decision.cause, decision.status
     )
-
-
-def _undecided(
-    arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None
-) -> Finding:
-    """The finding if the ranks reported the cause themselves, it is not the transport, or nothing can be
-    concluded."""
-    if decision.kind == "explained":
-        workaround = (_meanwhile(cure, arms),) if cure else ()
-        return dataclasses.replace(fault, evidence=evidence, remedy=(*fault.remedy, *workaround))
-    words = (
-        ""
-        if "intermittent" in decision.why
-        else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
-    )
-    return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
 
 
 def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
@@ -212,10 +187,8 @@ def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
 def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
     """A variable of the environment is to blame: proven by halving, or at least that the same passes without
     all of them."""
-    guilty, settled = (
-        arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"),
-        decision.status == "established",
-    )
+    guilty = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried")
+    settled = decision.status == "established"
     # confounded: others do it too
     names = (
         arms.clean.env
@@ -228,21 +201,20 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         for pattern, cause in table("environment/environment")["causes"].items()
         if re.fullmatch(pattern, k)
     ]
-    cause_id = decision.cause or ""
-    if settled and fault.cause and fault.status in ("established", "likely"):
-        cause_id = fault.cause
-    elif settled and named:
-        cause_id = named[0]
+    by_message = [fault.cause] if fault.status in ("established", "likely") else []
+    cause_id = [*by_message, *named, decision.cause][0] if settled else decision.cause
     left = (
         f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}"
         if "budget" in guilty.why_not
         else f"which of {len(names)}: {guilty.why_not}"
     )
+    world, it = arms.control.world, "it" if len(names) == 1 else "them"
+    effect = _DID.get(world.ended, world.ended)
+    ranks = counted(world.request.world_size, "rank") + " on the CPU" * (arms.backend == "gloo")
     title = (
-        _with_and_without(arms, guilty)
+        f"{_names(guilty)}: {ranks} {effect} with {it}, and passed without {it}"
         if settled
-        else f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
-        f"and passed without its variables ({left})"
+        else f"the test {effect} with your settings, and passed without its variables ({left})"
     )
     unset = _unset(
         "Remove it, or set a value that works:"

@@ -9,7 +9,6 @@ from nccl_runbook.core.facts import Identity, bus_of_message, clashes
 from nccl_runbook.core.facts_world import WRONG_VALUES, RankResult, World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.messages.clues import ECHO
-from nccl_runbook.messages.judge import Pointer
 from nccl_runbook.messages.printed.recognise import SHARED_GPU, own_words, recognise
 
 
@@ -64,22 +63,17 @@ def _duplicate(world: World) -> tuple[str, str, str]:
     return "bus-id-collision", "established", words
 
 
-def _message(world: World) -> Pointer | None:
-    """The surest message of the ranks that failed. Wrong values have no message: what else was printed is
-    beside them."""
-    return recognise(
+def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
+    """(cause, status, evidence). The ranks' own messages come first. Beside a rank that was stopped or
+    killed, a message that may only echo that does not count. Before a hang, a message is likely at most.
+    Wrong values have no message: what else was printed is beside them."""
+    message = recognise(
         {
             f"rank {r.rank}": "\n".join([*(str(e.get("text", "")) for e in r.named("error")), *r.last_lines])
             for r in world.ranks
             if not (r.outcome == "exited" and r.code in (0, WRONG_VALUES))
         }
     )
-
-
-def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
-    """(cause, status, evidence). The ranks' own messages come first. Beside a rank that was stopped or
-    killed, a message that may only echo that does not count. Before a hang, a message is likely at most."""
-    message = _message(world)
     stopped = any(r.state.startswith("T") for r in world.ranks)
     killed = [r.code for r in world.ranks if r.outcome == "signalled"]
     if message and not (
@@ -89,20 +83,22 @@ def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
         evidence = [Evidence(line.text, line.file)]
         if message.message == SHARED_GPU:
             cause_id, status, words = _duplicate(world)
-            bus = bus_of_message(line.text)
-            named = Evidence(
-                f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal"
-            )
-            devices = Evidence(words, "device map of the ranks")
-            return causes()[cause_id], status, [*evidence, *[named] * bool(bus), devices]
+            named = [
+                Evidence(
+                    f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal"
+                )
+                for bus in [bus_of_message(line.text)]
+                if bus
+            ]
+            return causes()[cause_id], status, [*evidence, *named, Evidence(words, "device map of the ranks")]
         waited = any(r.outcome == "timed-out" and line.file == f"rank {r.rank}" for r in world.ranks)
-        unsure = waited and message.status == "established"
-        return own_words(message), "likely" if unsure else message.status, evidence
+        status = "likely" if waited and message.status == "established" else message.status
+        return own_words(message), status, evidence
     if not stopped and not killed:
         return None, "", []
-    bus_error = signal.SIGBUS in killed and not stopped
-    ended = "peer-stopped" if stopped else "shm-too-small" if bus_error else "peer-crashed"
-    return causes()[ended], "likely" if bus_error else "established", []
+    if signal.SIGBUS in killed and not stopped:
+        return causes()["shm-too-small"], "likely", []
+    return causes()["peer-stopped" if stopped else "peer-crashed"], "established", []
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
