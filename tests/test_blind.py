@@ -58,6 +58,16 @@ def test_an_interface_that_does_not_exist_is_named_and_the_cure_is_proven(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_variable_with_which_torch_cannot_be_imported_is_broken_and_not_unknown(tmp_path: Path) -> None:
+    ended = run_cli("run", "--step", "03-fewer-gpus", "--python", sys.executable, "--out", tmp_path / "run", "--json", cwd=ROOT,
+                    env={**os.environ, "TORCH_DISTRIBUTED_DEBUG": "LOUD"}, timeout=120)
+    document = json.loads(ended.stdout)
+    assert (ended.returncode, document["verdict"]) == (3, "broken") and "TORCH_DISTRIBUTED_DEBUG" in document["sentence"], ended.stderr
+    step, = document["steps"]
+    assert [f["id"] for f in step["findings"]] == ["no-rank-can-run"]
+
+
+@pytest.mark.slow
 def test_exclusive_mode_is_named_from_a_record(tmp_path: Path) -> None:
     """Nobody may set a card's mode for a test: the machine comes from a record, the judgement from the real command."""
     held = change_gpu(machine(), 2, compute_mode="exclusive-process", owners=[owner()])

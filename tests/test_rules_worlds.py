@@ -7,7 +7,7 @@ import re
 import pytest
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
-from nccl_runbook.messages.printed.failed_world import explain, rank_line
+from nccl_runbook.messages.printed.failed_world import cannot_run, explain, rank_line
 from nccl_runbook.messages.printed.recognise import recognise
 from nccl_runbook.worlds import (
     judge as fewer_gpus,
@@ -200,6 +200,9 @@ def test_explain_says_seen_1_of_1_when_it_was_not_repeated():
 PRINTED = {
     "net-plugin-failed": ["NCCL error in: NCCLUtils.cpp:93, invalid usage, NCCL version 2.28.9\nLast error:\nFailed to initialize any NET plugin"],
     "socket-interface-wrong": ["n4:5:5 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to rail7", "n4:5:5 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found"],
+    "topology-file-bad": ["n4:5:5 [0] graph/xml.cc:330 NCCL WARN Could not open XML topology file /site/rail.xml : No such file or directory"],
+    "env-conflict": ["n4:5:5 [0] transport.cc:35 NCCL WARN No transport found for rank 0[60] -> rank 1[70]"],
+    "nccl-library-conflict": ["ImportError: /site/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommShrink"],
     "rendezvous-port-in-use": ["The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"],
 }
 
@@ -211,6 +214,15 @@ def test_what_one_rank_printed_is_recognised_with_the_words_of_its_own_message(c
     assert (found.cause, found.severity) == (cause, Severity.BROKEN) and found.status in ("established", "likely")
     assert found.evidence[0].text in "\n".join(lines) and found.evidence[0].source == "rank 0"
     assert ("rail7" in found.title) == any("rail7" in line for r in found.remedy for line in (r.text, *r.lines)) == (cause == "socket-interface-wrong")
+
+
+@pytest.mark.parametrize(("error", "cause", "status"), [
+    ("/srv/py cannot run ranks: ImportError: /srv/torch/lib/libtorch_cuda.so: undefined symbol: ncclMemAlloc", "nccl-library-conflict", "established"),
+    ("/srv/py cannot run ranks: ValueError: TORCH_X must be one of A, B", None, None)])
+def test_an_interpreter_that_cannot_import_torch_is_broken(error, cause, status):
+    found = cannot_run(error, ["docker", "exec", "a b", "/srv/py"])
+    assert (found.severity, found.title, found.cause, found.status) == (Severity.BROKEN, error, cause, status)
+    assert (found.remedy[0].lines == ("docker exec 'a b' /srv/py -c 'import torch.distributed'",)) == (cause is None)
 
 
 def test_a_message_that_may_echo_does_not_hide_a_rank_that_was_killed():

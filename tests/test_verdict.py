@@ -265,7 +265,7 @@ def proven(step: str, title: str, **changes) -> records.Record:
 
 
 def test_a_cure_that_was_tried_leads_with_what_the_setting_names():
-    shown = [proven("02-environment", "NCCL_X=rail7 names no interface"), proven("03-fewer-gpus", "1 rank failed"),
+    shown = [proven("02-environment", "NCCL_X: rail7 names no interface"), proven("03-fewer-gpus", "1 rank failed"),
              proven("04-transports", "NCCL_X=rail7: 1 rank fails with it", tried="failed; passed")]
     document = verdict_document(samples.run_info(planned=[r.step for r in shown]), shown)
     assert leading(document.steps, document.causes).tried and document.causes[0].title == "NCCL_X=rail7 names no interface: 1 rank fails with it"

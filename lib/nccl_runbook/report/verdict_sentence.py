@@ -101,9 +101,10 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
 
 def headline(finding: Finding, others: Iterable[Finding]) -> str:
     """The finding's title. If an experiment proves a setting ("NAME=VALUE: ..."), what ``others`` say about
-    the value comes first."""
+    that value comes first ("NAME: VALUE names nothing")."""
     setting, _, effect = finding.title.partition(": ")
-    about = [f.title for f in others if f.cause == finding.cause and f.title.startswith(f"{setting} ")]
+    same = [f.title.replace(": ", "=", 1) for f in others if f.cause == finding.cause]
+    about = [title for title in same if title.startswith(f"{setting} ")]
     return f"{about[0]}: {effect}" if about and finding.tried else finding.title
 
 

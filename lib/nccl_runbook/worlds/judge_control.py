@@ -157,12 +157,13 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
         return _variable(arms, decision, fault, evidence)
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
     workaround = (_meanwhile(cure, arms),) if cure else ()
-    if decision.kind == "explained":
+    if decision.kind == "explained" or cure is None:
+        kind = {"explained": "", "not-the-transport": "not the transport: "}.get(
+            decision.kind, "inconclusive: "
+        )
+        words = f"{kind}{decision.why}".replace("inconclusive: intermittent", "intermittent")
+        evidence = (*evidence, Evidence(words, "table below"))
         return dataclasses.replace(fault, evidence=evidence, remedy=(*fault.remedy, *workaround))
-    if cure is None:
-        kind = {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
-        words = decision.why if "intermittent" in decision.why else f"{kind}{decision.why}"
-        return dataclasses.replace(fault, evidence=(*evidence, Evidence(words, "table below")))
     title = (
         f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
         f"and passed with {cure.name}"

@@ -1,6 +1,5 @@
 """Settings that choose interfaces, adapters and names of hosts."""
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -93,16 +92,14 @@ def interface_missing(s: Setting) -> Iterator[Finding]:
     hit, missed = _matches(s.value, here, kind == "interfaces_exact")
     if kind in ("interfaces", "interfaces_exact") and missed and not isinstance(s.role.interfaces, Gap):
         usable = known(s.role.routes) or [n for n in here if n != "lo"]
-        missing = s.finding(
+        yield s.finding(
             "interface-missing",
             Severity.NOTE if hit else Severity.BROKEN,
-            f"no interface here matches {', '.join(missed)}; there are {', '.join(here)}",
+            f"{', '.join(missed)} names no interface of this host ({', '.join(here)})",
             "Name an interface that every host has, or remove the variable:",
             f"{s.name}={usable[0]}" if usable else f"unset {s.name}",
             **({} if hit else {"cause": "socket-interface-wrong", "status": "established"}),
         )
-        title = f"{s.name}={s.value} names no interface of this host ({', '.join(here)})"
-        yield missing if hit else dataclasses.replace(missing, title=title)
 
 
 def hca_missing(host: Host, s: Setting) -> Iterator[Finding]:

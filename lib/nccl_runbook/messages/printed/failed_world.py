@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import Cause, causes, remedies
 from nccl_runbook.core.facts import Identity, bus_of_message, clashes
@@ -178,6 +180,22 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         remedies(cause, status),
         cause and cause.id,
         cause and status,
+    )
+
+
+def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
+    """The finding that the judged interpreter (argv ``prefix``) cannot import torch, so no rank can run."""
+    message = recognise({"the judged Python": error})
+    by_hand = shlex.join([*prefix, "-c", "import torch.distributed"])
+    repeat = Remedy("you", "Repeat it by hand, and correct this Python or its variables:", (by_hand,))
+    return Finding(
+        "no-rank-can-run",
+        Severity.BROKEN,
+        error,
+        (Evidence(error, "the judged Python"),),
+        remedies(own_words(message), message.status) if message else (repeat,),
+        message and message.cause,
+        message and message.status,
     )
 
 
