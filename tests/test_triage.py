@@ -17,7 +17,7 @@ import score
 from nccl_runbook.case.answer import case
 from nccl_runbook.case.given import Brought
 from nccl_runbook.case.read import logs_of
-from nccl_runbook.causes.causes import causes, fitting, for_launcher, recognise
+from nccl_runbook.causes.causes import causes, fitting, for_launcher
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
@@ -28,6 +28,7 @@ from nccl_runbook.messages import lines as lines_file, read as reader
 from nccl_runbook.messages.clues import _rows, catalogue, clues, compiled
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.judge_silent import unheard
+from nccl_runbook.messages.printed.recognise import recognise
 from nccl_runbook.messages.read_ranks import EXPRESSIONS
 from nccl_runbook.report.markup import badge
 from nccl_runbook.triage import judge as triage
@@ -110,9 +111,9 @@ def test_what_establishes_a_cause_has_a_sample_and_a_near_miss():
     assert [row["id"] for row in rows if row.get("words") or not row.get("fires") or not row.get("quiet")] == [] and len(rows) > 100
 
 
-def test_the_cheap_recogniser_is_silent_on_benign_lines():
+def test_no_benign_line_is_the_reason_why_a_test_of_ours_fails():
     benign = next(s[1] for s in SAMPLES if s[0] == "benign")
-    assert recognise(benign.splitlines()) is None
+    assert recognise({"rank 0": benign}) is None
 
 
 def test_what_the_matcher_selects_holds_all_that_a_naive_search_finds():

@@ -24,6 +24,7 @@ from nccl_runbook.launch.gpu_lists import gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.interpreters import NOT_HERE, choose
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never, sweep
+from nccl_runbook.launch.warm_link import NoTorch
 from nccl_runbook.step_parameters import outputs_root, read_parameters
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
@@ -84,24 +85,31 @@ class Step:
     @property
     def engine(self) -> Engine:
         """The engine of the judged interpreter, started at first use. RuntimeError while a record is
-        replayed; InterpreterError or EngineError if no ranks can run."""
+        replayed; InterpreterError or EngineError if no ranks can run. The step is then broken if the
+        interpreter itself cannot import torch."""
         if self.replayed:
             raise RuntimeError("a record is judged, no machine is touched")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self.within_s)
             sweep({tempfile.gettempdir(), "/dev/shm"})
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._engine = Engine(
-                choice.prefix,
-                log_dir=self.run_dir / "logs" / self.name,
-                redactor=self.redactor,
-                root=self.run_dir,
-                stopped=self._stopped,
-                until=self._until,
-            )
-            self.record.judged = records.Judged(
-                python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged()
-            )
+            try:
+                self._engine = Engine(
+                    choice.prefix,
+                    log_dir=self.run_dir / "logs" / self.name,
+                    redactor=self.redactor,
+                    root=self.run_dir,
+                    stopped=self._stopped,
+                    until=self._until,
+                )
+                self.record.judged = records.Judged(
+                    python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged()
+                )
+            except NoTorch as error:
+                from nccl_runbook.messages.printed.failed_world import cannot_run  # rare, and takes 0.1 s
+
+                self.finish([cannot_run(str(error), choice.prefix)])
+                raise
         return self._engine
 
     def collect(

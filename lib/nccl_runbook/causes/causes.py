@@ -1,5 +1,4 @@
-"""The causes by id: title, explanation, remedies, the messages that point to them; and a line that
-sets a variable, by launcher."""
+"""The causes by id: title, explanation, remedies; and a line that sets a variable, by launcher."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import dataclasses
 import functools
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.causes.tables import table
@@ -47,22 +46,18 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cause(Advice):
-    """One row of causes.toml with its general advice. ``by_message``: status if only a message names it;
-    ``verify``: how the job shows that the remedy works, or empty; ``fires``: a line that a signature
-    matches, for the test."""
+    """One row of causes.toml with its general advice. ``verify``: how the job shows that the remedy works, or
+    empty."""
 
     id: str
     title: str
     source: str
-    signatures: tuple[str, ...] = ()
-    by_message: str = "established"
     verify: str = ""
-    fires: str = ""
 
 
 @functools.cache
 def causes() -> dict[str, Cause]:
-    """Id -> cause, in the order in which signatures are tried."""
+    """Id -> cause, in the order of the table."""
     return {
         row["id"]: Cause(**{key: row[key] for key in row if key != "message"} | advice(row))
         for row in table("causes/causes")["cause"]
@@ -89,22 +84,6 @@ def fitting(cause_id: str, *lines: str) -> Cause:
         and any(re.search(row["line"], line) for line in lines[: None if row.get("beside") else 1])
     )
     return dataclasses.replace(causes()[cause_id], **next(map(advice, fit), {}))
-
-
-@functools.cache
-def _patterns() -> list[tuple[Cause, re.Pattern[str]]]:
-    return [
-        (c, re.compile("|".join(f"(?:{s})" for s in c.signatures))) for c in causes().values() if c.signatures
-    ]
-
-
-def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
-    """(first cause in table order whose message is among ``lines``, that line); None if no cause is known."""
-    text = list(lines)
-    return next(
-        ((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)),
-        None,
-    )
 
 
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
@@ -153,5 +132,6 @@ def in_logs(line: str, logs: Sequence[str]) -> str:
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
-    """Usual remedies of a cause; NOTHING_KNOWN if there is no cause, or it has none."""
-    return usual(cause.id, status) if cause and cause.remedy else (NOTHING_KNOWN,)
+    """Remedies of a cause, which may be those of a message; NOTHING_KNOWN if there is no cause, or it has
+    none."""
+    return usual(cause.id, status, rows=cause.remedy) if cause and cause.remedy else (NOTHING_KNOWN,)

@@ -4,7 +4,7 @@ and what to collect next."""
 import dataclasses
 from collections import Counter
 
-from nccl_runbook.causes.causes import fitting, in_logs, recognise, usual
+from nccl_runbook.causes.causes import fitting, in_logs, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import (
@@ -26,6 +26,7 @@ from nccl_runbook.hang.judge_silence import (
 )
 from nccl_runbook.hang.ras.judge_ras import by_ras, ras_unclear
 from nccl_runbook.messages.clues import ECHO
+from nccl_runbook.messages.printed.recognise import recognise
 
 # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch
 # 2.11): a later file is a copy
@@ -192,9 +193,9 @@ def _apart(hang: Hang) -> list[Evidence]:
 
 def _cause(hang: Hang, lead: Accused) -> str | None:
     if lead.kind in ("dead", "unknown"):
-        known = recognise(e.text for e in lead.evidence)
-        if known and not ECHO.search(known[1]):
-            return known[0].id
+        known = recognise({lead.kind: "\n".join(e.text for e in lead.evidence)})
+        if known and known.status != "possible" and not ECHO.search(known.evidence[0].text):
+            return known.cause
     if lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and judge_odd.uneven(
         hang, lead.rank
     ):

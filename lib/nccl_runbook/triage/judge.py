@@ -8,14 +8,13 @@ from nccl_runbook.core.facts import bus_of_message, grouped
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Severity
 from nccl_runbook.messages.clues import ENDED, says, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.messages.judge import current, surely_after
+from nccl_runbook.messages.judge import Pointer, current, failed_line, surely_after
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     _NVIDIA,
     Answer,
     Decides,
     Hypothesis,
     elsewhere,
-    failed_line,
     platform,
 )
 from nccl_runbook.triage.hypotheses.judge_undecided import (
@@ -38,7 +37,6 @@ from nccl_runbook.triage.hypotheses.judge_weights import (
 )
 from nccl_runbook.triage.ranks import (
     judge_experiments,
-    judge_pointer,
 )
 
 HANG = "nccl-runbook hang "
@@ -87,7 +85,7 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
     )
 
 
-def _hypothesis(cause_id: str, own_pointers: list[judge_pointer.Pointer], logs: Logs) -> Hypothesis:
+def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypothesis:
     best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]

@@ -5,7 +5,7 @@ from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import rank_names
 from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import raised_first
+from nccl_runbook.messages.judge import Pointer, raised_first
 from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
@@ -22,7 +22,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     ranks_on_one_gpu,
     versions_differ,
 )
-from nccl_runbook.triage.ranks.judge_pointer import Pointer, _traceback, _waiting, matches
+from nccl_runbook.triage.ranks.judge_pointer import _traceback, _waiting, matches
 
 
 def judge(logs: Logs) -> list[Pointer]:

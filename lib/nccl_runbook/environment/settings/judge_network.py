@@ -95,7 +95,7 @@ def interface_missing(s: Setting) -> Iterator[Finding]:
         yield s.finding(
             "interface-missing",
             Severity.NOTE if hit else Severity.BROKEN,
-            f"no interface here matches {', '.join(missed)}; there are {', '.join(here)}",
+            f"{', '.join(missed)} names no interface of this host ({', '.join(here)})",
             "Name an interface that every host has, or remove the variable:",
             f"{s.name}={usable[0]}" if usable else f"unset {s.name}",
             **({} if hit else {"cause": "socket-interface-wrong", "status": "established"}),

@@ -6,7 +6,8 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quot
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import LOST, SLOW, catalogue, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, failed_line, platform, where
+from nccl_runbook.messages.judge import failed_line
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform, where
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
 from nccl_runbook.triage.symptoms import step_texts
 

@@ -5,7 +5,8 @@ import re
 from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.messages.facts import Logs, Timeout
-from nccl_runbook.triage.ranks.judge_pointer import Pointer, _waiting, matches
+from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.triage.ranks.judge_pointer import _waiting, matches
 
 _COUNT = re.compile(
     r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I

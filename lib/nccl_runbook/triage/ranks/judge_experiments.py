@@ -9,7 +9,7 @@ from nccl_runbook.causes.tables import table
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import compiled
 from nccl_runbook.messages.facts import CONTEXT
-from nccl_runbook.triage.ranks.judge_pointer import Pointer
+from nccl_runbook.messages.judge import Pointer
 
 # meaning of the words of a trial: [says] of the table
 _SAYS = {
