@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.variables import may_be_shown
+from nccl_runbook.causes.variables import ignored_by_gloo, may_be_shown
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, gaps_in, to_json, utc_now
 from nccl_runbook.core.facts_world import World, WorldRequest
@@ -130,7 +130,7 @@ class Step:
 
     def say(self, line: str) -> None:
         """Print progress for a reader who waits at a cell."""
-        if self.by_hand:
+        if self.by_hand and line:
             print(plain(self.redactor.text(line)), flush=True)
 
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
@@ -256,11 +256,13 @@ class Step:
                 "env": _shown(delta),
                 "gpus": devices,
                 "passed": world.passed,
+                "note": ignored_by_gloo(delta) if None in devices else "",
                 "wall_s": world.wall_s,
                 "line": self._line(world),
             }
         )
         self.save()
+        self.say(self.record.tried_by_hand[-1]["note"])
         return world
 
     @property

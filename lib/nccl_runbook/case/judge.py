@@ -122,7 +122,7 @@ def next_test(
             if "py-spy dump --native" in asked
             else "the arguments of the calls in which the ranks wait"
             if "py-spy dump --locals" in asked
-            else "where each rank stands, which is not known so far",
+            else "where each rank is, which is still unknown",
         )
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None

@@ -70,7 +70,7 @@ def gather(
     read."""
     gathered = left_by(brought, stdin, gpus, compared)
     if brought.pids or brought == Brought():
-        gathered.records.extend(_live([look([int(p) for p in brought.pids])]))
+        gathered.records.extend(_live([look([int(p) for p in brought.pids])], here=True))
     return gathered
 
 
@@ -167,7 +167,7 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
         yield of_findings(PLAN, findings, groups_tables(plans))
 
 
-def _live(looks: list[Live]) -> Iterator[Record]:
+def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
     from nccl_runbook.hang.judge import hang_told
     from nccl_runbook.hang.judge_silence import of_picture
     from nccl_runbook.hang.live import judge as live
@@ -177,7 +177,8 @@ def _live(looks: list[Live]) -> Iterator[Record]:
 
     if not any(one.ranks for one in looks):
         return
-    first, *others = jobs = live.judge_looks(together(looks))
+    jobs = live.judge_looks(together(looks))
+    first, *others = jobs = live.with_command(jobs) if here else jobs
     lead = hang_told(of_picture(first), still=True)
     yield of_findings(
         DUMPS,

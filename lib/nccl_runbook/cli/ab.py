@@ -27,8 +27,8 @@ from nccl_runbook.environment import read as environment
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.gpu_lists import rank_devices
-from nccl_runbook.launch.interpreters import NOT_HERE, choose
+from nccl_runbook.launch.gpu_lists import check_present, rank_devices
+from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
@@ -104,6 +104,7 @@ def ab(
     with contextlib.ExitStack() as stack:
         try:
             until = began + duration_s(budget)
+            check_present(gpus, python)
             engine = functools.cache(
                 lambda: stack.enter_context(
                     Engine(
@@ -134,8 +135,6 @@ def ab(
             compared, libraries = _compared(
                 subject, None if command else engine, a, b, rounds, until, allow_busy, stopped
             )
-            if gpus and devices.cache_info().currsize and None in devices():
-                answer.say(NOT_HERE % gpus)
         except ValueError as error:
             answer.leave(error)
         except EngineError as error:

@@ -152,8 +152,11 @@ def named(paths: list[str], one: bool = False) -> None:
 
 def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
-    if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
-        return "" if os.path.lexists(name) else f"{ABSENT}{' that matches' * ('*' in path)} {path}"
+    if not os.path.exists(name):
+        gone = (
+            f"{path} is a link to {os.readlink(name)}, which does not exist" if os.path.islink(name) else ""
+        )
+        return gone or f"{ABSENT}{' that matches' * ('*' in path)} {path}"
     # to open a pipe would wait for whoever writes to it
     return (
         ""
@@ -270,6 +273,7 @@ def page_of(
 ) -> str:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top.
     ``software``: by records.Judged; ``not_seen``: what could not be seen, with why."""
+    from nccl_runbook.case.judge import next_test
     from nccl_runbook.core.records import Judged, of_findings
     from nccl_runbook.report.verdict import verdict_document
     from nccl_runbook.report.verdict_document import RunInfo
@@ -278,6 +282,7 @@ def page_of(
     document = verdict_document(
         RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown]
     )
+    lead = shown.findings[0]
     # for what no finding holds, as files that were not read
     if code and EXIT_CODES[document.verdict] != code:
         document = dataclasses.replace(
@@ -287,6 +292,7 @@ def page_of(
         dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code),
         [shown],
         diff=diff,
+        test=next_test(document, lead, (), (), {}) if lead.id == "hang-told" else None,
     )
 
 

@@ -73,9 +73,8 @@ def diagnose(
         )
     if not gathered.records:
         answer.leave(
-            f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, "
-            "or run this as the job's "
-            "user"
+            f"process {' and '.join(brought.pids)} is not a rank of yours: name the pid of a rank, or a log, "
+            "and run this as the user of the job"
             if brought.pids
             else f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
             if given

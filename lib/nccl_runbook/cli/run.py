@@ -201,14 +201,14 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge
     records, or where no rank starts."""
     from nccl_runbook.launch import command, stop
-    from nccl_runbook.launch.gpu_lists import gpu_ranges
+    from nccl_runbook.launch.gpu_lists import check_present
     from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.plan.allocation import areal_rules
     from nccl_runbook.sync import ask as sync, models
 
     stop.end()  # until the runner takes over: the probed interpreter dies too
     checks = {
-        "gpus": gpu_ranges,
+        "gpus": functools.partial(check_present, prefix=python),
         "model": models.find,
         "methods": sync.methods_of,
         "figure": command.compiled,

@@ -14,6 +14,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
 from nccl_runbook.launch import stop
+from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.launch.stop import own_folder
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.look import own_sync
@@ -212,6 +213,7 @@ def _measured(
     step: Step, tensor_parallel: int, stopped: stop.Stop
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     p, shapes = step.parameters, models.find(step.parameters["model"])
+    check_present(p["gpus"], p["python"])
     check(p["allocation"], p["areal"])
     somebody = step.guard(nvml.users, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)

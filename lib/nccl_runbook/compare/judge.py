@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Collection, Sequence
 
+from nccl_runbook.causes.variables import ignored_by_gloo
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
 from nccl_runbook.compare.judge_ratio import (
     LEAST_EFFECT,
@@ -86,7 +87,9 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
         if c.left_out
         else []
     )
-    return [*_settled(c), *ended, *left, *([] if isinstance(ranks, Gap) else _libraries(ranks))]
+    gloo = ignored_by_gloo(d.setting.rpartition(":")[2] for d in c.differences) if "gloo" in c.backend else ""
+    nothing = [Finding("gloo-reads-no-nccl-variable", Severity.UNKNOWN, gloo)] if gloo else []
+    return [*nothing, *_settled(c), *ended, *left, *([] if isinstance(ranks, Gap) else _libraries(ranks))]
 
 
 def _libraries(ranks: Environment) -> list[Finding]:

@@ -47,7 +47,15 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
         *request.args,
         *arguments,
     ]
-    return " ".join([*env, "timeout", str(int(request.deadline_s) + 30), *map(shlex.quote, words)])
+    shown = {} if HOME.is_file() else request.shown  # what stands for an argument needs the checkout
+    return " ".join(
+        [
+            *env,
+            "timeout",
+            str(int(request.deadline_s) + 30),
+            *(shown.get(word) or shlex.quote(word) for word in words),
+        ]
+    )
 
 
 def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:

@@ -155,11 +155,12 @@ def _world(
             f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does",
         )
     name, _, trainers = method.partition("@")
+    words = json.dumps(spec, separators=(",", ":"))
     args = [
         "--method",
         "nccl-flat" if name == "nccl-one-gpu" else name,
         "--spec",
-        json.dumps(spec, separators=(",", ":")),
+        words,
         *(["--trainers", trainers or "0"] if resharded(method) else ["--buckets", _buckets(method)]),
         *options,
         *(["--directory", folder] if "disk" in method else []),
@@ -177,6 +178,7 @@ def _world(
             args,
             env,
             min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s,
+            shown={words: spec.get("line", "")},
         )
     )
 

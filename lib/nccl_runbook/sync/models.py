@@ -8,6 +8,8 @@ import json
 import math
 import os
 import re
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,12 @@ _HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header
 
 
 def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
-    """The model with only this many layers, for a machine that cannot hold or move all of them; 0 for all."""
-    return {**spec, "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"]}
+    """The model with only this many layers, for a machine that cannot hold or move all of them; 0 for all.
+    Its ``line`` is shell text that prints this specification."""
+    source = spec.get("source") or spec["name"]
+    line = shlex.join([sys.executable, "-m", "nccl_runbook.sync.models", source, str(layers)])
+    moved = min(layers, spec["layers_of"]) if layers else spec["layers_of"]
+    return {**spec, "layers": moved, "line": f'"$({line})"'}
 
 
 def _spec(
@@ -106,7 +112,7 @@ def find(name: str) -> dict[str, Any]:
         if name.lower() in (full.lower(), full.split("/")[1].lower()):
             return model
     if os.path.exists(name):
-        return _bounded(_from_path(Path(name)), name)
+        return {**_bounded(_from_path(Path(name)), name), "source": os.path.abspath(name)}
     near = difflib.get_close_matches(name, known, 1, 0.4)
     raise ValueError(
         f"unknown model {name!r}: "
@@ -225,3 +231,7 @@ def _listed(name: str, shapes: dict[str, list[int]]) -> dict[str, Any]:
     return _spec(
         name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.", []
     )
+
+
+if __name__ == "__main__":  # in the lines that repeat a weight sync
+    print(json.dumps(part(find(sys.argv[1]), int(sys.argv[2]))))

@@ -130,6 +130,15 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     )
 
 
+def with_command(pictures: Sequence[Picture], pids: Sequence[int] = ()) -> List[Picture]:
+    """The pictures; a further look is that of `nccl-runbook`, which runs here, at these processes."""
+    line = " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids), "--gap"])
+    return [
+        dataclasses.replace(p, decides=p.decides.replace("python3 nccl-look.pyz --live --gap", line))
+        for p in pictures
+    ]
+
+
 def _where(picture: Picture, members: Members, bare: Sequence[str]) -> str:
     """The line to paste, with its host; without certainty, a look at the hosts that are missing."""
     if picture.status != "established" and picture.kind != "healthy" and unseen(members, bare):
