@@ -86,7 +86,7 @@ class Step:
         """The engine of the judged interpreter, started at first use. RuntimeError while a record is
         replayed; InterpreterError or EngineError if no ranks can run."""
         if self.replayed:
-            raise RuntimeError("a record is judged, no machine is touched")
+            raise RuntimeError("a saved record is judged here, so no test can run")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self.within_s)
             sweep({tempfile.gettempdir(), "/dev/shm"})
@@ -238,7 +238,7 @@ class Step:
             )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
             raise ValueError(
-                "trial: at least one of ops and of sizes, no number below 0, and deadline_s above 0"
+                "trial: name at least one op and one size; no number below 0; deadline_s above 0"
             )
         known = self.engine.cuda_count()
         named = gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"

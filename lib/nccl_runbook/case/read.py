@@ -190,7 +190,11 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
                     Severity.UNKNOWN if word == "unknown" else Severity.WARN,
                     f"another job {_ALSO[word]} ({job_name(job)}): {job.sentence}",
                     tuple(Evidence(f"{v.name}: {v.does}", f"pid {v.pid} on {v.host}") for v in job.ranks[:4]),
-                    (Remedy("you", "Ask for it alone:", (f"nccl-runbook diagnose {job.ranks[0].pid}",)),),
+                    (
+                        Remedy(
+                            "you", "Look at that job alone:", (f"nccl-runbook diagnose {job.ranks[0].pid}",)
+                        ),
+                    ),
                 )
                 for job in others
                 for word in [live.verdict([job])]

@@ -27,7 +27,7 @@ def rank_line(rank: RankResult) -> str:
         "exited": f"exit code {rank.code}",
         "signalled": f"killed by signal {rank.code}",
         "timed-out": "still running at the deadline",
-        "lost": "lost together with the runbook's own process",
+        "lost": "lost when the runbook's own process ended",
         "late": "end not reported",
     }[rank.outcome]
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
@@ -84,7 +84,7 @@ def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
     if cause.id == "duplicate-gpu":
         cause_id, status, words = _duplicate(world)
         named = [
-            Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")
+            Evidence(f"this CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")
             for bus in [bus_of_message(line)]
             if bus
         ]
@@ -126,7 +126,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} "
             "while the ranks ran"
         )
-        why = ended if is_gone else "the ranks had not ended at the deadline"
+        why = ended if is_gone else "the ranks still ran at the deadline"
         return Finding(
             rule,
             Severity.UNKNOWN,
@@ -168,7 +168,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         said_of_repeat, runs = (
-            ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
+            ("The test was not repeated", 1) if again is None else ("The test passed the other time", 2)
         )
         return Finding(
             rule,

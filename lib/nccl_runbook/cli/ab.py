@@ -42,13 +42,13 @@ EPILOG = (
 )
 _ARM = (
     "A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
-    "Put several in quotes. Write @trainer before those of one role."
+    "Several settings: in quotes. Settings of one role: after @trainer."
 )
 
 
 def ab(
     a: Annotated[str, typer.Argument(metavar="A", help=_ARM)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other set-up, in the same form.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other set-up, written like A.")],
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False),
@@ -158,7 +158,7 @@ def _compared(
     if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests all the same")
     if not arms.named:
-        raise ValueError("A and B are both the unchanged environment: name what to compare")
+        raise ValueError("A and B are both your unchanged environment: name a setting that differs")
     made = subject()
     stopped.remember()
     compared = compare.collect(arms, until - time.monotonic(), lambda: made, comparison.walk, rounds, stopped)

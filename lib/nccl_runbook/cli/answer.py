@@ -70,7 +70,7 @@ def in_a_folder(path: Path | None) -> Path | None:
 def _own_page(path: Path | None) -> Path | None:
     size = path.stat().st_size if in_a_folder(path) and path.is_file() else 0
     if size > 1 << 22 or size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes()):
-        leave(f"cannot write {path}: it exists and is not a page of this tool")
+        leave(f"cannot write {path}: the file exists, and nccl-runbook did not write it")
     return path
 
 
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
             typer.Option(
                 metavar="VERDICT",
                 callback=_known,
-                help=f"The exit code is not 0 from this verdict on: {', '.join(FAIL_ON)}.",
+                help=f"From this verdict on, the exit code is not 0: {', '.join(FAIL_ON)}.",
             ),
         ],
         "JsonOption": Annotated[
@@ -121,7 +121,9 @@ def __getattr__(name: str) -> Any:
         "SaveOption": Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE", callback=in_a_folder, help="Save the record, to join or judge it elsewhere."
+                metavar="FILE",
+                callback=in_a_folder,
+                help="Save what was seen as a record, to judge it or join it with others later.",
             ),
         ],
     }[name]
@@ -221,7 +223,7 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
 
     named_path, path = path, beside.free(path)
     if path != named_path:
-        say(f"{path} is written: since this command began, another one wrote {named_path}")
+        say(f"wrote {path} instead: another command wrote {named_path} meanwhile")
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
             path.write_text(text, encoding="utf-8", errors="replace")

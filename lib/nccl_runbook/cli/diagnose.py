@@ -46,14 +46,12 @@ def diagnose(
     ] = [],  # noqa: B006
     gpus: Annotated[
         int | None,
-        answer.typer.Option(
-            metavar="N", help="GPUs of a node, for an allocation that does not say it.", min=1
-        ),
+        answer.typer.Option(metavar="N", help="GPUs per node, if the allocation does not say.", min=1),
     ] = None,
     gap: Annotated[
         float,
         answer.typer.Option(
-            metavar="S", min=0.0, max=3600.0, help="Seconds between two looks at a running job."
+            metavar="S", min=0.0, max=3600.0, help="Seconds between two samples of a running job."
         ),
     ] = 10.0,
     json: answer.JsonOption = False,
@@ -78,7 +76,7 @@ def diagnose(
             if brought.pids
             else f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
             if given
-            else "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, "
+            else "no rank runs here, and you named nothing. Name a log, a folder of dumps, a launch script, "
             "a pid or an error text"
         )
     judged = case(gathered, "diagnose", answer.command(), fail_on)
@@ -104,7 +102,11 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
     threading.Thread(target=_while_reading, args=[done, any(map(os.path.isdir, given))], daemon=True).start()
     try:
         # an empty variable of the shell
-        brought = sort(given) if all(map(str.strip, given)) else answer.leave("an empty name was given")
+        brought = (
+            sort(given)
+            if all(map(str.strip, given))
+            else answer.leave("one of the names is empty (an unset shell variable?)")
+        )
         answer.named(list(brought.logs), one=True)
         return brought, gather(
             brought,

@@ -25,14 +25,16 @@ def env(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - for standard input.",
+            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. - reads "
+            "standard input.",
             show_default=False,
         ),
     ] = None,
     pid: Annotated[
         list[int],
         typer.Option(
-            metavar="N...", help="A running process. Several are compared, such as trainer and engine."
+            metavar="N...",
+            help="A running process. Several processes are compared, such as trainer and engine.",
         ),
     ] = [],  # noqa: B006
     torch: Annotated[

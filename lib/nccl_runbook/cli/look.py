@@ -53,7 +53,8 @@ def look(
     waits for it. Reads only."""
     if record and (pid or save):
         answer.leave(
-            "--record cannot be combined with --pid or --save: it joins records and looks at no process"
+            "--record cannot be combined with --pid or --save: it joins saved records and does not "
+            "look at processes"
         )
     began = time.monotonic()
     stop.end()

@@ -52,16 +52,16 @@ def reduce(
         list[str],
         typer.Argument(
             metavar="-- CMD...",
-            help="Your job. {NAME} is replaced by the value of that axis, and the variable NAME is set.",
+            help="Your job. {NAME} becomes the value of that axis. The variable NAME is set as well.",
         ),
     ],
     axis: Annotated[
-        list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")
+        list[str], typer.Option(metavar="NAME=A,B,...", help="A size to vary, smallest value first.")
     ] = [],  # noqa: B006
     deadline: Annotated[
         float,
         typer.Option(
-            metavar="S", min=1.0, max=1e6, help="Seconds per run. After that, look at the run, then end it."
+            metavar="S", min=1.0, max=1e6, help="Seconds per run. Then look at the hung run, and end it."
         ),
     ] = 900,
     fail_on: Annotated[
@@ -76,7 +76,7 @@ def reduce(
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
 ) -> None:
-    """Run larger and larger forms of your job until one fails. All processes of a run end
+    """Run your job in larger and larger forms until one form fails. All processes of a run end
     before the next run starts."""
     from nccl_runbook.compare import reduction
 
@@ -225,8 +225,8 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     sentence = (
-        f"not reproduced: none of {count} combinations failed; it needs a larger form, "
-        "or it is intermittent (--repeats)"
+        f"not reproduced: none of {count} combinations failed. Try larger values, or --repeats if "
+        "the failure is intermittent"
     )
     if failing:
         sentence = (

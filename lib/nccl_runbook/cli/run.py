@@ -54,7 +54,8 @@ def run(
     symptom: Annotated[
         str,
         typer.Option(
-            metavar="TEXT", help="What you see, or the error text. It decides the order of the steps."
+            metavar="TEXT",
+            help="What you see, or the error text. The symptom decides the order of the steps.",
         ),
     ] = "",
     python: Annotated[
@@ -109,13 +110,13 @@ def run(
         if record and (brought or parameter or python or gpus or allow_busy):
             answer.leave(
                 "--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: "
-                "a record keeps its own"
+                "a record contains its own"
             )
         given, seconds = [*brought, *map(_pair, parameter)], duration_s(budget)
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
         answer.named([*read, *against])
         if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _LEAST_FILES:
-            answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs so many open files", 1)
+            answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs that many open files", 1)
         for source in sources(
             read if share else []
         ):  # names of the logs are replaced in the words of the command line, too

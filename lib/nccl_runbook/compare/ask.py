@@ -132,7 +132,7 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
     ]
     if method not in fit:
         raise ValueError(
-            f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and there is none"
+            f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and this machine has none"
         )
     words = json.dumps(spec, separators=(",", ":"))
     args = [
@@ -222,7 +222,7 @@ def collect(
     chooses the differences to try next. A Gap if nothing is compared. ValueError for a role that the subject
     does not know."""
     if not arms.named:
-        return Gap("absent", "no second set-up was named to compare with")
+        return Gap("absent", "no second set-up was named")
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:

@@ -170,7 +170,7 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            f"no difference seen, but a factor of {max(r.high, 1 / r.low):.2g} could hide: {says}",
+            f"no difference seen, but these runs could miss a factor of {max(r.high, 1 / r.low):.2g}: {says}",
         )
     if r.holds_one:
         return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
@@ -178,11 +178,11 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            f"perhaps a difference, perhaps chance; use more rounds: {says}",
+            f"the difference may be chance; use more rounds: {says}",
         )
     worse = (r.value < 1) is c.more_is_better
     if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
-        return Finding("arms-differ", Severity.NOTE, f"{says}: {'worse, by little' if worse else 'better'}")
+        return Finding("arms-differ", Severity.NOTE, f"{says}: {'slightly worse' if worse else 'better'}")
     return Finding(
         "arms-differ",
         Severity.WARN,
@@ -217,7 +217,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
                 "effect-not-named",
                 Severity.UNKNOWN,
                 f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after "
-                f"{len(c.walk.tried)} of their sets were tried",
+                f"{len(c.walk.tried)} combinations were tried",
                 evidence,
             )
         ]

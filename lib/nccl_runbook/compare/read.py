@@ -28,8 +28,7 @@ from nccl_runbook.logs.file import text_of
 
 GRAMMAR = (
     "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; "
-    "several with blanks "
-    "between; after @trainer for that role only"
+    "separate several with blanks; after @trainer, they hold for that role only"
 )
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(
@@ -177,7 +176,7 @@ def _fits(
         return False
     texts = [v for v in values if v is not None]
     if sounds_secret(name) or any(secrets.text(v) != v for v in texts):
-        left_out[name] = "its name or value looks like a secret: it stays as it is around the runbook"
+        left_out[name] = "its name or value looks like a secret, so the runbook does not change it"
     elif any(re.search(r"\$\(|`|\$\{\w+[^\w}]|\$\w", v) for v in texts):
         left_out[name] = "only a shell can compute its value"
     return name not in left_out
@@ -262,7 +261,7 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
     values: Env = dict(_TAKEN.findall(text))
     if not values:
         raise ValueError(
-            f'{path}: no line shows the settings that NCCL read ("NCCL_... set by environment to ...", from '
+            f'{path}: no line shows which settings NCCL read ("NCCL_... set by environment to ...", from '
             "NCCL_DEBUG=INFO)"
         )
     return values

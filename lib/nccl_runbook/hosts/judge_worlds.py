@@ -210,7 +210,7 @@ def _finding(world: HostWorld) -> Finding:
     hosts = list(dict.fromkeys(world.hosts))
     unclear = [r for r in world.ranks if r.outcome == "late" or _shared(r)]
     if unclear:
-        title = f"The test {world.name} says nothing of a host: {_last(unclear[0]) or unclear[0].outcome}"
+        title = f"The test {world.name} says nothing about a host: {_last(unclear[0]) or unclear[0].outcome}"
         return Finding("hosts-world-unclear", Severity.UNKNOWN, title, evidence)
     title = (
         f"Ranks pass on each of {names(hosts)} alone, and fail together: suspect the path between the hosts."

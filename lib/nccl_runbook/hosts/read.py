@@ -89,7 +89,9 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
             unread[str(path)] = Gap("failed", str(error))
             continue
         if not records:
-            unread[str(path)] = Gap("absent", f"{path} holds no record: the look ended before its first step")
+            unread[str(path)] = Gap(
+                "absent", f"{path} contains no record: the look ended before its first step"
+            )
         for record in records:
             host = host_of(record) or path.stem
             ids = {str(v) for p, v in flat(record.facts) if p.endswith("uuid")}

@@ -148,8 +148,8 @@ def look(options: argparse.Namespace, output: Output) -> None:
     except EngineError as error:
         why_not = Gap("absent", str(error))
         output.say(
-            f"no rank is run: {error}; only what needs no rank is looked at. "
-            "Use the interpreter of your job to see more"
+            f"no rank can run: {error}. Only what needs no rank is checked. Use the interpreter of "
+            "your job to see more"
         )
     with engine:
         _steps(options, output, engine if why_not is None else None, why_not, ends)

@@ -141,8 +141,8 @@ def _world(
     if left_s < _LEAST_S:
         return Gap(
             "not-run",
-            f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, "
-            f"or methods={method}",
+            f"{max(0.0, left_s):.0f} s of the budget were left. To run only this method: --methods "
+            f"{method}, or methods={method}",
         )
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, but CUDA shows none")

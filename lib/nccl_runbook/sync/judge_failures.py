@@ -57,9 +57,8 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
         (
             Remedy(
                 "you",
-                "Do not use this method until the cause is known. Repeat it to see whether it "
-                "stays with one GPU or "
-                "pair when repeated:",
+                "Do not use this method until the cause is known. Repeat the sync to see whether "
+                "the fault stays with one GPU or pair:",
                 (arm.shell_line,),
             ),
         ),
@@ -117,7 +116,7 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
     return Finding(
         "refused-though-gpus-differ",
         Severity.BROKEN,
-        "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
+        "NCCL reports that two ranks share a GPU, but the plan gave them different GPUs",
         (
             Evidence(recognise(_messages(arm))[1], _source(arm)),
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),

@@ -170,7 +170,7 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     def number(*names: str) -> int:
         value = next((config[n] for n in names if config.get(n) is not None), None)
         if type(value) is not int or not 0 < value < _MOST:
-            raise ValueError(f"{path}: {names[0]} is missing, or is not a number that a model can have")
+            raise ValueError(f"{path}: {names[0]} is missing, or is not a possible value")
         return value
 
     moe, hidden, heads = kind == "qwen3_moe", number("hidden_size"), number("num_attention_heads")

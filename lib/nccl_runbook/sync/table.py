@@ -53,8 +53,8 @@ def sweeps_table(runs: SyncRuns) -> Table:
         "",
         ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
         [row for arm in runs.run for row in _sweep(arm, runs)],
-        "t = N a + B / b, from the whole tensors and a sixteenth of each; empty if time hardly grew with "
-        "size. If b is above the "
+        "t = N a + B / b, from the whole tensors and a sixteenth of each; empty if the time hardly "
+        "grew with the size. If b is above the "
         "link's rate, the cost of each tensor overlaps with the transfer, and the sum does not hold.",
     )
 

@@ -20,7 +20,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
 # one hung, less will do.
 STALL_FIRST_S, STALL_S = 12.0, 5.0
 MATRIX_MOST = 8  # GPUs: with more, where something fails, the search asks for the pairs that it needs
-SPENT = "the budget was spent: raise budget_s"
+SPENT = "no time was left: raise budget_s"
 
 
 def on_gpus(devices: List[Optional[int]]) -> bool:

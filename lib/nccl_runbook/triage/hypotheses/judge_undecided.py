@@ -21,7 +21,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if not logs.files:
         fit = len(fits(logs, hypotheses))
         return (
-            f"these words fit {counted(fit, 'cause')}, and do not show which. Also name the log of the job"
+            f"these words fit {counted(fit, 'cause')}. Also name the log of the job, to see which"
             if fit
             else "these words alone show no cause. Also name the log of the job"
             if logs.context
@@ -34,7 +34,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if _over_sockets(logs) and not fits(logs, hypotheses):
         return (
             "no known fault, but NCCL sends over TCP sockets (NET/Socket), "
-            "at a tenth or less of what InfiniBand or RoCE carry"
+            "with a tenth or less of the bandwidth of InfiniBand or RoCE"
         )
     if hypotheses:
         shown = quoted(hypotheses[0].evidence[0].text)
@@ -49,7 +49,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         line = logs.seen[coded].lines[0]
         return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
     return (
-        f"{lines} read, and this does not look like the log of a GPU job"
+        f"{lines} read, but this does not look like the log of a GPU job"
         if logs.foreign
         else f"no known fault in {lines}"
         + (
@@ -139,7 +139,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
         for line, those in lines.items()
     ]
     return hosts, rows or [
-        ("nccl-runbook run", "all steps: causes that a log cannot show", "about 5 minutes")
+        ("nccl-runbook run", "all steps, for causes that a log cannot show", "about 5 minutes")
     ]
 
 
@@ -152,7 +152,7 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             (
                 "other-vendor",
                 vendor,
-                f"The job ran on {vendor}: advice that holds only for NVIDIA is left out.",
+                f"The job ran on {vendor}. Advice that is only for NVIDIA is left out.",
                 (),
             ),
             (
