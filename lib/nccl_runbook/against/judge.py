@@ -141,8 +141,7 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     if max(was, now) < 2 * min(was, now):
         return []
     could, name = per and now > was, "communicators opened" + (" per sync" if per else "")
-    few = "fewer than before" if per else "without timed syncs in both runs, only the length of the "
-    "runs may differ"
+    few = "fewer than before" if per else "perhaps only because one run was longer: no syncs were timed"
     return [
         Difference(
             "communicators", name, f"{was:.3g}", f"{now:.3g}", could, could and _KINDS["communicators"] or few

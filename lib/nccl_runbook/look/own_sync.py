@@ -13,8 +13,7 @@ from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
 INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
-ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, the schedulers: servers only pass "
-"requests on"
+ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, its schedulers: servers sync nothing"
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
 # if one waits for the work of another, that work counts for all
 WAITING = ("control", "wire", "other")
