@@ -124,7 +124,7 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
 def _while_reading(done: threading.Event, is_folder: bool) -> None:
     for pause in (2.0, *[10.0] * 30) if is_folder else ():
         if not done.wait(pause) and Limit.now:
-            answer.say(f"{Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
+            answer.say(f"still {Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
 
 
 def _document(judged: Case, brought: Brought, diff: str) -> dict[str, Any]:

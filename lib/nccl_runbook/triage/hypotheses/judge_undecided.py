@@ -17,7 +17,8 @@ _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     """Why no cause is named, in one sentence."""
-    read = [f for f in logs.files if not f.problem and f.lines]
+    bad = "damaged JSON" if logs.foreign else "\n"  # of a log, the other lines count
+    read = [f for f in logs.files if f.lines and not f.problem and not f.left_out.startswith(bad)]
     if not logs.files:
         fit = len(fits(logs, hypotheses))
         return (
@@ -28,7 +29,11 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             else "no log was named"
         )
     if not read:
-        why = [f"{f.name} {f.problem or 'is empty'}" for f in logs.files if f.problem or not f.size_bytes]
+        why = [
+            f"{f.name}: {f.problem or f.left_out}" if f.lines or f.problem else f"{f.name} is empty"
+            for f in logs.files
+            if f.problem or f.lines or not f.size_bytes
+        ]
         return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
     lines = counted(sum(f.lines for f in read), "line")
     if _over_sockets(logs) and not fits(logs, hypotheses):
