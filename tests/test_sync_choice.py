@@ -245,7 +245,7 @@ def test_no_line_breaks_the_reader(junk):
 def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
     ended = run_cli("sync", "--layers", "1", "--methods", "gloo-flat", "--repeats", "1", "--python", sys.executable, "--json", "--html", tmp_path / "s.html",
-                    "--allocation", "sglang:d1+fsdp:d1", "--areal", "v0.4.0")
+                    "--allocation", "sglang:d1+fsdp:d1", "--gpus", "0", "--areal", "v0.4.0")
     said = ended.stderr.splitlines()
     assert (ended.returncode, len(said)) == (3, 2) and "1 method in" in said[0] and "all correct" in said[1], ended.stderr
     jsonschema.validate(json.loads(ended.stdout), TypeAdapter(Record).json_schema())

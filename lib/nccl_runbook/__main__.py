@@ -25,6 +25,8 @@ _PLAINER = (
     (r"Invalid value for '(.+?)': Input should be a valid integer.*", r"\1 takes a whole number"),
     (r"Invalid value for '(.+?)': Input should be a valid number.*", r"\1 takes a number"),
     (r"Invalid value for '?(.+?)'?: ", r"\1: "),
+    (r"Input should be greater than or equal to ", "must be at least "),
+    (r"Input should be less than or equal to ", "must be at most "),
     (r"Input should be ", "must be "),
     (r"No such option: (\S+) \(Possible options?: ([^,)]+).*\)", r"there is no option \1: did you mean \2?"),
     (r"No such option: (\S+)", r"there is no option \1"),

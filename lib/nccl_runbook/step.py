@@ -238,7 +238,7 @@ class Step:
             )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
             raise ValueError(
-                "trial: name at least one op and one size; no number below 0; deadline_s above 0"
+                "trial: ops and sizes must not be empty, no number below 0, and deadline_s above 0"
             )
         known = self.engine.cuda_count()
         named = gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"

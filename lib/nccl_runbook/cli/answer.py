@@ -284,7 +284,6 @@ def page_of(
     document = verdict_document(
         RunInfo(id=step, started=shown.started, command=command(), planned=[step], asked=[step]), [shown]
     )
-    lead = shown.findings[0]
     # for what no finding holds, as files that were not read
     if code and EXIT_CODES[document.verdict] != code:
         document = dataclasses.replace(
@@ -294,7 +293,9 @@ def page_of(
         dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code),
         [shown],
         diff=diff,
-        test=next_test(document, lead, (), (), {}) if lead.id == "hang-told" else None,
+        test=next_test(document, shown.findings[0], (), (), {})
+        if shown.findings[0].id == "hang-told"
+        else None,
     )
 
 

@@ -80,7 +80,7 @@ def env(
         code,
         html,
         lambda: answer.page_of(
-            "02-environment",
+            "env",
             f"{verdict.capitalize()}: {findings[0].title}",
             findings,
             (variables_table(looked_at), libraries_table(looked_at), host_table(looked_at)),

@@ -220,7 +220,7 @@ def _measured(
     step: Step, tensor_parallel: int, stopped: stop.Stop
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     p, shapes = step.parameters, models.find(step.parameters["model"])
-    check_present(p["gpus"], p["python"])
+    check_present("" if p["allocation"] else p["gpus"], p["python"])  # a plan may be for other GPUs
     check(p["allocation"], p["areal"])
     somebody = step.guard(nvml.users, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)

@@ -134,12 +134,11 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
         raise ValueError(
             f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and this machine has none"
         )
-    words = json.dumps(spec, separators=(",", ":"))
     args = [
         "--method",
         method,
         "--spec",
-        words,
+        json.dumps(spec, separators=(",", ":")),
         "--repeats",
         str(SYNCS),
         *(["--cpu"] if devices[0] is None else []),
@@ -150,7 +149,7 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
         list(devices),
         args,
         deadline_s=math.inf,
-        shown={words: spec.get("line", "")},
+        shown=spec.get("line", ""),
     )
     what = (
         f"weight sync of {spec['name']}, {spec['layers']} of {spec['layers_of']} layers, {method}, "

@@ -87,9 +87,15 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
         if c.left_out
         else []
     )
-    gloo = ignored_by_gloo(d.setting.rpartition(":")[2] for d in c.differences) if "gloo" in c.backend else ""
-    nothing = [Finding("gloo-reads-no-nccl-variable", Severity.UNKNOWN, gloo)] if gloo else []
-    return [*nothing, *_settled(c), *ended, *left, *([] if isinstance(ranks, Gap) else _libraries(ranks))]
+    changed = [d.setting.rpartition(":")[2] for d in c.differences if c.backend == "gloo"]
+    nothing = [Finding("gloo-reads-no-nccl-variable", Severity.UNKNOWN, ignored_by_gloo(changed))]
+    return [
+        *(nothing if nothing[0].title else []),
+        *_settled(c),
+        *ended,
+        *left,
+        *([] if isinstance(ranks, Gap) else _libraries(ranks)),
+    ]
 
 
 def _libraries(ranks: Environment) -> list[Finding]:

@@ -176,7 +176,7 @@ def _fits(
         return False
     texts = [v for v in values if v is not None]
     if sounds_secret(name) or any(secrets.text(v) != v for v in texts):
-        left_out[name] = "its name or value looks like a secret, so the runbook does not change it"
+        left_out[name] = "its name or value looks like a secret: it stays as it is around the runbook"
     elif any(re.search(r"\$\(|`|\$\{\w+[^\w}]|\$\w", v) for v in texts):
         left_out[name] = "only a shell can compute its value"
     return name not in left_out

@@ -15,8 +15,8 @@ class WorldRequest:
     or None for a rank on the CPU. ``env``: variables to change, None removes one; ``of_ranks``: rank ->
     further changes. ``deadline_s``: seconds after which remaining ranks are killed; ``stall_s``: the same
     after so many seconds without an event or log line of any rank, counted from the first (None: no such
-    limit). ``timed``: its figures are kept, so nothing is set up beside it. ``shown``: long argument ->
-    shell text that stands for it in the line that repeats the world."""
+    limit). ``timed``: its figures are kept, so nothing is set up beside it. ``shown``: shell text that
+    stands for a long argument in the line that repeats the world, "" for none."""
 
     name: str
     entry: str
@@ -27,7 +27,7 @@ class WorldRequest:
     stall_s: Optional[float] = None
     timed: bool = True
     of_ranks: Dict[int, Dict[str, Optional[str]]] = dataclasses.field(default_factory=dict)
-    shown: Dict[str, str] = dataclasses.field(default_factory=dict)
+    shown: str = ""
 
     @property
     def world_size(self) -> int:

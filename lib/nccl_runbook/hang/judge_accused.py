@@ -88,7 +88,7 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     left_out = not swapped and difference.after.get(usual) == call
     says = (
         f"called {call} as number {difference.seq} of {group_name(hang, group.name)}, "
-        f"and the other ranks called {usual}" + "; it skipped that call" * left_out
+        f"and the other ranks called {usual}" + f"; rank {rank} skipped their call" * left_out
     )
     return Accused(
         rank,

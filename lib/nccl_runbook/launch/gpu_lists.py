@@ -44,8 +44,7 @@ def check_present(gpus: str, prefix: str = "") -> None:
     """ValueError if ``gpus`` is no list of GPUs, or names one that this machine lacks, by the device files of
     its driver. ``prefix``: the judged interpreter; behind docker exec or srun the machine is another one.
     WSL and Tegra have no such files, and are not checked."""
-    elsewhere = len(prefix.split()) > 1 or glob.glob("/dev/dxg") or glob.glob("/dev/nvgpu*")
-    if gpu_ranges(gpus) and not elsewhere:
+    if gpu_ranges(gpus) and len(prefix.split()) < 2 and not glob.glob("/dev/dxg") + glob.glob("/dev/nvgpu*"):
         parse_gpus(gpus, len(glob.glob("/dev/nvidia[0-9]*")))
 
 

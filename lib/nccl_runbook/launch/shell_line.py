@@ -9,6 +9,7 @@ from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch.gpu_lists import device_arguments
 from nccl_runbook.launch.interpreters import python_word
 
+LONG = 200  # characters of an argument that nobody wants to paste
 HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it
 
 
@@ -47,13 +48,17 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
         *request.args,
         *arguments,
     ]
-    shown = {} if HOME.is_file() else request.shown  # what stands for an argument needs the checkout
     return " ".join(
         [
             *env,
             "timeout",
             str(int(request.deadline_s) + 30),
-            *(shown.get(word) or shlex.quote(word) for word in words),
+            *(
+                request.shown
+                if len(word) > LONG and request.shown and not HOME.is_file()
+                else shlex.quote(word)
+                for word in words
+            ),
         ]
     )
 

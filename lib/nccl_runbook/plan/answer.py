@@ -53,10 +53,6 @@ class Plan:
         return self.placed.verdict if self.placed else None
 
 
-# an allocation ends in none of these
-_OF_FILES = (".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py", ".toml", ".json", ".log", ".txt")
-
-
 def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[Plan], list[str]]:
     """Every named allocation, judged, and what was left out. ValueError for wrong usage."""
     path = Path(target)

@@ -55,7 +55,9 @@ def collect(
         str(repeats),
     ]
     if tp < 1 or (len(devices) - 1) % tp:
-        raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
+        raise ValueError(
+            f"tensor_parallel: the number of engine ranks, {len(devices) - 1}, is not a multiple of {tp}"
+        )
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
     parent = os.path.abspath(directory or tempfile.gettempdir())
     sweep([parent, _SHM] if local else [], [_FOLDER])
@@ -155,12 +157,11 @@ def _world(
             f"NCCL {nccl or 'of unknown version'} does not support two ranks on one GPU; 2.30 does",
         )
     name, _, trainers = method.partition("@")
-    words = json.dumps(spec, separators=(",", ":"))
     args = [
         "--method",
         "nccl-flat" if name == "nccl-one-gpu" else name,
         "--spec",
-        words,
+        json.dumps(spec, separators=(",", ":")),
         *(["--trainers", trainers or "0"] if resharded(method) else ["--buckets", _buckets(method)]),
         *options,
         *(["--directory", folder] if "disk" in method else []),
@@ -178,7 +179,7 @@ def _world(
             args,
             env,
             min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s,
-            shown={words: spec.get("line", "")},
+            shown=spec.get("line", ""),
         )
     )
 

@@ -28,10 +28,9 @@ _HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header
 def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
     """The model with only this many layers, for a machine that cannot hold or move all of them; 0 for all.
     Its ``line`` is shell text that prints this specification."""
-    source = spec.get("source") or spec["name"]
-    line = shlex.join([sys.executable, "-m", "nccl_runbook.sync.models", source, str(layers)])
+    own = [sys.executable, "-m", "nccl_runbook.sync.models", spec.get("source", spec["name"]), str(layers)]
     moved = min(layers, spec["layers_of"]) if layers else spec["layers_of"]
-    return {**spec, "layers": moved, "line": f'"$({line})"'}
+    return {**spec, "layers": moved, "line": f'"$({shlex.join(own)})"'}
 
 
 def _spec(

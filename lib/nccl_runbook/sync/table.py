@@ -45,7 +45,7 @@ def methods_table(runs: SyncRuns) -> Table:
     )
 
 
-@titled("With one thing changed")
+@titled("By bucket size and engine load")
 def sweeps_table(runs: SyncRuns) -> Table:
     """The same methods with one change (bucket, busy engines, fewer bytes), and t = N a + B / b from two
     sizes."""
@@ -125,7 +125,7 @@ def _note(runs: SyncRuns) -> str:
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
     return " ".join(
         (
-            f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases.",
+            f"Steady: the median of the {max(1, runs.repeats - 1)} syncs after the first, with its phases.",
             *(
                 ["NCCL's first sync also creates the communicator."]
                 if any(a.method.startswith("nccl") for a in runs.run)

@@ -41,7 +41,7 @@ EPILOG = (
     "nccl-runbook hosts n1 n2   or   nccl-runbook hosts --ray   or   "
     "nccl-runbook hosts --record n1.json n2.json"
 )
-STEP, GPUS_STEP = "08-hosts", "01-gpu-visibility"
+GPUS_STEP = "01-gpu-visibility"
 
 
 def hosts(
@@ -203,8 +203,8 @@ def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
         code,
         html,
         lambda: answer.page_of(
-            STEP,
-            f"{verdict.capitalize()}: {findings[0].title}"
+            "hosts",
+            f"{verdict.capitalize()}: {findings[0].title.rstrip('.')}"
             + f" ({findings[0].status})" * (findings[0].status in ("likely", "possible")),
             findings,
             tables(hosts, different),

@@ -17,8 +17,11 @@ _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     """Why no cause is named, in one sentence."""
-    bad = "damaged JSON" if logs.foreign else "\n"  # of a log, the other lines count
-    read = [f for f in logs.files if f.lines and not f.problem and not f.left_out.startswith(bad)]
+    read = [
+        f
+        for f in logs.files
+        if f.lines and not f.problem and not (logs.foreign and f.left_out.startswith("damaged JSON"))
+    ]
     if not logs.files:
         fit = len(fits(logs, hypotheses))
         return (
