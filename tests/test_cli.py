@@ -121,7 +121,7 @@ def test_a_step_that_does_not_exist(book: Path) -> None:
 
 
 def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
-    for arguments, data in [(("budgets", "5"), ("budgets", "budget_s?")), (("budget_s", "soon"), ("budget_s", "'soon'", "int")),
+    for arguments, data in [(("budgets", "5"), ("budgets", "budget_s?")), (("budget_s", "soon"), ("budget_s", "'soon'", "whole number")),
                             (("run_dir", "x"), ("run_dir", "--out")), (("budget_s",), ("-p budget_s",))]:
         said = refused(book, *HERE, "-p", *arguments)
         assert all(word in said for word in data), said

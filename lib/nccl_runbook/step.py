@@ -21,7 +21,7 @@ from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status,
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import gpu_ranges, parse_gpus, rank_devices
-from nccl_runbook.launch.interpreters import NOT_HERE, choose
+from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never, sweep
 from nccl_runbook.step_parameters import outputs_root, read_parameters
@@ -186,7 +186,13 @@ class Step:
         """A finding that GPUs were named and none is present: the runs say nothing about them."""
         named, missing = self.told("gpus").strip(), self.record.judged.torch and not self.record.judged.gpus
         return (
-            [Finding("gpus-not-here", Severity.UNKNOWN, NOT_HERE % named)]
+            [
+                Finding(
+                    "gpus-not-here",
+                    Severity.UNKNOWN,
+                    f"no rank ran on GPUs {named}, because CUDA shows no GPU here",
+                )
+            ]
             if missing and named not in ("", "all")
             else []
         )

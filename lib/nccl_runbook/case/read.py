@@ -177,8 +177,7 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
 
     if not any(one.ranks for one in looks):
         return
-    jobs = live.judge_looks(together(looks))
-    first, *others = jobs = live.with_command(jobs) if here else jobs
+    first, *others = jobs = live.with_command(live.judge_looks(together(looks)), [] if here else None)
     lead = hang_told(of_picture(first), still=True)
     yield of_findings(
         DUMPS,

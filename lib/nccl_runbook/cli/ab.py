@@ -67,7 +67,10 @@ def ab(
         str, typer.Option(metavar="OP", help="Collective to run without a command. Roles: rank0, rank1, ...")
     ] = "all_reduce",
     size: Annotated[
-        int, typer.Option(metavar="BYTES", help="Size of the collective. 0: 256 MiB, or 1 MiB without a GPU.")
+        int,
+        typer.Option(
+            metavar="BYTES", min=0, help="Size of the collective. 0: 256 MiB, or 1 MiB without a GPU."
+        ),
     ] = 0,
     sync: Annotated[
         str,
@@ -79,8 +82,8 @@ def ab(
             help="Method of the weight sync. Default: nccl-per-tensor; without a GPU gloo-per-tensor."
         ),
     ] = "",
-    layers: Annotated[int, typer.Option(help="Number of layers of the model. 0: all.")] = 0,
-    rounds: Annotated[int, typer.Option(max=1000, help="How often to run A B B A.")] = 3,
+    layers: Annotated[int, typer.Option(min=0, help="Number of layers of the model. 0: all.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often to run A B B A.")] = 3,
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Time limit of all runs together: 90s, 5m, 1h30m.")
     ] = "10m",
@@ -116,8 +119,6 @@ def ab(
                     )
                 )
             )
-            if min(rounds - 1, size, layers) < 0:
-                raise ValueError("--rounds must be at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(
                 compare.subject,

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
@@ -30,12 +30,6 @@ ABSENT = "there is no file"  # in the words for a name that leads nowhere
 # a line to run next
 _NEXT = re.compile(r"(?m)^( {6,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
 _OF_JSON = re.compile(r'(?:(?<=")|(?<=\\n))nccl-runbook(?= [a-z]+ )')  # the same in JSON
-
-
-def _known(word: str) -> str:
-    if word not in FAIL_ON:
-        leave(f"--fail-on must be one of {', '.join(FAIL_ON)}")
-    return word
 
 
 def _own_patterns(path: str) -> str:
@@ -84,10 +78,9 @@ def __getattr__(name: str) -> Any:
     return {
         "typer": typer,
         "FailOnOption": Annotated[
-            str,
+            Literal[FAIL_ON],
             typer.Option(
                 metavar="VERDICT",
-                callback=_known,
                 help=f"From this verdict on, the exit code is not 0: {', '.join(FAIL_ON)}.",
             ),
         ],
@@ -155,10 +148,11 @@ def named(paths: list[str], one: bool = False) -> None:
 def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
     if not os.path.exists(name):
-        gone = (
-            f"{path} is a link to {os.readlink(name)}, which does not exist" if os.path.islink(name) else ""
+        return (
+            f"{path} is a link to {os.readlink(name)}, which does not exist"
+            if os.path.islink(name)
+            else f"{ABSENT}{' that matches' * ('*' in path)} {path}"
         )
-        return gone or f"{ABSENT}{' that matches' * ('*' in path)} {path}"
     # to open a pipe would wait for whoever writes to it
     return (
         ""
@@ -189,12 +183,14 @@ def tell(answer: Any) -> None:
     import json
 
     redactor = Redactor(os.environ)
-    # JSON has an escape of its own
-    narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()
     if isinstance(answer, str):
         shown = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
     else:
-        text = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow)
+        text = json.dumps(
+            redactor.json(to_json(answer)),
+            indent=1,
+            ensure_ascii="utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower(),
+        )
         shown = escaped(_OF_JSON.sub(lambda _: json.dumps(shlex.quote(program()))[1:-1], text))
     put(shown, sys.stdout)
 
@@ -294,7 +290,7 @@ def page_of(
         [shown],
         diff=diff,
         test=next_test(document, shown.findings[0], (), (), {})
-        if shown.findings[0].id == "hang-told"
+        if any(f.id == "hang-told" for f in shown.findings[:1])
         else None,
     )
 

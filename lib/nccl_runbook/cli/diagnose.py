@@ -84,9 +84,8 @@ def diagnose(
 
     diff = diff_of(judged.lead, (*brought.scripts, *brought.configurations))
     shown = "\n\n".join([text(judged, diff), *map(repr, tables(judged.found.compared))])
-    printed = _document(judged, brought, diff) if json else shown
     answer.end(
-        printed,
+        _document(judged, brought, diff) if json else shown,
         judged.document.exit_code,
         html,
         lambda: answer.index(

@@ -70,13 +70,10 @@ def env(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
-    printed = (
+    answer.end(
         _as_json(looked_at, findings, verdict, code, diff)
         if json
-        else _as_text(looked_at, findings, verdict, code, diff)
-    )
-    answer.end(
-        printed,
+        else _as_text(looked_at, findings, verdict, code, diff),
         code,
         html,
         lambda: answer.page_of(

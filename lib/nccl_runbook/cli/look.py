@@ -81,7 +81,7 @@ def end(
 ) -> NoReturn:
     """Print the answer, write the requested files, and exit with the exit code. ``pids``: named ones, None
     for records; ``began``: by time.monotonic()."""
-    pictures = pictures if pids is None else rules.with_command(pictures, pids)
+    pictures = rules.with_command(pictures, pids)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
     answer.end(

@@ -91,14 +91,16 @@ def plan(
         "left_out": left_out,
         "exit_code": code,
     }
-    printed = (
+    answer.end(
         _as_text(plans, left_out, code)
         if not json
         else folder
         if os.path.isdir(target)
-        else document(plans[0])
+        else document(plans[0]),
+        code,
+        html,
+        lambda: _page(plans, left_out, code),
     )
-    answer.end(printed, code, html, lambda: _page(plans, left_out, code))
 
 
 def _devices() -> list[Identity]:

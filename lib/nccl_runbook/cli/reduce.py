@@ -115,8 +115,13 @@ def reduce(
             _ = [
                 p.unlink() for p in out.iterdir() if not p.stat().st_size
             ]  # of what could not start: the folder may be named again
-            is_usage = isinstance(error, ValueError)
-            answer.leave(error if is_usage else f"cannot write {out}: {error.strerror}", 2 if is_usage else 1)
+            answer.leave(
+                *(
+                    (error, 2)
+                    if isinstance(error, ValueError)
+                    else (f"cannot write {out}: {error.strerror}", 1)
+                )
+            )
         (answer.say if json else answer.tell)(_line(tried[-1]))
         if tried[-1].failed or stopped():
             break

@@ -87,10 +87,9 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
         if c.left_out
         else []
     )
-    changed = [d.setting.rpartition(":")[2] for d in c.differences if c.backend == "gloo"]
-    nothing = [Finding("gloo-reads-no-nccl-variable", Severity.UNKNOWN, ignored_by_gloo(changed))]
+    nothing = ignored_by_gloo(d.setting.rpartition(":")[2] for d in c.differences if c.backend == "gloo")
     return [
-        *(nothing if nothing[0].title else []),
+        *([Finding("gloo-reads-no-nccl-variable", Severity.UNKNOWN, nothing)] if nothing else []),
         *_settled(c),
         *ended,
         *left,

@@ -16,7 +16,7 @@ class WorldRequest:
     further changes. ``deadline_s``: seconds after which remaining ranks are killed; ``stall_s``: the same
     after so many seconds without an event or log line of any rank, counted from the first (None: no such
     limit). ``timed``: its figures are kept, so nothing is set up beside it. ``shown``: shell text that
-    stands for a long argument in the line that repeats the world, "" for none."""
+    stands for an argument in JSON in the line that repeats the world, "" for none."""
 
     name: str
     entry: str

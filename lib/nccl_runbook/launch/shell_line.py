@@ -9,7 +9,6 @@ from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch.gpu_lists import device_arguments
 from nccl_runbook.launch.interpreters import python_word
 
-LONG = 200  # characters of an argument that nobody wants to paste
 HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it
 
 
@@ -55,7 +54,7 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
             str(int(request.deadline_s) + 30),
             *(
                 request.shown
-                if len(word) > LONG and request.shown and not HOME.is_file()
+                if word[:1] == "{" and request.shown and not HOME.is_file()
                 else shlex.quote(word)
                 for word in words
             ),

@@ -27,7 +27,7 @@ from nccl_runbook.hang.live import judge as judge_live
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.gpu_lists import check_present, rank_devices
+from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.steps import Step, fewer_gpus, lines, settings, transports, visibility, weight_sync
@@ -144,7 +144,6 @@ def look(options: argparse.Namespace, output: Output) -> None:
             f"{software['host']}: {sys.executable}, torch {software['torch']}, "
             f"NCCL {software['nccl'] or 'none'}"
         )
-        rank_devices(options.gpus, 0, engine.cuda_count())  # GPUs that CUDA does not show are refused
     except EngineError as error:
         why_not = Gap("absent", str(error))
         output.say(

@@ -29,8 +29,11 @@ def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
     """The model with only this many layers, for a machine that cannot hold or move all of them; 0 for all.
     Its ``line`` is shell text that prints this specification."""
     own = [sys.executable, "-m", "nccl_runbook.sync.models", spec.get("source", spec["name"]), str(layers)]
-    moved = min(layers, spec["layers_of"]) if layers else spec["layers_of"]
-    return {**spec, "layers": moved, "line": f'"$({shlex.join(own)})"'}
+    return {
+        **spec,
+        "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"],
+        "line": f'"$({shlex.join(own)})"',
+    }
 
 
 def _spec(

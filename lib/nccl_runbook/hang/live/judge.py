@@ -131,11 +131,14 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     )
 
 
-def with_command(pictures: Sequence[Picture], pids: Sequence[int] = ()) -> List[Picture]:
-    """The pictures; a further look is that of `nccl-runbook`, which runs here, at these processes."""
-    line = " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids), "--gap"])
+def with_command(pictures: Sequence[Picture], pids: Optional[Sequence[int]]) -> List[Picture]:
+    """The pictures. A further look is that of `nccl-runbook`, at these processes; with None (looks that were
+    recorded, perhaps elsewhere) that of nccl-look.pyz."""
+    line = " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids or ()), "--gap"])
     return [
-        dataclasses.replace(p, decides=p.decides.replace("python3 nccl-look.pyz --live --gap", line))
+        p
+        if pids is None
+        else dataclasses.replace(p, decides=p.decides.replace("python3 nccl-look.pyz --live --gap", line))
         for p in pictures
     ]
 
