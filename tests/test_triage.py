@@ -230,7 +230,7 @@ def test_a_number_tells_one_fault_from_another(tmp_path):
      "ranks only, or 2 other causes."),
     ("NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000", "broken", "Broken: ranks 0 and 1 use the same GPU "
      "(job.log line 1). Possible: ranks did not each choose their own GPU, or 2 other causes."),
-    ("nothing that anybody knows", "unknown", "Unknown: 1 line read, and this does not look like the log of a GPU job.")])
+    ("nothing that anybody knows", "unknown", "Unknown: 1 line read, but this does not look like the log of a GPU job.")])
 def test_the_verdict_is_as_sure_as_its_surest_cause(tmp_path, line, verdict, sentence):
     logs = read(tmp_path, line + "\n")
     told = case(logs_of(Brought(logs=(str(tmp_path / "job.log"),)), None), "triage", "", "unknown").document
@@ -370,9 +370,9 @@ def test_what_to_run_on_other_hosts_is_one_list_of_its_own(tmp_path):
         (tmp_path / f"{name}.log").write_text(text)
         ended = read_cli("triage", tmp_path / f"{name}.log", "--html", tmp_path / f"{name}.html")
         page = (tmp_path / f"{name}.html").read_text()
-        assert ("Run on the hosts of the job" in ended.stdout, "Run on the hosts of the job" in page) == (name == "there",) * 2, name
+        assert ("Run these on the hosts of the job" in ended.stdout, "Run these on the hosts of the job" in page) == (name == "there",) * 2, name
         if name == "there":
-            assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run on the hosts of the job")[2]
+            assert "nccl-runbook run --step 01-gpu-visibility" in ended.stdout.partition("Run these on the hosts of the job")[2]
             assert f"The log is of node0, and this is {socket.gethostname()}: no test is run here." in ended.stdout
     hosts, rows = triage_undecided.there(dataclasses.replace(reader.collect([str(tmp_path / "there.log")]), here="node0.cluster"), [])
     assert (hosts, rows) == ([], []), "a domain makes no other host"

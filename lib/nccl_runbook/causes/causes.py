@@ -105,7 +105,7 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
 
 
 NOT_SEEN = Evidence(
-    "not yet seen on hardware; the tests of this rule simulate the fault in ranks without GPUs", "the rule"
+    "not yet seen on hardware: we tested this rule with a simulated fault, without GPUs", "the rule"
 )
 
 

@@ -117,7 +117,7 @@ def read(wanted: Any, data: Any) -> Any:
         first = (
             error.errors(include_url=False, include_context=False, include_input=False)[0]
             if error.error_count() < 1000  # each takes 500 bytes
-            else {"loc": (), "msg": f"{error.error_count()} values do not fit"}
+            else {"loc": (), "msg": f"{error.error_count()} values have a wrong type"}
         )
         raise RecordError(f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
 

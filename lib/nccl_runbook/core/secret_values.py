@@ -172,7 +172,7 @@ def own_patterns(path: str) -> List[Pattern[str]]:
                 patterns += [re.compile(line.rstrip("\n"))] if line.strip() else []
             except re.error as error:
                 raise ValueError(
-                    f"{path}, line {number}: {line.strip()} is no expression ({error})"
+                    f"{path}, line {number}: {line.strip()} is not a regular expression ({error})"
                 ) from None
     return patterns
 

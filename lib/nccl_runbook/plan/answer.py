@@ -62,7 +62,9 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
         if (
             slip
             or " " not in target
-            and target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py"))
+            and target.endswith(
+                (".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py", ".toml", ".json", ".log", ".txt")
+            )
         ):
             raise ValueError(f"there is no file {target}")
         return [of_text(target, "", asked, rules)], []
@@ -135,7 +137,8 @@ def _sized(asked: Site, gpus_of_launch: int) -> Site:
         raise ValueError(
             f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
             if gpus
-            else "the number of GPUs of a node is not in it: add --gpus 8, or as many as a node has"
+            else "the allocation does not give the number of GPUs per node: add --gpus 8, or as "
+            "many as a node has"
         )
     return dataclasses.replace(asked, gpus=gpus)
 

@@ -78,7 +78,7 @@ class SyncArm:
         late = (
             "all compared, all correct; time ran out during the variants"
             if self.variants
-            else "did not end in time"
+            else "did not finish in time"
         )
         return (
             "all compared, all correct"

@@ -89,7 +89,7 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
             "rate-above-link",
             Severity.UNKNOWN,
             f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), "
-            "so the timing is wrong",
+            "so the measured time is wrong",
             (Evidence(f"{gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),),
         )
     )

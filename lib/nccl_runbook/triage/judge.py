@@ -132,8 +132,8 @@ def _not_done(remedy: Rows, logs: Logs) -> Rows:
     kept = tuple(row for row, (_, _, lines) in zip(left, remedy) if row[2] or not lines)
     already_set = (
         "you",
-        "The usual setting is in the log already. Check that the ranks which failed have it; if so, "
-        "it does not help here.",
+        "The log already contains the usual setting. Check that the failed ranks have this setting. "
+        "If they do, the setting does not help here.",
         (),
     )
     return kept if kept or not remedy else (already_set,)

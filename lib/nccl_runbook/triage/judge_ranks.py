@@ -58,8 +58,8 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised its own exception while others waited for it."""
     first, echoes = raised_first(logs)
     close = (
-        f"ranks {', '.join(str(line.rank) for line in first)} raised too close together "
-        "to show which was first"
+        f"ranks {', '.join(str(line.rank) for line in first)} failed too close together to show "
+        "which was first"
     )
     return (
         [

@@ -31,7 +31,7 @@ def rank_line(rank: RankResult) -> str:
         "exited": f"exit code {rank.code}",
         "signalled": f"killed by signal {rank.code}",
         "timed-out": "still running at the deadline",
-        "lost": "lost together with the runbook's own process",
+        "lost": "lost when the runbook's own process ended",
         "late": "end not reported",
     }[rank.outcome]
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
@@ -113,7 +113,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} "
             "while the ranks ran"
         )
-        how = ended if is_gone else "the ranks had not ended at the deadline"
+        how = ended if is_gone else "the ranks still ran at the deadline"
         return Finding(
             rule,
             Severity.UNKNOWN,
@@ -155,7 +155,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         said_of_repeat, runs = (
-            ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
+            ("The test was not repeated", 1) if again is None else ("The test passed the other time", 2)
         )
         return Finding(
             rule,

@@ -109,7 +109,7 @@ def all_wait_alike(logs: Logs) -> list[Pointer]:
 
 def numbered_calls_differ(logs: Logs) -> list[Pointer]:
     """NCCL prints another operation, size or type under one number within groups of one size."""
-    against = ("groups of the same size may be different groups; then these calls do not belong together",)
+    against = ("these may be two groups of the same size; then the calls do not belong together",)
     find = (
         "you",
         "Compare these two calls, and find out why the ranks differ: another branch, "
