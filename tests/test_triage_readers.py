@@ -24,7 +24,7 @@ from nccl_runbook.logs import (
     text as log_text,
 )
 from nccl_runbook.logs.file import Limit
-from nccl_runbook.messages import kinds, lines as lines_file, read as reader, read_ranks
+from nccl_runbook.messages import kinds, lines as lines_file, read as reader
 from nccl_runbook.messages.clues import catalogue, compiled
 from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage
@@ -89,7 +89,7 @@ def test_a_row_of_digits_does_not_make_what_describes_slow_together():
     assert quickest_s(lambda: [e.search(digits) for e in asked], 0.3) < 0.3
 
 
-@pytest.mark.parametrize("expression", read_ranks.EXPRESSIONS.values(), ids=read_ranks.EXPRESSIONS.keys())
+@pytest.mark.parametrize("expression", lines_file.EXPRESSIONS.values(), ids=lines_file.EXPRESSIONS.keys())
 def test_no_line_makes_what_is_asked_of_every_line_slow(expression):
     assert slowest(expression, 0.01) < 0.01
 

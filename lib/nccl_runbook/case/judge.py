@@ -11,11 +11,12 @@ from nccl_runbook.causes.variables import variables
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
+from nccl_runbook.messages.clues import catalogue
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.report.verdict import VERDICT_STEP, verdict_document
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 from nccl_runbook.report.verdict_sentence import leading
-from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer, Decides
 from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
@@ -152,6 +153,15 @@ def next_test(
         Test(f"nccl-runbook run --step {ahead[0].name}", ahead[0].answers, (), ahead[0].about_s)
         if ahead
         else None
+    )
+
+
+def of_words(given: Answer | None) -> Test | None:
+    """The command that looks into a complaint without a log; None if the complaint names none."""
+    if given is None or given.logs.files:
+        return None
+    return next(
+        (Test(*row) for name, row in catalogue()["commands"].items() if name in given.logs.seen), None
     )
 
 

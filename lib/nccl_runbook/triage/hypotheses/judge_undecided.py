@@ -54,9 +54,8 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             f"no known fault in {lines}: {harmless}"
             f"{_unknown(logs) or '. A log cannot show that a job is healthy'}"
         )
-    if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
-        line = logs.seen[coded].lines[0]
-        return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
+    if coded := _result_code(logs):
+        return f"{catalogue()['meanings'][coded]} ({where(logs.seen[coded].lines[0])})"
     return (
         f"{lines} read, but this does not look like the log of a GPU job"
         if logs.foreign
@@ -67,6 +66,29 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             else _unknown(logs) or ". A log cannot show that a job is healthy" * (failed_line(logs) is None)
         )
     )
+
+
+def _result_code(logs: Logs) -> str:
+    """The id of a result code of NCCL that was printed; empty without one."""
+    return next((name for name in catalogue()["meanings"] if name in logs.seen), "")
+
+
+def ended_by_code(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[Remedy, ...]:
+    """How to learn why, if the job ended with a bare result code of NCCL; empty if it did not."""
+    failed = failed_line(logs)
+    if (
+        hypotheses
+        or failed is None
+        or failed.file == CONTEXT
+        or works(logs.context)
+        or not _result_code(logs)
+    ):
+        return ()
+    text = (
+        "Run the job again with NCCL's warnings. The first line NCCL WARN names the reason, on the rank that "
+        "fails first:"
+    )
+    return usual("", launcher=logs.launcher, rows=[("your launcher", text, ["export NCCL_DEBUG=WARN"])])
 
 
 def _over_sockets(logs: Logs) -> bool:
@@ -116,18 +138,30 @@ def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
     """Whether its line was printed (not only quoted), names the fault, and ends jobs. The line of a rank
     that lost its peer does not."""
     ended, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
-    ends = [
+    ends = {
         *(ended.lines if ended and not ended.resumed else ()),
         logs.failed,
+        logs.raised,
         *(r.first_error for r in logs.ranks),
-    ]
+    }
     return (
         bool(_decoded(hypothesis))
         and line not in [t.at for r in logs.ranks for t in r.timeouts]
-        and line in ends
+        and (not ends.isdisjoint(hypothesis.evidence) or _last_warning(line, logs.failed))
         and line.file != CONTEXT
         and not LOST.search(line.text)
         and not works(logs.context)
+    )
+
+
+def _last_warning(line: LogLine, failed: LogLine | None) -> bool:
+    """Whether NCCL warned in this line before torch reported NCCL's error, which names no reason itself."""
+    return (
+        failed is not None
+        and failed.file == line.file
+        and failed.line > line.line
+        and "NCCL WARN" in line.text
+        and "NCCL error" in failed.text
     )
 
 
