@@ -19,8 +19,13 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
     """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` show between
     which GPUs."""
     if isinstance(arms, Gap):
-        severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
-        return [Finding("transports-not-run", severity, arms.detail or str(arms))]
+        return [
+            Finding(
+                "transports-not-run",
+                Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN,
+                arms.detail or str(arms),
+            )
+        ]
     control = arms.control
     if arms.backend == "gloo" and control.passed:
         return _rehearsal(arms)
