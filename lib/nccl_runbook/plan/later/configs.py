@@ -50,7 +50,8 @@ def _of_toml(text: str) -> dict[str, str]:
 
 
 def _parents(text: str) -> list[str]:
-    return re.findall(r"[\w.][\w./-]*\.ya?ml(?![\w./-])", " ".join(_DEFAULTS.findall(text)))
+    named = " ".join(_DEFAULTS.findall(text))
+    return [name for name in re.findall(r"[\w.][\w./-]*", named) if name.endswith((".yaml", ".yml"))]
 
 
 def _inherited(text: str, file: Path, left: int) -> dict[str, str]:
