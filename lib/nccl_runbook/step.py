@@ -7,6 +7,7 @@ import re
 import shlex
 import tempfile
 import time
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -112,7 +113,7 @@ class Step:
         if self.replayed:
             recorded = self.record.facts
             self.facts[fact] = (
-                records.read_fact(probe, recorded[fact], f"{fact}: ")
+                records.read(typing.get_type_hints(probe)["return"] | Gap, recorded[fact])
                 if fact in recorded
                 else Gap("absent", f"the record contains no {fact}")
             )

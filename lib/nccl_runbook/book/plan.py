@@ -5,9 +5,10 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from nccl_runbook.core import records
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, check_names, read_cell
 from nccl_runbook.report.verdict import VERDICT_STEP
 
@@ -15,9 +16,10 @@ from nccl_runbook.report.verdict import VERDICT_STEP
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
 # the name of a fact and its probe, in the text of a notebook; a call may go on in the next line, which is a
 # string of its own there
-_GAP = r'(?:\\n",\s{0,20}")?\s{0,8}'
-_COLLECTED = re.compile(rf'\.collect\({_GAP}\\"(\w+)\\",{_GAP}(\w+)([\w.]*)')
-_GUARDED = re.compile(r"\.guard\((\w+)([\w.]*)")
+_COLLECTED = re.compile(
+    r'\.collect\((?:\\n",\s{0,20}")?\s{0,8}\\"(\w+)\\",'
+    r'(?:\\n",\s{0,20}")?\s{0,8}(\w+)([\w.]*)'
+)
 _IMPORTED = re.compile(r"from (nccl_runbook[\w.]{0,99}) import ([\w, ]{1,999})")
 
 
@@ -45,8 +47,8 @@ class Planned:
         """The notebook's error about what the command line names, else empty: any error about a record, and a
         ValueError about a value (it begins with the name or value, or quotes the value). A bare number is no
         quote, since Python's own errors are full of them."""
-        if self.record and why.startswith("the notebook stopped with an error: "):
-            return f"{self.record}: its facts cannot be judged, as {why}"
+        if self.record and (stopped := re.match(r"the notebook stopped with an error: (.*)", why)):
+            return f"{self.record}: its facts cannot be judged ({stopped[1]})"
         error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
         reason = error[1] if error else ""
         words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
@@ -95,7 +97,7 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
     for path in paths:
         steps = {record.step: record.facts for record in records.load_all(path)}
         known = {step: _probes(book[step].read_text("utf-8", "replace")) for step in steps if step in book}
-        if not any({*facts} & {*(known.get(step) or facts)} for step, facts in steps.items()):
+        if not any({*facts} & {*(known.get(step) or facts), "users"} for step, facts in steps.items()):
             raise UsageError(f"{path} holds no facts that a notebook judges")
         for step in steps:
             if step not in book or step == VERDICT_STEP:
@@ -103,22 +105,24 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
             if step in by_step:
                 raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
             for fact in known[step].keys() & steps[step].keys():
-                records.read_fact(known[step][fact], steps[step][fact], f"{path}: {fact} of {step}: ")
+                records.read(
+                    get_type_hints(known[step][fact])["return"] | Gap,
+                    steps[step][fact],
+                    f"{path}: {fact} of {step}: ",
+                )
             by_step[step] = path.absolute()
     return by_step
 
 
 def _probes(notebook: str) -> dict[str, Callable[..., Any]]:
     """What collects each fact, by the fact's name, in the text of a notebook."""
-    imported = {}
-    for module, names in _IMPORTED.findall(notebook):
-        for name in names.split(", "):
-            imported[name.split(" ")[-1]] = f"{module}.{name.split(' ')[0]}"
+    imported = {
+        name.split(" ")[-1]: f"{module}.{name.split(' ')[0]}"
+        for module, names in _IMPORTED.findall(notebook)
+        for name in names.split(", ")
+    }
     return {
         fact: pkgutil.resolve_name(imported[first] + rest)
-        for fact, first, rest in [
-            *_COLLECTED.findall(notebook),
-            *(("users", *probe) for probe in _GUARDED.findall(notebook)),
-        ]
+        for fact, first, rest in _COLLECTED.findall(notebook)
         if first in imported
     }

@@ -12,9 +12,9 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, dataclass_transform, get_type_hints
+from typing import Any, Literal, TypeVar, cast, dataclass_transform
 
-from nccl_runbook.core.facts import Gap, to_json, utc_now
+from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
 
@@ -121,11 +121,6 @@ def read(wanted: Any, data: Any, place: str = "") -> Any:
         raise RecordError(
             f"{place}{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
         ) from error
-
-
-def read_fact(probe: Callable[..., Any], data: Any, place: str) -> Any:
-    """A recorded fact as ``probe`` returned it, or the Gap in its place; RecordError as in ``read``."""
-    return read(get_type_hints(probe)["return"] | Gap, data, place)
 
 
 def json_text(value: Any, redactor: Redactor) -> str:

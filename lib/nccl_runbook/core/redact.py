@@ -112,8 +112,11 @@ _VALUE = re.compile(
 )  # brackets close around it; groups are repeated 16,000 times, as each costs memory, and the rest goes, too
 # each line, and as a group with the next ones, where its value may stand
 _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
-_HEADER_NAME = re.compile(r"(?i)cookie|authorization|headers")
-_HEADER = re.compile(r"(?:[^\"'\n\\]|(?<==)\\{0,3}\"[^\"\n]*\")+")  # a cookie may be quoted
+# a cookie may be quoted
+_HEADER_NAME, _HEADER = (
+    re.compile(r"(?i)cookie|authorization|headers"),
+    re.compile(r"(?:[^\"'\n\\]|(?<==)\\{0,3}\"[^\"\n]*\")+"),
+)
 # a line with line ends that JSON, Python or a shell wrote as two characters
 _ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
 # and what else a terminal obeys

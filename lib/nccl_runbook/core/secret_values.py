@@ -25,11 +25,11 @@ TABLES = _tables()
 NAMES = TABLES["name"]
 
 
-# between others, or between signs and capital letters
-_WORD = rf"(?:(?<=[a-z])(?=[A-Z])|(?<![A-Za-z]))(?i:{NAMES['word']})(?:(?<=[a-z])(?=[A-Z])|(?![A-Za-z]))"
-
-
-_SURE = f"^(?!.*(?i:{NAMES['innocent']}))(?=.*(?i:{NAMES['anywhere']})|.*{_WORD})"
+# a word of a name stands between others, or between signs and capital letters
+_SURE = (
+    f"^(?!.*(?i:{NAMES['innocent']}))(?=.*(?i:{NAMES['anywhere']})|"
+    rf".*(?:(?<=[a-z])(?=[A-Z])|(?<![A-Za-z]))(?i:{NAMES['word']})(?:(?<=[a-z])(?=[A-Z])|(?![A-Za-z])))"
+)
 
 
 SECRET_NAME = f"(?:{_SURE}|{NAMES['variable']})"

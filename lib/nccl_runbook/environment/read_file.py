@@ -112,8 +112,11 @@ def parse(text: str, name: str = "text") -> Role:
         if size <= MOST_KEPT
     }
     kept = {n: redactor.text(values[n][0]) for n in values if n in names}
-    limit = "CUDA_VISIBLE_DEVICES=" if "CUDA_VISIBLE_DEVICES" in kept else ""
-    lines = counts.lines_of(text, limit) if script.crowded else []
+    lines = (
+        counts.lines_of(text, "CUDA_VISIBLE_DEVICES=" if "CUDA_VISIBLE_DEVICES" in kept else "")
+        if script.crowded
+        else []
+    )
     return Role(
         name,
         kept,

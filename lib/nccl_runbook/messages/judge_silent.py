@@ -11,9 +11,8 @@ def unheard(logs: Logs) -> list[RankLog]:
     of its own may be without that rank, unless all others are in it."""
     files = {file for row in logs.ranks for file in row.files}
     size = max((max(row.rank + 1, row.nranks or 0) for row in logs.ranks), default=0)
-    heard = {row.rank for row in logs.ranks}
     # a log may name any size
-    absent = [rank for rank in range(size) if rank not in heard] if size == len(heard) + 1 else []
+    absent = sorted(set(range(size)) - {r.rank for r in logs.ranks}) if size == len(logs.ranks) + 1 else []
     calls = Counter(
         (r.timeouts[0].group, r.timeouts[0].op, r.timeouts[0].seq) for r in logs.ranks if r.timeouts
     )

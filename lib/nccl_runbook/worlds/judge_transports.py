@@ -36,8 +36,11 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
     )
     decision = decide(in_words(arms, fault is not None and fault.cause is not None))
     if fault is not None:
-        finding = dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision))
-        return [narrowed(finding, pairs)]
+        return [
+            narrowed(
+                dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision)), pairs
+            )
+        ]
     if decision.kind != "inconclusive":  # nothing is broken now
         return [
             _loss(arms),

@@ -42,9 +42,8 @@ def more_ranks_than_gpus(roles: Sequence[Role]) -> Iterator[Finding]:
 
 def launch_faults(roles: Sequence[Role]) -> Iterator[Finding]:
     """What scripts/launchers.toml says against how ranks are started."""
-    rows = table("scripts/launchers")["fault"]
-    for index, role, name in ((i, r, n) for i, r in enumerate(roles) for n in r.faults if n in rows):
-        row = rows[name]
+    for index, role, name in ((i, r, name) for i, r in enumerate(roles) for name in r.faults):
+        row = table("scripts/launchers")["fault"][name]
         yield Finding(
             name,
             Severity(row["severity"]),

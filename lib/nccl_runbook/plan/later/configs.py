@@ -50,8 +50,11 @@ def _of_toml(text: str) -> dict[str, str]:
 
 
 def _parents(text: str) -> list[str]:
-    named = " ".join(_DEFAULTS.findall(text))
-    return [name for name in re.findall(r"[\w.][\w./-]*", named) if name.endswith((".yaml", ".yml"))]
+    return [
+        name
+        for name in re.findall(r"[\w.][\w./-]*", " ".join(_DEFAULTS.findall(text)))
+        if name.endswith((".yaml", ".yml"))
+    ]
 
 
 def _inherited(text: str, file: Path, left: int) -> dict[str, str]:
