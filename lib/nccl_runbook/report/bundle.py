@@ -84,8 +84,7 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
     shared: list[records.Record] = [
         records.read(records.Record, redactor.json(to_json(record))) for record in step_records
     ]
-    run = records.read(RunInfo, redactor.json(info))
-    document = verdict_document(run, shared)
+    document = verdict_document(records.read(RunInfo, redactor.json(info)), shared)
     files = {redactor.text(name): redactor.text(text) for name, text in texts.items()}
     return Bundle(
         {

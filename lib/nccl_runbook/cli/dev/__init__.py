@@ -1,4 +1,7 @@
-"""`nccl-runbook dev gym`: real jobs with a mistake, which `diagnose` has to explain without a hint."""
+"""`nccl-runbook dev gym`: real jobs with a mistake, which `diagnose` has to explain without a hint.
+
+Example: nccl-runbook dev gym --fault stopped --fault works-torchrun
+"""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,8 +14,6 @@ from nccl_runbook.gym import ask, table
 from nccl_runbook.gym.facts import Trial, jobs
 from nccl_runbook.launch.interpreters import InterpreterError, choose
 from nccl_runbook.launch.stop import Stop
-
-EPILOG = "Example: nccl-runbook dev gym --fault stopped --fault works-torchrun"
 
 
 def dev(

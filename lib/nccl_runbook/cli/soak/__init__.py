@@ -1,4 +1,9 @@
-"""`nccl-runbook soak`: one thing again and again, until a time, a number of runs, or a failure."""
+"""`nccl-runbook soak`: one thing again and again, until a time, a number of runs, or a failure.
+
+Example: nccl-runbook soak --for 8h -- bash train_short.sh   or
+nccl-runbook soak --for 30m --failures 20 --against NCCL_P2P_DISABLE=1   or
+nccl-runbook soak --for 10m --sync Qwen/Qwen2.5-0.5B
+"""
 
 import contextlib
 import functools
@@ -23,12 +28,6 @@ from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
-
-EPILOG = (
-    "Example: nccl-runbook soak --for 8h -- bash train_short.sh   or   "
-    "nccl-runbook soak --for 30m --failures 20 --against NCCL_P2P_DISABLE=1   or   "
-    "nccl-runbook soak --for 10m --sync Qwen/Qwen2.5-0.5B"
-)
 
 
 def soak(
