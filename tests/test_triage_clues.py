@@ -2,11 +2,10 @@
 from __future__ import annotations
 
 import pytest
-from nccl_runbook.messages import read as reader
+from nccl_runbook.messages import judge as messages_judge, read as reader
 from nccl_runbook.messages.clues import catalogue, says
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.hypotheses import (
-    judge_hypothesis as triage_hypothesis,
     judge_weights as triage_weights,
 )
 from nccl_runbook.triage.ranks import judge_gpus
@@ -584,7 +583,7 @@ def test_the_same_line_with_other_numbers_hides_no_message(tmp_path, before, lin
     ("the MisconfigurationException: class\n", False), ("NVMLErrors are counted\n", False)])
 def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, failed):
     (tmp_path / "job.log").write_text("Traceback (most recent call last):\n" + line)
-    assert (triage_hypothesis.failed_line(reader.collect([str(tmp_path / "job.log")])) is not None) == failed
+    assert (messages_judge.failed_line(reader.collect([str(tmp_path / "job.log")])) is not None) == failed
 
 
 @pytest.mark.parametrize(("log", "words", "advice"), [

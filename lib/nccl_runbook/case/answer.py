@@ -133,7 +133,8 @@ def of_start(start: Start) -> Case:
     nothing = Gathered(
         [
             of_findings(
-                START_STEP, [Finding("nothing-brought", Severity.OK, "no log and no symptom: all steps run")]
+                START_STEP,
+                [Finding("nothing-brought", Severity.OK, "no log and no symptom was given: all steps run")],
             )
         ]
     )

@@ -123,7 +123,7 @@ def next_test(
             if "py-spy dump --native" in asked
             else "the arguments of the calls in which the ranks wait"
             if "py-spy dump --locals" in asked
-            else "where each rank stands, which is not known so far",
+            else "where each rank is, which is still unknown",
         )
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
@@ -182,9 +182,9 @@ def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
     ``steps``: those that decide the symptom."""
     separating = test.steps if test else []
     reasons = {
-        **dict.fromkeys(step_texts(), "rules out the rest"),
+        **dict.fromkeys(step_texts(), "rules out everything else"),
         **dict.fromkeys(steps, "decides: usual with this symptom"),
-        **dict.fromkeys(separating, "decides: separates the causes that are left"),
+        **dict.fromkeys(separating, "decides: separates the remaining causes"),
     }
     order = dict.fromkeys([*separating, *steps, *step_texts()])
     return [(step_texts()[name], reasons[name]) for name in order if name in step_texts()]
@@ -232,7 +232,7 @@ def following(
     if ahead:
         return ahead[0], ""
     if any(c.status == "likely" for c in document.causes):
-        return VERDICT_STEP, "not needed: this step cannot decide what is still open"
+        return VERDICT_STEP, "not needed: this step cannot decide between the remaining causes"
     return waiting[0], ""
 
 

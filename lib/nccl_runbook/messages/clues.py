@@ -235,7 +235,14 @@ def needs(expression: str) -> list[matcher.Needs]:
 @functools.cache
 def _rows() -> list[dict]:
     return sorted(
-        (r for name in PROGRAMS for r in table(f"messages/catalogue/{name}")["clue"]),
+        (
+            *(row for name in PROGRAMS for row in table(f"messages/catalogue/{name}")["clue"]),
+            *(
+                {"cause": cause["id"], **row}
+                for cause in table("causes/causes")["cause"]
+                for row in cause.get("message", ())
+            ),
+        ),
         key=lambda row: row["order"],
     )
 

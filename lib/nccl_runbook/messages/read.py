@@ -81,6 +81,12 @@ def collect(
     )
 
 
+def read_sources(texts: Iterable[Source]) -> Logs:
+    """The facts of texts that are at hand already."""
+    reader = _Reader(newest=False)
+    return reader.facts(read_each(texts, reader.read), "")
+
+
 class _Reader:
     """One pass over all texts."""
 
@@ -290,6 +296,7 @@ class _Reader:
             (k, texts)
             for k in sorted(odd, key=lambda k: -k.times)
             for texts in [k.texts()]
-            if texts and "frame #" not in texts[0]
-        )  # c10/util/Backtrace.cpp (torch 2.11): where, not what
+            # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing
+            if texts and "frame #" not in texts[0] and not re.search(r":\d+: \w*Warning: ", texts[0])
+        )
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]

@@ -6,7 +6,7 @@ from nccl_runbook.core.facts import rank_names
 from nccl_runbook.core.findings import MOST_QUOTED, cut
 from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import raised_first
+from nccl_runbook.messages.judge import Pointer, raised_first
 from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
@@ -23,7 +23,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     ranks_on_one_gpu,
     versions_differ,
 )
-from nccl_runbook.triage.ranks.judge_pointer import Pointer, _traceback, _waiting, matches
+from nccl_runbook.triage.ranks.judge_pointer import _traceback, _waiting, matches
 
 
 def judge(logs: Logs) -> list[Pointer]:
@@ -59,8 +59,8 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised its own exception while others waited for it."""
     first, echoes = raised_first(logs)
     close = (
-        f"ranks {', '.join(str(line.rank) for line in first)} raised too close together "
-        "to show which was first"
+        f"ranks {', '.join(str(line.rank) for line in first)} failed too close together to show "
+        "which was first"
     )
     return (
         [

@@ -6,7 +6,8 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quot
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import LOST, SLOW, catalogue, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, failed_line, platform, where
+from nccl_runbook.messages.judge import failed_line
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform, where
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
 from nccl_runbook.triage.symptoms import step_texts
 
@@ -17,24 +18,32 @@ _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     """Why no cause is named, in one sentence."""
-    read = [f for f in logs.files if not f.problem and f.lines]
+    read = [
+        f
+        for f in logs.files
+        if f.lines and not f.problem and not (logs.foreign and f.left_out.startswith("damaged JSON"))
+    ]
     if not logs.files:
         fit = len(fits(logs, hypotheses))
         return (
-            f"these words fit {counted(fit, 'cause')}, and do not show which. Also name the log of the job"
+            f"these words fit {counted(fit, 'cause')}. Also name the log of the job, to see which"
             if fit
             else "these words alone show no cause. Also name the log of the job"
             if logs.context
             else "no log was named"
         )
     if not read:
-        why = [f"{f.name} {f.problem or 'is empty'}" for f in logs.files if f.problem or not f.size_bytes]
+        why = [
+            f"{f.name}: {f.problem or f.left_out}" if f.lines or f.problem else f"{f.name} is empty"
+            for f in logs.files
+            if f.problem or f.lines or not f.size_bytes
+        ]
         return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
     lines = counted(sum(f.lines for f in read), "line")
     if _over_sockets(logs) and not fits(logs, hypotheses):
         return (
             "no known fault, but NCCL sends over TCP sockets (NET/Socket), "
-            "at a tenth or less of what InfiniBand or RoCE carry"
+            "with a tenth or less of the bandwidth of InfiniBand or RoCE"
         )
     if hypotheses:
         shown = quoted(hypotheses[0].evidence[0].text)
@@ -48,7 +57,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     if coded := result_code(logs):
         return f"{catalogue()['meanings'][coded]} ({where(logs.seen[coded].lines[0])})"
     return (
-        f"{lines} read, and this does not look like the log of a GPU job"
+        f"{lines} read, but this does not look like the log of a GPU job"
         if logs.foreign
         else f"no known fault in {lines}"
         + (
@@ -155,7 +164,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
         for line, those in lines.items()
     ]
     return hosts, rows or [
-        ("nccl-runbook run", "all steps: causes that a log cannot show", "about 5 minutes")
+        ("nccl-runbook run", "all steps, for causes that a log cannot show", "about 5 minutes")
     ]
 
 
@@ -168,7 +177,7 @@ def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             (
                 "other-vendor",
                 vendor,
-                f"The job ran on {vendor}: advice that holds only for NVIDIA is left out.",
+                f"The job ran on {vendor}. Advice that is only for NVIDIA is left out.",
                 (),
             ),
             (

@@ -5,7 +5,8 @@ import re
 from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.messages.facts import Logs, Timeout
-from nccl_runbook.triage.ranks.judge_pointer import Pointer, _waiting, matches
+from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.triage.ranks.judge_pointer import _waiting, matches
 
 _COUNT = re.compile(
     r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I
@@ -128,7 +129,7 @@ def all_wait_alike(logs: Logs) -> list[Pointer]:
 
 def numbered_calls_differ(logs: Logs) -> list[Pointer]:
     """NCCL prints another operation, size or type under one number within groups of one size."""
-    against = ("groups of the same size may be different groups; then these calls do not belong together",)
+    against = ("these may be two groups of the same size; then the calls do not belong together",)
     find = (
         "you",
         "Compare these two calls, and find out why the ranks differ: another branch, "
