@@ -15,8 +15,8 @@ sys.path.insert(0, str(ROOT / "lib"))
 from nccl_runbook.__main__ import app  # noqa: E402
 from nccl_runbook.causes.causes import causes  # noqa: E402
 from nccl_runbook.core.findings import EXIT_CODES, WHO  # noqa: E402
-from nccl_runbook.gym.facts import jobs  # noqa: E402
 from nccl_runbook.core.records import Record  # noqa: E402
+from nccl_runbook.gym.facts import jobs  # noqa: E402
 from nccl_runbook.messages import clues  # noqa: E402
 from nccl_runbook.report.verdict_document import VerdictDocument  # noqa: E402
 from nccl_runbook.triage.symptoms import symptoms  # noqa: E402

@@ -28,8 +28,8 @@ from nccl_runbook.messages import lines as lines_file, read as reader
 from nccl_runbook.messages.clues import _rows, catalogue, clues, compiled
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.judge_silent import unheard
-from nccl_runbook.messages.printed.recognise import recognise
 from nccl_runbook.messages.lines import EXPRESSIONS
+from nccl_runbook.messages.printed.recognise import recognise
 from nccl_runbook.report.markup import badge
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.hypotheses import (
