@@ -1,18 +1,22 @@
 """Every secret that can be planted, in everything that the runbook reads; none of them in anything that it writes."""
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from book_samples import run_cli
 from hang_samples import Job
 from live_samples import IN_ALL_REDUCE, SAVING, Frame, look, rank
+from nccl_runbook.core.facts import to_json
 from nccl_runbook.look import live
+from nccl_runbook.messages import read as messages_read
 from nccl_runbook.sync.read_trace import PREFIX
 from warm_cli import read_cli
 
@@ -100,6 +104,32 @@ def test_a_run_shows_none_in_any_of_its_files(tmp_path: Path) -> None:
     assert leaks(ended.stdout, ended.stderr) == [] and ended.returncode in (3, 4)
     assert {path.name: found for path in files if (found := leaks(path.read_text()))} == {}
     assert [path for path in out.rglob("*") if path.stat().st_mode & 0o077] == []
+
+
+def planted(value: object, shapes: Iterator[str]) -> object:
+    """The same JSON value; every sentence in it ends with a secret."""
+    if isinstance(value, dict):
+        return {key: planted(inner, shapes) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [planted(inner, shapes) for inner in value]
+    return f"{value} {next(shapes)}" if isinstance(value, str) and " " in value else value
+
+
+def test_a_record_that_somebody_else_wrote_shows_none(tmp_path: Path) -> None:
+    """Its texts are masked on the way in: on a page, after escaping, some shapes are none."""
+    (tmp_path / "job.log").write_text("".join(f"[rank{n}]: RuntimeError: NCCL error number {'abcdefghij'[n % 10]} {n}\n" for n in range(len(SHAPES))) + KNOWN + "\n")
+    logs = planted(to_json(messages_read.collect(str(tmp_path / "job.log"), "it hangs")), itertools.cycle(SHAPES))
+    record = {"schema": "nccl-runbook/record/2", "step": "07-logs", "status": "broken", "reason": ONE_LINE[0], "started": "2026-11-30T00:00:00Z", "judged": {"host": ONE_LINE[1]},
+              "facts": {"logs": logs}, "findings": [{"id": "x", "severity": "broken", "title": s, "remedy": [{"who": "you", "text": s, "lines": [s]}]} for s in ONE_LINE]}
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    assert len(leaks(json.dumps(record))) > len(SHAPES)
+    ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out", "--budget", "90s", timeout=200)
+    files = {path.name: path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert {"07-logs.html", "07-logs.ipynb", "07-logs.json", "index.html"} <= {*files} and ended.returncode in (3, 4), ended.stderr
+    assert leaks(ended.stdout, ended.stderr) == [] and {name: found for name, text in files.items() if (found := leaks(text))} == {}
+    for words in (("hosts", "--record", tmp_path / "r.json", tmp_path / "r.json"), ("diagnose", tmp_path / "r.json")):
+        ended = read_cli(*words, "--html", tmp_path / "page.html")
+        assert leaks(ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()) == [] and ended.returncode in (3, 4), ended.stderr
 
 
 def test_diagnose_shows_none_of_what_it_is_given(tmp_path: Path) -> None:

@@ -259,3 +259,10 @@ def test_a_script_that_reads_the_variable_needs_no_placeholder_and_a_second_call
     assert [run_cli(*call, env=with_library(), cwd=tmp_path).returncode for _ in range(2)] == [4, 4]
     assert sorted(p.name for p in tmp_path.glob("reduce-logs*")) == ["reduce-logs", "reduce-logs-2"]
     assert "ran on 2" in "".join(log.read_text() for log in (tmp_path / "reduce-logs-2").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_wrong_usage(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for out in (tmp_path / "file", tmp_path / "file" / "inner", Path("/proc/none/out")):
+        ended = run_cli("reduce", "--out", out, "--axis", "n=1,2", "--", "sh", "-c", "exit {n}")
+        assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and out.name in ended.stderr

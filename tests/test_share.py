@@ -335,6 +335,29 @@ def test_look_of_records(tmp_path: Path) -> None:
     _ended(tmp_path, "look", "--record", tmp_path / "look.json")
 
 
+@pytest.mark.parametrize("words", [("hosts", "--record"), ("run", "--record"), ("diagnose",)])
+def test_records_of_several_hosts(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Each host has one other name, the same in the terminal and on the page."""
+    names = ["canary-n7", "canarygpu12.hpc.corp.example", "canaryz"]
+    for at, name in enumerate(names):
+        variables = {"MASTER_ADDR": names[0], "NCCL_TOPO_FILE": f"/home/canaryuser{at}/topo.xml", "NCCL_COMM_ID": f"10.11.12.13:{4000 + at}", "X": f"{names[at - 1]} waits"}
+        facts = {"environment": {"roles": [{"variables": variables}], "host": {"name": name}}, "gpus": {"nvml": {"driver": f"580.{at}", "gpus": []}}}
+        finding = {"id": "x", "severity": "warn", "title": f"{name} lost {names[at - 1]}", "evidence": [{"text": f"{name}:1:2 [0] NCCL WARN x", "source": f"/home/canaryuser{at}/job.log"}],
+                   "remedy": [{"who": "you", "text": f"Ask canaryuser{at}@{name}", "lines": [f"ssh {name} uptime"]}]}
+        record = {"schema": "nccl-runbook/record/2", "step": "01-gpu-visibility", "status": "warn", "reason": f"{name} is down", "started": "2026-01-01T00:00:00Z",
+                  "judged": {"host": name}, "facts": facts, "findings": [finding]}
+        (tmp_path / f"r{at}.json").write_text(json.dumps(record))
+    page = tmp_path / "out" / "index.html"
+    for extra in ((), ("--json",)):
+        page.unlink(missing_ok=True)
+        page.parent.mkdir(exist_ok=True)
+        ended = run_cli(words[0], "--share", *extra, *words[1:], *(tmp_path / f"r{at}.json" for at in range(3)), *(("--out", page.parent) if words[0] == "run" else ("--html", page)))
+        assert ended.returncode in (3, 4), ended.stderr
+        assert leaks(ended.stdout, ended.stderr, page.read_text()) == []
+        others = {*re.findall(r"host-x[0-9a-f]{6}-7\b", ended.stdout)}
+        assert len(others) == 1 and others <= {*re.findall(r"host-x[0-9a-f]{6}-7\b", page.read_text())}
+
+
 def test_reduce_and_ab(tmp_path: Path, log: Path) -> None:
     _ended(tmp_path, "ab", ".", "MASTER_ADDR=canaryhead NCCL_COMM_ID=10.11.12.13:4000", "--rounds", "1", "--", "cat", log, ask=run_cli, timeout=100)
     for number, extra in enumerate(((), ("--json",))):

@@ -93,7 +93,7 @@ def reduce(
     except (ValueError, re.error) as error:
         answer.leave(str(error) if isinstance(error, ValueError) else f"--fail-on: {error}", 2)
     except OSError as error:
-        answer.leave(f"cannot write {out}: {error.strerror}", 2 if out.exists() and not out.is_dir() else 1)
+        answer.leave(f"cannot write {out}: {error.strerror}", 1 if error.errno in answer.FULL else 2)
     tried: list[Tried] = []
     stopped = Stop().remember()
     for values in combinations:

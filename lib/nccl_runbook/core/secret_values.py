@@ -82,7 +82,7 @@ _PLAIN_NAME = re.compile(f"(?i:{NAMES['innocent']}|^(?:{NAMES['beside']})$)")
 # a long word; and first what is as long and no secret: a fingerprint, a public key, a mangled name
 LONG_WORD = re.compile(
     r"(?=[\w+~:=-]{20})(?:(?:\b(?i:sha\d{1,3})[:=-]|\bAAAA[BCE][23]|\b_[ZR])[\w+/=-]+|"
-    r"(?<![\w+~-])(?P<word>[\w+~-]{20,})={0,2})"
+    r"(?<![\w+~-])(?P<word>[\w+~-]{20,})(?:/[A-Za-z0-9+]{10,200}){0,9}={0,2})"
 )
 
 
@@ -128,7 +128,7 @@ def is_secret(name: str, value: str) -> bool:
         (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))
         and (
             re.match(
-                r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/-]{12})", value
+                r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/|-]{12})", value
             )  # the rest of a header that it cut short
             if value.startswith(MASK)
             else not HARMLESS.fullmatch(value)

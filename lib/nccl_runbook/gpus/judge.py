@@ -158,5 +158,8 @@ def judge_gpus(machine: Machine | Gap) -> list[Finding]:
     if nothing := no_gpu_anywhere(machine):
         return [nothing]
     findings = [f for rule in RULES for f in rule(machine)]
-    is_fine = all(f.severity in (Severity.NOTE, Severity.OK) for f in findings)
-    return [*findings, *views_agree(machine)] if is_fine else findings
+    return (
+        [*findings, *views_agree(machine)]
+        if all(f.severity in (Severity.NOTE, Severity.OK) for f in findings)
+        else findings
+    )

@@ -296,13 +296,5 @@ def _of_framework(known: str, commands: list[Any], script: Script, where: str, a
     gpus = _sized(asked, script.gpus or per_node).gpus
     launch = launch_flags.merged(known, commands, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    return Plan(
-        where,
-        "",
-        known,
-        "",
-        gpus,
-        judge_plan.judge_launch(launch, mode, placed, gpus * nodes, gpus),
-        mode,
-        placed,
-    )
+    finding = judge_plan.judge_launch(launch, mode, placed, gpus * nodes, gpus)
+    return Plan(where, "", known, "", gpus, finding, mode, placed)

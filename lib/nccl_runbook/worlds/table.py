@@ -204,8 +204,12 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
 
 
 def _called(word: str) -> Cell:
-    usual = "warn" if word.startswith("passed") else "broken"
-    return Cell(word, {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(word, usual))
+    return Cell(
+        word,
+        {"pass": "ok", "no effect": "muted", "no proof": "muted"}.get(
+            word, "warn" if word.startswith("passed") else "broken"
+        ),
+    )
 
 
 def _arm_row(name: str, setting: str, trial: Trial | Gap, outcome: Cell | None = None) -> list:
