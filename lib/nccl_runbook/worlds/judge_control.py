@@ -115,10 +115,11 @@ def _names(guilty: Guilty) -> str:
 def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
     n = len(guilty.variables)
+    others = f"with the other {guilty.among - n}" if guilty.among > n else "without"
     how = (
         f"undecided after {guilty.asked} tests: {guilty.why_not}"
         if guilty.why_not
-        else (f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
+        else f"the test fails with {'it' if n == 1 else 'them'} alone and passes {others}"
     )
     return (
         Evidence(
