@@ -108,12 +108,10 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     *broken* requires that the failure recurs."""
     if world.ended == "lost":
         is_stopped = any(r.state.startswith("T") for r in world.ranks)
-        is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)
-        ended = (
-            f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} "
-            "while the ranks ran"
-        )
-        how = ended if is_gone else "the ranks had not ended at the deadline"
+        how = "the ranks had not ended at the deadline"
+        if is_stopped or any(r.outcome == "lost" for r in world.ranks):
+            gone = "stopped (state T)" if is_stopped else "killed"
+            how = f"the runbook's own process was {gone} while the ranks ran"
         return Finding(
             rule,
             Severity.UNKNOWN,
@@ -186,8 +184,11 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
 def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
     """The finding that the judged interpreter (argv ``prefix``) cannot import torch, so no rank can run."""
     message = recognise({"the judged Python": error})
-    by_hand = shlex.join([*prefix, "-c", "import torch.distributed"])
-    repeat = Remedy("you", "Repeat it by hand, and correct this Python or its variables:", (by_hand,))
+    repeat = Remedy(
+        "you",
+        "Repeat it by hand, and correct this Python or its variables:",
+        (shlex.join([*prefix, "-c", "import torch.distributed"]),),
+    )
     return Finding(
         "no-rank-can-run",
         Severity.BROKEN,
