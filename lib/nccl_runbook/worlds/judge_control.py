@@ -114,12 +114,12 @@ def _names(guilty: Guilty) -> str:
 
 def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
-    n = len(guilty.variables)
-    others = f"with the other {guilty.among - n}" if guilty.among > n else "without"
+    n, it = len(guilty.variables), "it" if len(guilty.variables) == 1 else "them"
+    others = f"with the other {guilty.among - n}" if guilty.among > n else f"without {it}"
     how = (
         f"undecided after {guilty.asked} tests: {guilty.why_not}"
         if guilty.why_not
-        else f"the test fails with {'it' if n == 1 else 'them'} alone and passes {others}"
+        else f"the test fails with {it} alone and passes {others}"
     )
     return (
         Evidence(
