@@ -3,6 +3,7 @@
 # make lab       open a copy of them in JupyterLab, with the form of 00-start filled in
 # make test      the default test suite
 # make newest    the same on the newest versions that pyproject.toml allows, in .venv-newest; prints them
+# make knowledge write again what follows from the code: reference pages and schemas
 # make mutants   changes of a judge that no test notices, in minutes a file  (ARGS=gpus/judge_health.py:bus_ids_collide)
 # make bench     ours against torchrun and nccl-tests in one run, as ratios: build/bench/index.html  (ARGS="launch --nccl-tests DIR")
 # make look      build/nccl-look.pyz: one file that looks where nothing can be installed
@@ -10,7 +11,7 @@
 # make lock      pin what pyproject.toml allows, with hashes, in .ci/*.txt  (ARGS=--upgrade: the newest versions)
 # make clean     remove .venv and caches; outputs/ stays
 SHELL := /bin/bash
-.PHONY: help setup report lab test newest mutants bench look wheelhouse lock clean FORCE
+.PHONY: help setup report lab test newest knowledge mutants bench look wheelhouse lock clean FORCE
 
 # the interpreter of the ranks: from the command line only, as PYTHON in the environment means other things elsewhere
 ifeq ($(origin PYTHON),command line)
@@ -42,6 +43,9 @@ newest:
 	@.ci/setup newest
 	@.venv-newest/bin/python -m pip --disable-pip-version-check freeze --all --exclude-editable | xargs
 	@.venv-newest/bin/python -m $(PYTEST) $(ARGS)
+
+knowledge: .venv/.headless
+	@PYTHONPATH=lib .venv/bin/python tests/reference.py
 
 mutants: .venv/.test
 	@PYTHONPATH=lib:tests .venv/bin/python tests/mutants.py $(ARGS)

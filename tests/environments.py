@@ -17,13 +17,14 @@ def library(path: str = NCCL, **changes: Any) -> Library:
 
 
 def role(name: str = "a rank", variables: dict[str, str] | None = None, **changes: Any) -> Role:
-    made = Role(name, variables or {}, {}, 40, {}, "2.11.0+cu130", "13.0", [NCCL], "2.28.9", "1048576", "unlimited", shm=[64 << 30, 60 << 30, 23],
-                container=[], ipc_namespace="ipc:[4026531839]", interfaces=["lo", "eth0", "ib0", "docker0"], routes=["eth0"])
+    made = Role(name=name, variables=variables or {}, where={}, others=40, conf={}, torch="2.11.0+cu130", torch_cuda="13.0", mapped=[NCCL],
+                reported="2.28.9", nofile="1048576", memlock="unlimited", shm=[64 << 30, 60 << 30, 23], container=[],
+                ipc_namespace="ipc:[4026531839]", interfaces=["lo", "eth0", "ib0", "docker0"], routes=["eth0"])
     return dataclasses.replace(made, **changes)
 
 
 def host(**changes: Any) -> Host:
-    made = Host("node1", ["10.0.0.1"], ["mlx5_0", "mlx5_1"], "off", [], [], [library()])
+    made = Host(name="node1", addresses=["10.0.0.1"], hcas=["mlx5_0", "mlx5_1"], iommu="off", acs=[], xids=[], libraries=[library()])
     return dataclasses.replace(made, **changes)
 
 

@@ -1,4 +1,4 @@
-"""README and the reference say what the code says. `python tests/reference.py` writes the pages that follow from it."""
+"""README and the reference say what the code says. `make knowledge` writes the pages that follow from it."""
 from __future__ import annotations
 
 import ast
@@ -24,7 +24,7 @@ def headings(path: Path) -> set[str]:
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_a_written_page_is_that_of_the_code(name: str) -> None:
     text = (reference.FOLDER / name).read_text()
-    assert text.count("\n") > 20 and text == reference.page(name), "run: python tests/reference.py"
+    assert text.count("\n") > 20 and text == reference.page(name), "run: make knowledge"
     assert not re.search(r"(?m)^\| --- .*\n(?!\|)", text), "a table without rows"
 
 

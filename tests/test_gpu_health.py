@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 
 import machines as made
 import pytest
 from machines import change, change_all, change_gpu, cuda, machine, owner
 from nccl_runbook.causes.tables import table
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import Finding, Severity
 from nccl_runbook.gpus import judge_health as rules
 from nccl_runbook.machine import facts as m
@@ -29,6 +31,18 @@ def test_every_fault_of_the_table_has_what_its_finding_needs(row):
     assert row["has"] in rules._HAS and row.get("shown", row["has"]) in rules._HAS and row["field"] in rules._SHOWS
     lines = [line for remedy in rules.remedies(row, [0, 2]) for line in remedy.lines]
     assert bool(lines) == (row["severity"] != "note") and not any("{" in line for line in lines)
+
+
+@pytest.mark.parametrize("row", [row for row in table("gpus/faults")["fault"] if "fires" in row], ids=lambda row: row["has"])
+def test_a_fault_of_the_table_fires_on_its_sample_and_not_on_the_near_miss(row):
+    def with_gpu(fields) -> m.Machine:
+        gpu = m.from_json(m.NvmlGpu, to_json(made.gpu(2)) | json.loads(json.dumps(fields, default=dict)))
+        return change(machine(), "nvml", gpus=[made.gpu(0), made.gpu(1), gpu, made.gpu(3)])
+
+    found = [f for f in rules.faults(with_gpu(row["fires"])) if f.id == row["id"]]
+    assert [(f.severity.value, f.cause, f.status) for f in found] == [(row["severity"], row.get("cause"), row.get("status"))]
+    assert re.match(r"GPU 2:", found[0].title) and found[0].evidence[0].source == f"gpus.nvml.gpus[2].{row['field']}"
+    assert row["id"] not in [f.id for f in rules.faults(with_gpu(row["quiet"]))]
 
 
 def test_ecc_errors_fires_when_there_are_new_ones():

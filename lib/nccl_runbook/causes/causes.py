@@ -58,7 +58,10 @@ class Cause(Advice):
 @functools.cache
 def causes() -> dict[str, Cause]:
     """Id -> cause, in the order of the table."""
-    return {row["id"]: Cause(**{**row, **advice(row)}) for row in table("causes/causes")["cause"]}
+    return {
+        row["id"]: Cause(**{key: row[key] for key in row if key != "message"} | advice(row))
+        for row in table("causes/causes")["cause"]
+    }
 
 
 def advice(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
 
 
 NOT_SEEN = Evidence(
-    "not yet seen on hardware; the tests of this rule simulate the fault in ranks without GPUs", "the rule"
+    "not yet seen on hardware: we tested this rule with a simulated fault, without GPUs", "the rule"
 )
 
 

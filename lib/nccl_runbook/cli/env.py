@@ -1,4 +1,8 @@
-"""`nccl-runbook env`: which settings are set, what reads them, and what to set instead."""
+"""`nccl-runbook env`: which settings are set, what reads them, and what to set instead.
+
+Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9
+or nccl-runbook env --pid 4711 --pid 4712
+"""
 
 import dataclasses
 import sys
@@ -15,24 +19,21 @@ from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.environment.table import host_table, libraries_table, variables_table
 
-EPILOG = (
-    "Example: nccl-runbook env train.sbatch --torch 2.11 --nccl 2.28.9   or   nccl-runbook env "
-    "--pid 4711 --pid 4712"
-)
-
 
 def env(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - for standard input.",
+            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. - reads "
+            "standard input.",
             show_default=False,
         ),
     ] = None,
     pid: Annotated[
         list[int],
         typer.Option(
-            metavar="N...", help="A running process. Several are compared, such as trainer and engine."
+            metavar="N...",
+            help="A running process. Several processes are compared, such as trainer and engine.",
         ),
     ] = [],  # noqa: B006
     torch: Annotated[
@@ -68,17 +69,14 @@ def env(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
-    printed = (
+    answer.end(
         _as_json(looked_at, findings, verdict, code, diff)
         if json
-        else _as_text(looked_at, findings, verdict, code, diff)
-    )
-    answer.end(
-        printed,
+        else _as_text(looked_at, findings, verdict, code, diff),
         code,
         html,
         lambda: answer.page_of(
-            "02-environment",
+            "env",
             f"{verdict.capitalize()}: {findings[0].title}",
             findings,
             (variables_table(looked_at), libraries_table(looked_at), host_table(looked_at)),

@@ -1,5 +1,9 @@
 """`nccl-runbook hang`: from what a hung job left to the rank that did not come.
-Reads only; no torch, no Jupyter."""
+Reads only; no torch, no Jupyter.
+
+Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   # dumps: /tmp/nccl_trace_rank_*
+of every node
+"""
 
 from typing import Annotated, Any
 
@@ -15,10 +19,6 @@ from nccl_runbook.hang.table import tables
 from nccl_runbook.launch import stop
 from nccl_runbook.report.tables import Table
 
-EPILOG = (
-    "Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   # dumps: "
-    "/tmp/nccl_trace_rank_* of every node"
-)
 SHOWN = 3  # files of one kind that were not used: beside dumps there may lie a whole project
 
 
@@ -52,7 +52,7 @@ def hang(
         + f"\nverdict: {verdict} (exit code {code})",
         code,
         html,
-        lambda: answer.page_of("06-timeouts", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
+        lambda: answer.page_of("hang", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
     )
 
 

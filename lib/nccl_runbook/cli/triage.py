@@ -1,4 +1,8 @@
-"""`nccl-runbook triage`: from what the job printed to what broke first. Reads only; no torch, no Jupyter."""
+"""`nccl-runbook triage`: from what the job printed to what broke first. Reads only; no torch, no Jupyter.
+
+Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; kubectl logs
+job | nccl-runbook triage -
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,6 @@ from nccl_runbook.logs.source import piped
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform
 from nccl_runbook.triage.table import ranks_table, there_tables, unknown_table
 
-EPILOG = (
-    "Example: nccl-runbook triage slurm-4711.out --context 'hangs at the first all_reduce'; "
-    "kubectl logs job | nccl-runbook triage -"
-)
 EVIDENCE = ("file", "line", "text", "rank")
 
 
@@ -48,7 +48,7 @@ def triage(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Read what the job printed: what broke first, what only followed, and which test decides."""
+    """Read what the job printed: what broke first, what is only a consequence, and which test decides."""
     answer.named(against)
     if not context or against:
         answer.named(paths, one=not against)

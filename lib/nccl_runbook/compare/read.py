@@ -24,12 +24,12 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.secret_values import sounds_secret
 from nccl_runbook.environment.read_file import MOST_BYTES, assigned, is_dump
+from nccl_runbook.launch.running import TAKEN
 from nccl_runbook.logs.file import text_of
 
 GRAMMAR = (
     "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; "
-    "several with blanks "
-    "between; after @trainer for that role only"
+    "separate several with blanks; after @trainer, they hold for that role only"
 )
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(
@@ -44,9 +44,6 @@ _KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _MODULE = re.compile(r"[A-Za-z0-9][\w./+-]{0,120}")
 _MODULE_LINE = re.compile(r"^[^\S\n]*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
-_TAKEN = re.compile(
-    r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M
-)  # NCCL 2.28.9 and 2.30.7, misc/param.cc
 _LOAD = 'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0'
 MODULE_TIMEOUT_S = 60
 MOST_LOG_BYTES = 256 << 20
@@ -259,10 +256,10 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
     text = text_of(path, MOST_LOG_BYTES, "an environment")
     if isinstance(text, Gap):
         raise ValueError(text.detail)
-    values: Env = dict(_TAKEN.findall(text))
+    values: Env = dict(TAKEN.findall(text))
     if not values:
         raise ValueError(
-            f'{path}: no line shows the settings that NCCL read ("NCCL_... set by environment to ...", from '
+            f'{path}: no line shows which settings NCCL read ("NCCL_... set by environment to ...", from '
             "NCCL_DEBUG=INFO)"
         )
     return values

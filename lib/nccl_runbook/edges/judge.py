@@ -48,7 +48,7 @@ def _where(edges: Edges) -> str:
         return "copies between GPUs {} and {}, both ways".format(*sorted(shared))
     if len(shared) == 1 and len(edges.edges) == edges.wanted:
         return f"{len(bad)} directed copies of GPU {shared.pop()}"
-    return f"{len(bad)} of {len(edges.edges)} directed copies between GPUs that were tried"
+    return f"{len(bad)} of {len(edges.edges)} tested copies between GPUs"
 
 
 def _what(edge: Edge) -> str:

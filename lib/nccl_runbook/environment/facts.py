@@ -2,85 +2,98 @@
 libnccl each process has mapped."""
 
 import dataclasses
+from typing import Any
 
 from nccl_runbook.core.facts import Gap
 
 
+def shown(words: str) -> Any:
+    """A field that stands under these words in the table of the host; a Gap until it is asked."""
+    return dataclasses.field(default=Gap("not-run", "not asked"), metadata={"shown": words})
+
+
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """One file. ``version``, ``cuda``: from its own text ("2.28.9", "13.0"); ``wheels``: name and version of
-    each wheel that claims this path -> "same", "other" (hashes compared) or "unknown"."""
+    """One libnccl or plugin in a file."""
 
     path: str
     sha256: str | Gap
+    # from the file's own text: "2.28.9", "13.0"
     version: str | Gap
     cuda: str | Gap
+    # name and version of each wheel that claims this path -> "same", "other" (hashes compared) or "unknown"
     wheels: dict[str, str]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Role:
-    """One process or file. ``variables``: allowed names only, values scrubbed; ``where``: name -> where
-    it was set; ``others``: how many further names there are; ``conf``: what nccl.conf files set, by path
-    in NCCL's order; ``mapped``: libnccl and plugins in the process; ``reported``: ncclGetVersion's answer,
-    else the file's own text; ``nofile``, ``memlock``: soft limits of open files and of locked memory
-    in bytes, as the kernel writes them ("unlimited"); ``requires``: name and version of each framework
-    installed beside torch -> what its metadata requires; ``markers``: what markers of requirements ask,
-    as far as it was read ("python_version": "3.12", "platform_machine": "x86_64"); ``preloaded``: those
-    of ``mapped`` that LD_PRELOAD names: their functions are called where another library has the same ones;
-    ``shm``: size and free bytes of the process's own /dev/shm, and the mount's device number; ``container``,
-    ``ipc_namespace``, ``interfaces``, ``routes``: signs of a container, and what the process's own namespaces
-    show: network interfaces, and those with a default route; ``nodes``: that a script spreads its job over,
-    0 if it does not say; ``sourced``: files that a script reads as it runs, and that were not read here;
-    ``meeting``: where its launcher is told to meet; ``crowded``: ranks that it starts on a node, and the GPUs
-    that are there, if those are fewer; ``crowded_by``: the lines that say so; ``faults``: what else is wrong
-    with how ranks are started, by its id in scripts/launchers.toml, and the command."""
+    """One process, or one file that was read in its place."""
 
     name: str
+    # allowed names only, values scrubbed; name -> where it was set; number of further names
     variables: dict[str, str]
     where: dict[str, str]
     others: int
+    # what nccl.conf files set, by path in NCCL's order
     conf: dict[str, dict[str, str]]
     torch: str | Gap
     torch_cuda: str | Gap
+    # libnccl and plugins in the process
     mapped: list[str] | Gap
-    reported: str | Gap
-    nofile: str | Gap
-    memlock: str | Gap
-    requires: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    # those of `mapped` that LD_PRELOAD names: their functions win over those of other libraries
     preloaded: list[str] = dataclasses.field(default_factory=list)
-    shm: list[int] | Gap = Gap("not-run", "not asked")
-    container: list[str] | Gap = Gap("not-run", "not asked")
-    ipc_namespace: str | Gap = Gap("not-run", "not asked")
-    interfaces: list[str] | Gap = Gap("not-run", "not asked")
-    routes: list[str] | Gap = Gap("not-run", "not asked")
+    # ncclGetVersion's answer, else the version in the file's own text
+    reported: str | Gap
+    # name and version of each framework installed beside torch -> what its metadata requires
+    requires: dict[str, list[str]] = dataclasses.field(default_factory=dict)
+    # what markers of requirements ask: "python_version": "3.12", "platform_machine": "x86_64"
     markers: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    # the process's own namespaces, and limits as the kernel writes them ("unlimited")
+    container: list[str] | Gap = shown("container")
+    ipc_namespace: str | Gap = shown("IPC namespace")
+    interfaces: list[str] | Gap = shown("interfaces")
+    routes: list[str] | Gap = shown("default route")
+    nofile: str | Gap = shown("open files")
+    memlock: str | Gap = shown("locked memory (bytes)")
+    # size and free bytes of its /dev/shm, and the mount's device number
+    shm: list[int] | Gap = shown("/dev/shm")
+
+    # of a script: the nodes that its job uses, 0 if it does not say; where its launcher is told to meet
     nodes: int = 0
-    sourced: list[str] = dataclasses.field(default_factory=list)
     meeting: str = ""
+    # files that it reads as it runs, and that were not read here
+    sourced: list[str] = dataclasses.field(default_factory=list)
+    # ranks that it starts on a node, and the GPUs that are there, if those are fewer; the lines that say so
     crowded: list[int] = dataclasses.field(default_factory=list)
     crowded_by: str = ""
+    # what else is wrong with how ranks are started, by its id in scripts/launchers.toml -> the command
     faults: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
-    """``libraries``: every libnccl and plugin on it, mapped or not; ``xids``: lines of the kernel log;
-    ``acs``: bridges whose access control redirects peer traffic."""
+    """What the machine of the ranks has."""
 
     name: str
     addresses: list[str] | Gap
+    # RDMA adapters
     hcas: list[str] | Gap
     iommu: str | Gap
+    # bridges whose access control redirects peer traffic
     acs: list[str] | Gap
+    # lines of the kernel log
     xids: list[str] | Gap
+    # every libnccl and plugin, mapped or not
     libraries: list[Library] | Gap
 
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """``host``: a Gap if only a file was read; ``left_out``: what was named and is no role."""
+    """Roles of a job and their machine."""
 
     roles: list[Role]
+    # a Gap if only a file was read
     host: Host | Gap
+    # what was named and is no role
     left_out: dict[str, Gap] = dataclasses.field(default_factory=dict)

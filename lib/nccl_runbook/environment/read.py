@@ -77,6 +77,8 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
     bridges, kernel log, host name); ``prefix``: virtual or conda environment whose torch counts if none is
     mapped."""
     files = {**dict.fromkeys(_CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
+    versions = table("environment/versions")
+    packages = dict.fromkeys([*versions["frameworks"], *versions["watched"]])
     return json.dumps(
         {
             "names": _names(),
@@ -88,15 +90,9 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
             "import_torch": torch,
             "resolve": whole,
             "sites": [f"{glob.escape(prefix)}/lib/python3*/site-packages"] if prefix else [],
-            "packages": _frameworks(),
+            "packages": [name.replace("-", "_") for name in packages],  # as their folders are named
         }
     )
-
-
-def _frameworks() -> list[str]:
-    """Distributions whose metadata is read, as their folders are named."""
-    versions = table("environment/versions")
-    return [n.replace("-", "_") for n in dict.fromkeys([*versions["frameworks"], *versions["watched"]])]
 
 
 def collect(engine: Any, script: str = "") -> Environment | Gap:
@@ -220,13 +216,13 @@ def host_of(raw: Mapping[str, Any]) -> Host:
         if path.endswith("/config") and isinstance(what, dict)
     }
     return Host(
-        answer["host"],
-        sorted({*addresses}) if isinstance(addresses, list) else addresses,
-        _below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
-        _iommu(files),
-        environment_file.acs_redirects(bridges),
-        kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
-        [library_of(path, what) for path, what in answer["libraries"].items()],
+        name=answer["host"],
+        addresses=sorted({*addresses}) if isinstance(addresses, list) else addresses,
+        hcas=_below(files, "/sys/class/infiniband/", "/sys/class/cxi/"),
+        iommu=_iommu(files),
+        acs=environment_file.acs_redirects(bridges),
+        xids=kernel if isinstance(kernel, Gap) else kernel.splitlines()[-20:],
+        libraries=[library_of(path, what) for path, what in answer["libraries"].items()],
     )
 
 

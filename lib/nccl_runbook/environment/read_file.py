@@ -114,13 +114,19 @@ def parse(text: str, name: str = "text") -> Role:
     kept = {n: redactor.text(values[n][0]) for n in values if n in names}
     limit = "CUDA_VISIBLE_DEVICES=" if "CUDA_VISIBLE_DEVICES" in kept else ""
     lines = counts.lines_of(text, limit) if script.crowded else []
+    unread = Gap("not-run", "only a file was read")
     return Role(
-        name,
-        kept,
-        {n: values[n][1] for n in kept},
-        len(values) - len(kept) if kept or is_dump(text) else 0,
-        {},
-        *[Gap("not-run", "only a file was read")] * 6,
+        name=name,
+        variables=kept,
+        where={n: values[n][1] for n in kept},
+        others=len(values) - len(kept) if kept or is_dump(text) else 0,
+        conf={},
+        torch=unread,
+        torch_cuda=unread,
+        mapped=unread,
+        reported=unread,
+        nofile=unread,
+        memlock=unread,
         nodes=script.spread,
         sourced=list(script.sourced),
         crowded=list(script.crowded),

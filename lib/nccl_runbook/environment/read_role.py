@@ -17,8 +17,10 @@ def _markers(paths: Iterable[str], raw: Mapping[str, Any]) -> dict[str, str]:
     """``Role.markers``: the machine that was reported, and the Python in the path
     of the folder that holds torch."""
     pythons = {match[1] for path in paths if (match := re.search(r"/python(3\.\d+)/", f"{path}/"))}
-    python = {"python_version": pythons.pop()} if len(pythons) == 1 else {}
-    return {**python, **({"platform_machine": raw["machine"]} if "machine" in raw else {})}
+    return {
+        **({"python_version": pythons.pop()} if len(pythons) == 1 else {}),
+        **({"platform_machine": raw["machine"]} if "machine" in raw else {}),
+    }
 
 
 def with_gaps(raw: Any) -> Any:
@@ -51,25 +53,27 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
         if isinstance(devices, Gap)
         else [d.partition(":")[0].strip() for d in devices.splitlines() if ":" in d]
     )
+    limits = _of(files, "/limits")
     return Role(
-        name,
-        kept,
-        {},
-        answer["names"] - len(kept),
-        conf,
-        _python_string(release, "__version__"),
-        _python_string(release, "cuda"),
-        answer["mapped"],
-        version_of_code(answer["reports"]) if answer["reports"] else _told_by_file(answer),
-        *limits_of(_of(files, "/limits")),
-        requires_of(answer.get("packages", [])),
-        answer.get("preloaded", []),
-        shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
-        [path for path in CONTAINER if isinstance(files[path], str)],
-        _of(files, "/ns/ipc"),
-        interfaces,
-        _routes(_of(files, "/net/route")),
-        _markers(answer["torch"], answer),
+        name=name,
+        variables=kept,
+        where={},
+        others=answer["names"] - len(kept),
+        conf=conf,
+        torch=_python_string(release, "__version__"),
+        torch_cuda=_python_string(release, "cuda"),
+        mapped=answer["mapped"],
+        preloaded=answer.get("preloaded", []),
+        reported=version_of_code(answer["reports"]) if answer["reports"] else _told_by_file(answer),
+        requires=requires_of(answer.get("packages", [])),
+        markers=_markers(answer["torch"], answer),
+        container=[path for path in CONTAINER if isinstance(files[path], str)],
+        ipc_namespace=_of(files, "/ns/ipc"),
+        interfaces=interfaces,
+        routes=_routes(_of(files, "/net/route")),
+        nofile=limit_of(limits, "Max open files"),
+        memlock=limit_of(limits, "Max locked memory"),
+        shm=shm if isinstance(shm, Gap) else [shm[0] * shm[1], shm[0] * shm[2], shm[3]],
     )
 
 
@@ -120,16 +124,12 @@ def version_of_code(code: int) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def limits_of(text: str | Gap) -> list[str | Gap]:
-    """Soft limits of open files and locked memory in /proc/PID/limits; Gaps if unreadable."""
-    if isinstance(text, Gap):
-        return [text] * 2
-    return [
-        row[1] if row else Gap("absent", "not in /proc/PID/limits")
-        for row in [
-            re.search(rf"^{name}\s+(\S+)", text, re.M) for name in ("Max open files", "Max locked memory")
-        ]
-    ]
+def limit_of(limits: str | Gap, name: str) -> str | Gap:
+    """The soft limit of this name in the text of /proc/PID/limits; a Gap if it is not there."""
+    if isinstance(limits, Gap):
+        return limits
+    row = re.search(rf"^{name}\s+(\S+)", limits, re.M)
+    return row[1] if row else Gap("absent", "not in /proc/PID/limits")
 
 
 def _routes(text: Any) -> list[str] | Gap:

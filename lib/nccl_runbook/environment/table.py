@@ -1,5 +1,7 @@
 """Tables of an environment: what is set and who reads it, and which libnccl each process has."""
 
+import dataclasses
+
 from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.environment.facts import Environment
@@ -23,7 +25,7 @@ def variables_table(env: Environment) -> Table:
         columns,
         rows or [["none", *["" for _ in columns[1:]]]],
         f"Not looked at: {counted(others, 'further variable')}. " * (others > 0)
-        + "A plugin may still read a name that is not known to us.",
+        + "A plugin may read names that are not in our table.",
     )
 
 
@@ -43,7 +45,7 @@ def _about(name: str) -> tuple[Cell, str]:
     return (
         (Cell("nobody", "warn"), unread()[name][0])
         if name in unread()
-        else (Cell("not known to us", "muted"), "")
+        else (Cell("not in our table", "muted"), "")
     )
 
 
@@ -79,20 +81,13 @@ def host_table(env: Environment) -> Table:
     """Facts about the host of the ranks."""
     host = env.host
     own = [
-        (f"{words}, {r.name}", v)
-        for r in env.roles
-        for words, v in (
-            ("container", r.container),
-            ("IPC namespace", r.ipc_namespace),
-            ("interfaces", r.interfaces),
-            ("default route", r.routes),
-            ("open files", r.nofile),
-            ("locked memory (bytes)", r.memlock),
-            (
-                "/dev/shm",
-                r.shm if isinstance(r.shm, Gap) else f"{r.shm[1] >> 20} MiB free of {r.shm[0] >> 20} MiB",
-            ),
+        (
+            f"{field.metadata['shown']}, {role.name}",
+            _room(role.shm) if field.name == "shm" else getattr(role, field.name),
         )
+        for role in env.roles
+        for field in dataclasses.fields(role)
+        if "shown" in field.metadata
     ]
     facts = [
         ("name", host.name),
@@ -104,6 +99,15 @@ def host_table(env: Environment) -> Table:
         *own,
     ]
     return Table("", ["what", "seen"], [[what, _cell(value)] for what, value in facts])
+
+
+def _room(shm: list[int] | Gap) -> str | Gap:
+    return shm if isinstance(shm, Gap) else f"{shm[1] >> 20} MiB free of {shm[0] >> 20} MiB"
+
+
+def tables(env: Environment) -> list[Table]:
+    """Every table of the environment, as its page shows them."""
+    return [variables_table(env), libraries_table(env), host_table(env)]
 
 
 def _cell(value: object) -> Cell:

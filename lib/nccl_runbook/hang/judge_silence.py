@@ -100,8 +100,8 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
         tuple(sorted(graph.waits)),
         f"{counted(len(graph.waits), 'rank')} waited in "
         f"{graphs.places(Counter(graphs.called(hang, w) for w in graph.all()))}; "
-        f"{rank_names([a.rank for a in quiet])} fell "
-        "silent: dead, stopped or busy; the logs alone do not show which.",
+        f"{rank_names([a.rank for a in quiet])} printed nothing more: dead, stopped or busy. The "
+        "logs alone do not show which.",
         cause=CAUSE["dead" if last and not any(map(AT_WORK.search, last)) else "host-busy"],
         status="possible",
         evidence=tuple(e for a in quiet[:8] for e in a.evidence),
@@ -139,7 +139,8 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
             (
                 any(w.on for w in graph.all() if w.first),
                 "order",
-                f"the ranks wait for each other: {there}; which one left the common order is not recorded.",
+                f"the ranks wait for each other: {there}. The files do not show which rank left the "
+                "common order.",
                 STACK_LINE,
             ),
             (
@@ -152,7 +153,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
             (
                 late,
                 "symmetric",
-                f"all members wait in {there}. No rank is missing: suspect the path between them"
+                f"all members wait in {there}. No rank is missing. Suspect the path between them"
                 + (", or the library." if is_gloo else ", a GPU, or the library."),
                 STACK_LINE
                 if is_gloo
@@ -190,7 +191,7 @@ def nothing_open(hang: Hang) -> Told:
     reasons = "; ".join(f"{f.name} {f.problem}" for f in damaged[:3])
     late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
     for fits, sentence, decides in (
-        (not recorded, f"{reasons or 'nothing here shows how far the ranks came'}.", STACK_LINE),
+        (not recorded, f"{reasons or 'these files do not show how far the ranks came'}.", STACK_LINE),
         (
             lacking,
             f"nothing is open in {counted(len(recorded), 'dump')}; of {rank_names(lacking)} there is none.",
@@ -199,11 +200,11 @@ def nothing_open(hang: Hang) -> Told:
         (
             any(f.rank not in recorded for f in damaged),
             "nothing is open in the usable dumps; other dumps cannot be used.",
-            "collect the unused dumps again: the list of files gives the reason",
+            "collect the unused dumps again (the list of files shows what is wrong with each)",
         ),
         (
             late,
-            f"nothing is open; {late}, or its clock is ahead: Gloo records no ends, which would tell.",
+            f"nothing is open; {late}, or its clock is ahead: Gloo does not record when an operation ends.",
             _WAITS_LEAST,
         ),
     ):
@@ -215,7 +216,8 @@ def nothing_open(hang: Hang) -> Told:
         (),
         (),
         f"every operation in the dumps of {counted(len(recorded), 'rank')} is complete, and all ranks made "
-        "the same calls." + " A slow rank cannot be detected: Gloo records no ends." * blind,
+        "the same calls." + " A slow rank cannot be detected: Gloo does not record when an "
+        "operation ends." * blind,
         evidence=(
             Evidence(
                 f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in "

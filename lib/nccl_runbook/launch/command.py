@@ -17,6 +17,7 @@ from typing import IO, Any, Callable, ContextManager, Dict, Iterator, List, Mapp
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.facts_world import Sample
 from nccl_runbook.launch.stop import never
+from nccl_runbook.launch.warm_link import LINE_CHARACTERS
 
 _SUPERVISED = Path(__file__).with_name("supervised.py")
 # Regular expressions run in a process of their own: one that backtracks without end holds Python's lock, and
@@ -48,7 +49,6 @@ with open(sys.argv[2], encoding="utf-8", errors="replace") as log:
 """
 )
 MATCH_S = 5.0
-LINE_CHARACTERS = 4000
 LAST_LINES = 20
 # reads what a command prints: a JSON object for each match, and at the end the array of the last lines
 _FIGURES = (

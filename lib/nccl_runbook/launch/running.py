@@ -12,16 +12,16 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Union
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import RankResult, WorldRequest
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.warm_link import LINE_CHARACTERS
 
 _VIA = re.compile(
     r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)"
 )
 _DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
 _CHOICE = re.compile(r"NCCL INFO \w+: \d+ Bytes -> Algo (\w+) proto (\w+)")
-_TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$")
+TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M)
 LAST_LINES = 40
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
-LINE_CHARACTERS = 4000
 
 
 class Tally:
@@ -49,7 +49,7 @@ class Tally:
                 for choice in _CHOICE.findall(line)[:1]
                 for what, word in zip(("algo", "proto"), choice)
             )
-            self._taken.update("=".join(taken) for taken in _TAKEN.findall(line))
+            self._taken.update("=".join(taken) for taken in TAKEN.findall(line))
 
     def summary(self) -> Union[Tuple[Dict[str, int], List[str]], Tuple[Gap, Gap]]:
         """Connections by transport over all ranks, and ``NAME=value`` of every variable that NCCL took from

@@ -14,6 +14,7 @@ MORE = (
     "placement.py",
     "report/__init__.py",
     "report/markup.py",
+    "sync/methods.py",
     "sync/reshard/__init__.py",
     "sync/reshard/facts.py",
 )

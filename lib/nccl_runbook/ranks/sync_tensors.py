@@ -10,6 +10,7 @@ import fast_disk
 import sync_bytes
 import sync_disk
 import sync_shapes
+import sync_ways
 import torch
 
 # left free beside what is needed; CUDA contexts and NCCL's buffers on a GPU
@@ -66,10 +67,11 @@ class Tensors:
         """(bytes of each extra buffer, number of them): buckets, or the largest tensor if bytes pass through
         the CPU."""
         method, largest = self.args.method, self.bucket_bytes(max(self.mib))
-        if method.endswith(("flat", "pinned")):
+        way = sync_ways.METHODS[method]
+        if way in sync_ways.IN_BUCKETS:
             return largest, 2 if self.rank == 0 or not method.startswith("ipc") else 0
         if self.staged and "disk" not in method:
-            return (largest, 1) if method == "nccl-list" else (max(self.sizes), 1)
+            return (largest if way is sync_ways.listed else max(self.sizes)), 1
         return 0, 0
 
     def check_memory(self):

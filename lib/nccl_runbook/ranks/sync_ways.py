@@ -240,7 +240,9 @@ def opened(message):
     ]
 
 
-# name -> its way; sync/facts.py lists the same names, in the order in which they are tried
+# ways that fill two buffers of a bucket's size in turn
+IN_BUCKETS = (flat, ipc_flat)
+# name -> its way; sync/methods.py lists the same names
 METHODS = {
     "nccl-flat": flat,
     "nccl-list": listed,

@@ -105,8 +105,7 @@ def read(text: str) -> Script:
     values |= {"NTASKS_PER_NODE": ranks, "NTASKS": ranks * nodes}
     known = {f"SLURM_{name}": str(value) for name, value in values.items() if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
-    sized = (counts.size_of(c.words, c.outside, c.env, asked) for c in commands)
-    sizes = list(filter(None, sized))
+    sizes = [s for c in commands if (s := counts.size_of(c.words, c.outside, c.env, asked))]
     jobs = [counts.Size("", nodes, 0, gpus, ""), *(s for s in sizes if s.by in _SUBMIT)]
     sourced = [
         *(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),

@@ -10,7 +10,8 @@ Asked = Callable[[Round], Answers]  # runs the worlds of a round
 # pairs give it two at most
 ENOUGH_PARTNERS = 4
 REPEATS = 20  # runs that estimate the rate of an intermittent fault
-MATRIX_MOST = 8  # GPUs: up to here every pair is tried, as was done before the search (worlds/ask.py)
+# GPUs: up to here every pair is tried (worlds/ask.py); with more, the search asks for the pairs that it needs
+MATRIX_MOST = 8
 # how often the smallest group that fails is run once more at the end, and half as often the largest that pass
 CONFIRM = 4
 

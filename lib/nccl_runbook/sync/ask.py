@@ -14,7 +14,8 @@ from nccl_runbook.core.facts import Gap, counted, grouped
 from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import own_folder, sweep
-from nccl_runbook.sync.facts import METHODS, Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
+from nccl_runbook.sync.facts import Shortage, SyncArm, SyncRuns, SyncTime, SyncVariant
+from nccl_runbook.sync.methods import METHODS
 from nccl_runbook.sync.reshard.facts import control, resharded
 
 _FOLDER = "nccl-runbook-sync-"
@@ -55,7 +56,9 @@ def collect(
         str(repeats),
     ]
     if tp < 1 or (len(devices) - 1) % tp:
-        raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
+        raise ValueError(
+            f"tensor_parallel: the number of engine ranks, {len(devices) - 1}, is not a multiple of {tp}"
+        )
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
     parent = os.path.abspath(directory or tempfile.gettempdir())
     sweep([parent, _SHM] if local else [], [_FOLDER])
@@ -141,8 +144,8 @@ def _world(
     if left_s < _LEAST_S:
         return Gap(
             "not-run",
-            f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, "
-            f"or methods={method}",
+            f"{max(0.0, left_s):.0f} s of the budget were left. To run only this method: --methods "
+            f"{method}, or methods={method}",
         )
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, but CUDA shows none")
@@ -177,6 +180,7 @@ def _world(
             args,
             env,
             min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s,
+            shown=spec.get("line", ""),
         )
     )
 

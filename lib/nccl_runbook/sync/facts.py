@@ -4,27 +4,7 @@ import dataclasses
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.sync.reshard.facts import RESHARDED, resharded
-
-# as ranks/sync_ways.py knows them, and nccl-flat with two ranks on one GPU allowed (NCCL >= 2.30); what takes
-# longest comes last
-METHODS = (
-    "nccl-flat",
-    "nccl-list",
-    "nccl-per-tensor",
-    "nccl-pinned",
-    "nccl-one-gpu",
-    "ipc-direct",
-    "ipc-flat",
-    "ipc-per-tensor",
-    "fast-disk",
-    "fast-disk-shm",
-    "gloo-flat",
-    "gloo-per-tensor",
-    "disk-shm",
-    "disk",
-    *RESHARDED,
-)
+from nccl_runbook.sync.reshard.facts import resharded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +78,7 @@ class SyncArm:
         late = (
             "all compared, all correct; time ran out during the variants"
             if self.variants
-            else "did not end in time"
+            else "did not finish in time"
         )
         return (
             "all compared, all correct"

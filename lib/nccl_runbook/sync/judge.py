@@ -10,8 +10,9 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.messages.printed.recognise import SHARED_GPU
 from nccl_runbook.placement import Placement
-from nccl_runbook.sync.facts import ALL_OF_THEM, METHODS, OwnSync, SyncArm, SyncRuns
+from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, SyncArm, SyncRuns
 from nccl_runbook.sync.judge_failures import _source, gb, of_one, recognised
+from nccl_runbook.sync.methods import METHODS, PREFERRED
 from nccl_runbook.sync.reshard.facts import resharded
 from nccl_runbook.sync.reshard.judge import against_control
 
@@ -88,7 +89,7 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
             "rate-above-link",
             Severity.UNKNOWN,
             f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), "
-            "so the timing is wrong",
+            "so the measured time is wrong",
             (Evidence(f"{gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),),
         )
     )
@@ -183,12 +184,14 @@ def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
 def choice(runs: SyncRuns) -> Finding | None:
     """The finding that names the method to use; None on the CPU, whose figures say nothing about GPUs, and
     if nothing passed."""
-    row = table("sync/choice")["topology"].get(topology(runs), {"order": ()})
-    if not (
-        fit := [
-            a.method for m in row["order"] for a in runs.run if a.passed and a.method.partition("@")[0] == m
-        ]
-    ):
+    here = topology(runs)
+    fit = [
+        a.method
+        for m in PREFERRED.get(here, ())
+        for a in runs.run
+        if a.passed and a.method.partition("@")[0] == m
+    ]
+    if not fit:
         return None
     seconds = {a.method: a.steady_s or 0.0 for a in runs.run if a.passed and not resharded(a.method)}
     quickest = min(seconds, key=lambda m: seconds[m])
@@ -200,8 +203,8 @@ def choice(runs: SyncRuns) -> Finding | None:
     return Finding(
         "weight-sync-choice",
         Severity.NOTE,
-        f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB "
-        f"here{other}",
+        f"{table('sync/choice')['topology'][here]['title']}: "
+        f"{fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}",
         tuple(
             Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
             for m, s in sorted(seconds.items(), key=lambda item: item[1])

@@ -67,9 +67,8 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
         (
             Remedy(
                 "you",
-                "Do not use this method until the cause is known. Repeat it to see whether it "
-                "stays with one GPU or "
-                "pair when repeated:",
+                "Do not use this method until the cause is known. Repeat the sync to see whether "
+                "the fault stays with one GPU or pair:",
                 (arm.shell_line,),
             ),
         ),
@@ -131,7 +130,7 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
     return Finding(
         "refused-though-gpus-differ",
         Severity.BROKEN,
-        "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
+        "NCCL reports that two ranks share a GPU, but the plan gave them different GPUs",
         (
             Evidence(_shown(arm), _source(arm)),
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),

@@ -20,6 +20,7 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import (
 from nccl_runbook.triage.hypotheses.judge_undecided import (
     _beside,
     check_first,
+    ended_by_code,
     is_fault,
     log_points_to_cause,
     nothing_shown,
@@ -132,8 +133,8 @@ def _not_done(remedy: Rows, logs: Logs) -> Rows:
     kept = tuple(row for row, (_, _, lines) in zip(left, remedy) if row[2] or not lines)
     already_set = (
         "you",
-        "The usual setting is in the log already. Check that the ranks which failed have it; if so, "
-        "it does not help here.",
+        "The log already contains the usual setting. Check that the failed ranks have this setting. "
+        "If they do, the setting does not help here.",
         (),
     )
     return kept if kept or not remedy else (already_set,)
@@ -182,7 +183,9 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         if why
     ]
     if not hypotheses or hypotheses[0].cause == "benign":
-        unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, nothing_shown(logs, hypotheses)))
+        learn = ended_by_code(logs, hypotheses)
+        severity = Severity.BROKEN if learn else Severity.UNKNOWN
+        unread.insert(0, Finding("no-cause-in-log", severity, nothing_shown(logs, hypotheses), remedy=learn))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health; a line that ends a job is a fault
         # before its cause is known

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
-from nccl_runbook.search.outcomes import Group
+from nccl_runbook.search.outcomes import MATRIX_MOST, Group
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Search, SearchRound, Singles, Trial
 
 MIB = 1 << 20
@@ -19,8 +19,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
 # A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once
 # one hung, less will do.
 STALL_FIRST_S, STALL_S = 12.0, 5.0
-MATRIX_MOST = 8  # GPUs: with more, where something fails, the search asks for the pairs that it needs
-SPENT = "the budget was spent: raise budget_s"
+SPENT = "no time was left: raise budget_s"
 
 
 def on_gpus(devices: List[Optional[int]]) -> bool:

@@ -19,8 +19,13 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
     """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` show between
     which GPUs."""
     if isinstance(arms, Gap):
-        severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
-        return [Finding("transports-not-run", severity, arms.detail or str(arms))]
+        return [
+            Finding(
+                "transports-not-run",
+                Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN,
+                arms.detail or str(arms),
+            )
+        ]
     control = arms.control
     if arms.backend == "gloo" and control.passed:
         return _rehearsal(arms)
@@ -31,8 +36,11 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
     )
     decision = decide(in_words(arms, fault is not None and fault.status in ("established", "likely")))
     if fault is not None:
-        finding = dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision))
-        return [narrowed(finding, pairs)]
+        return [
+            narrowed(
+                dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision)), pairs
+            )
+        ]
     if decision.kind != "inconclusive":  # nothing is broken now
         return [
             _loss(arms),

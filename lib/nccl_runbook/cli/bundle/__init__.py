@@ -1,4 +1,7 @@
-"""`nccl-runbook bundle`: one archive of a run for the maintainers of NCCL, torch or a framework."""
+"""`nccl-runbook bundle`: one archive of a run for the maintainers of NCCL, torch or a framework.
+
+Example: nccl-runbook bundle outputs/latest train.log --out bundle.zip --yes
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +15,6 @@ from nccl_runbook.core.redact import masked
 from nccl_runbook.core.share import replaced
 from nccl_runbook.report import bundle as bundles
 
-EPILOG = "Example: nccl-runbook bundle outputs/latest train.log --out bundle.zip --yes"
 MOST_BYTES = 25_000_000  # what an issue on github.com takes (GitHub Docs, "Attaching files")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Host, Role
 from nccl_runbook.environment.settings.judge_network import of_several_hosts
@@ -10,25 +10,24 @@ from nccl_runbook.environment.settings.judge_network import of_several_hosts
 LEAST_SHM = (
     256 << 20
 )  # NCCL 2.28.9 asked for 9.2 MiB a connection; Docker's default of 64 MiB ends at about seven
-LEAST_FILES = 4096  # sockets and shared memory of a rank grow with the world; 1024 has been too few
-LEAST_MEMLOCK = 1 << 30  # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
+# a limit of `Role` -> the least that is enough, its unit, and the line that raises it
+LIMITS = {
+    # sockets and shared memory of a rank grow with the world; 1024 has been too few
+    "nofile": (4096, "open files", "ulimit -n 1048576"),
+    # InfiniBand pins the buffers of every connection; NCCL's guide asks for unlimited
+    "memlock": (1 << 30, "bytes of locked memory", "ulimit -l unlimited"),
+}
 
 
 def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
-    """Limits of open files, and of locked memory where adapters pin it; a warning only in jobs of several
-    hosts, since others use no adapter."""
+    """Limits of roles that are too low; that of locked memory only if adapters pin it, and then as a warning
+    in jobs of several hosts, since others use no adapter."""
     for index, role in enumerate(roles):
-        for key, least, words, line, severity in (
-            ("nofile", LEAST_FILES, "open files", "ulimit -n 1048576", Severity.NOTE),
-            (
-                "memlock",
-                LEAST_MEMLOCK,
-                "bytes of locked memory",
-                "ulimit -l unlimited",
-                Severity.WARN if of_several_hosts(role) else Severity.NOTE,
-            ),
-        )[: 1 if isinstance(host.hcas, Gap) or not host.hcas else 2]:
-            limit = getattr(role, key)
+        for key, (least, words, line) in LIMITS.items():
+            limit, pinned = getattr(role, key), key == "memlock"
+            if pinned and not known(host.hcas):
+                continue
+            severity = Severity.WARN if pinned and of_several_hosts(role) else Severity.NOTE
             if isinstance(limit, str) and limit.isdecimal() and int(limit) < least:
                 yield Finding(
                     "limit-too-low",

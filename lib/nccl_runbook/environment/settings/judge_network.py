@@ -36,7 +36,7 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
             "debugging-left-on",
             Severity.WARN if costs else Severity.NOTE,
             "between nodes all data goes through sockets; within a node it has no effect",
-            "If there is InfiniBand, RoCE or a network plugin, remove it:",
+            "If the hosts have InfiniBand, RoCE or a network plugin, remove the variable:",
             f"unset {forced.name}",
         )
 

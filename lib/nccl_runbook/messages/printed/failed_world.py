@@ -31,7 +31,7 @@ def rank_line(rank: RankResult) -> str:
         "exited": f"exit code {rank.code}",
         "signalled": f"killed by signal {rank.code}",
         "timed-out": "still running at the deadline",
-        "lost": "lost together with the runbook's own process",
+        "lost": "lost when the runbook's own process ended",
         "late": "end not reported",
     }[rank.outcome]
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
@@ -108,10 +108,12 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     *broken* requires that the failure recurs."""
     if world.ended == "lost":
         is_stopped = any(r.state.startswith("T") for r in world.ranks)
-        how = "the ranks had not ended at the deadline"
-        if is_stopped or any(r.outcome == "lost" for r in world.ranks):
-            gone = "stopped (state T)" if is_stopped else "killed"
-            how = f"the runbook's own process was {gone} while the ranks ran"
+        is_gone = is_stopped or any(r.outcome == "lost" for r in world.ranks)
+        ended = (
+            f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} "
+            "while the ranks ran"
+        )
+        how = ended if is_gone else "the ranks still ran at the deadline"
         return Finding(
             rule,
             Severity.UNKNOWN,
@@ -153,7 +155,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         said_of_repeat, runs = (
-            ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
+            ("The test was not repeated", 1) if again is None else ("The test passed the other time", 2)
         )
         return Finding(
             rule,
@@ -184,11 +186,8 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
 def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
     """The finding that the judged interpreter (argv ``prefix``) cannot import torch, so no rank can run."""
     message = recognise({"the judged Python": error})
-    repeat = Remedy(
-        "you",
-        "Repeat it by hand, and correct this Python or its variables:",
-        (shlex.join([*prefix, "-c", "import torch.distributed"]),),
-    )
+    by_hand = shlex.join([*prefix, "-c", "import torch.distributed"])
+    repeat = Remedy("you", "Repeat it by hand, and correct this Python or its variables:", (by_hand,))
     return Finding(
         "no-rank-can-run",
         Severity.BROKEN,

@@ -79,16 +79,24 @@ def pointers(logs: Logs) -> list[Pointer]:
         if fires(clue, logs) and not (clue.words and clue.status == "possible")
     ]
     known = {
-        (p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]
+        (p.evidence[0], status)
+        for p in named
+        if p.cause != "peer-crashed" or p.advice
+        for status in STATUSES[STATUSES.index(p.status) :]
     }  # that cause, not only an exception
-    return [
-        *named,
-        *(
-            p
-            for p in judge_ranks.judge(logs)
-            if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
-        ),
+    of_ranks = [
+        p
+        for p in judge_ranks.judge(logs)
+        if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
     ]
+    if (
+        not named
+        and len(of_ranks) == 1
+        and of_ranks[0].evidence[0] == logs.raised
+        and (of_ranks[0].advice or Advice()).says
+    ):
+        return [dataclasses.replace(of_ranks[0], status="likely")]  # nothing else is known that ended the job
+    return [*named, *of_ranks]
 
 
 def survived(logs: Logs) -> list[Pointer]:
