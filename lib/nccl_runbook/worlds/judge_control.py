@@ -115,11 +115,10 @@ def _names(guilty: Guilty) -> str:
 def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
     n, it = len(guilty.variables), "it" if len(guilty.variables) == 1 else "them"
-    others = f"with the other {guilty.among - n}" if guilty.among > n else f"without {it}"
     how = (
         f"undecided after {guilty.asked} tests: {guilty.why_not}"
         if guilty.why_not
-        else f"the test fails with {it} alone and passes {others}"
+        else f"the test fails with {it} alone and passes without {it}, with the other {guilty.among - n}"
     )
     return (
         Evidence(
