@@ -41,6 +41,7 @@ TESTS = {
     "hosts": ["test_hosts"],
     "machine": ["test_busy"],
     "messages": ["test_messages"],
+    "messages/printed": ["test_rules_worlds"],
     "plan": ["test_plan", "test_plan_files"],
     "sync": ["test_rules_sync"],
     "sync/pays": ["test_pays"],
@@ -53,7 +54,7 @@ TESTS = {
 # judging functions of hang, worlds, gpus, search and sync
 JUDGES = [
     "gpus/judge_cuda.py:cuda_misses_gpus",
-    "causes/failed_world.py:explain",
+    "messages/printed/failed_world.py:explain",
     "machine/guard.py:in_the_way",
     "hang/live/faults/judge_missing.py:_elsewhere",
     "hang/judge_accused.py:silent",

@@ -97,13 +97,17 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
 
 
 def merge_causes(records: Iterable[Record], made: Collection[str] = ()) -> list[Cause]:
-    """Causes of all findings, most certain first: the best status wins, evidence is joined; a ruling-out
-    elsewhere becomes ``against``. ``made``: steps that are done, which no remedy asks for again."""
+    """Causes of all findings, most certain first: the best status wins; evidence is joined, that of a cure
+    that was tried first. A ruling-out elsewhere becomes ``against``. ``made``: steps that are done, which no
+    remedy asks for again."""
     named = grouped(
         (f.cause, (record.step, f)) for record in records for f in record.findings if f.cause is not None
     )
     return sorted(
-        (_merged(cause, findings, made) for cause, findings in named.items()),
+        (
+            _merged(cause, sorted(findings, key=lambda one: not one[1].tried), made)
+            for cause, findings in named.items()
+        ),
         key=lambda c: STATUSES.index(c.status),
     )
 

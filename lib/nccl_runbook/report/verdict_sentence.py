@@ -103,9 +103,9 @@ def headline(finding: Finding, others: Iterable[Finding]) -> str:
     """The finding's title. If an experiment proves a setting ("NAME=VALUE: ..."), what ``others`` say about
     that value comes first ("NAME: VALUE names nothing")."""
     setting, _, effect = finding.title.partition(": ")
-    same = [f.title.replace(": ", "=", 1) for f in others if f.cause == finding.cause]
-    about = [title for title in same if title.startswith(f"{setting} ")]
-    return f"{about[0]}: {effect}" if about and finding.tried else finding.title
+    titles = (f.title.replace(": ", "=", 1) for f in others if f.cause == finding.cause)
+    about = next((title for title in titles if title.startswith(f"{setting} ")), "")
+    return f"{about}: {effect}" if about and finding.tried else finding.title
 
 
 def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:

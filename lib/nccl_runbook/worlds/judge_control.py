@@ -114,11 +114,11 @@ def _names(guilty: Guilty) -> str:
 
 def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
     """How the variables were found."""
-    n = len(guilty.variables)
+    n, it = len(guilty.variables), "it" if len(guilty.variables) == 1 else "them"
     how = (
         f"undecided after {guilty.asked} tests: {guilty.why_not}"
         if guilty.why_not
-        else (f"it comes with {'it' if n == 1 else 'them'} alone and goes with the other {guilty.among - n}")
+        else f"the test fails with {it} alone and passes without {it}, with the other {guilty.among - n}"
     )
     return (
         Evidence(
