@@ -43,7 +43,7 @@ def _own_patterns(path: str) -> str:
 
 
 def share(wanted: bool) -> bool:
-    """Replace names in all output from now on if ``wanted``, which is returned; the key is the run's or new."""
+    """Replace names in all output from now on if ``wanted``, which is returned."""
     if wanted:
         os.environ.setdefault(SHARE, secrets.token_hex(16))
     return wanted
