@@ -53,6 +53,13 @@ def test_a_gpu_that_this_machine_lacks_is_refused_before_anything_runs() -> None
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1) and "gpus: " in refused.stderr
 
 
+@pytest.mark.parametrize(("setting", "shows_nothing"), [("NCCL_ALGO=Ring", True), ("TORCH_NCCL_BLOCKING_WAIT=1", True), ("GLOO_SOCKET_IFNAME=lo", False)])
+def test_a_variable_of_nccl_over_gloo_is_said_to_show_nothing(setting: str, shows_nothing: bool) -> None:
+    answer = json.loads(run(".", setting, "--rounds", "2", "--json", env={"CUDA_VISIBLE_DEVICES": ""}).stdout)
+    assert ("gloo-reads-no-nccl-variable" in {f["id"] for f in answer["findings"]}) == shows_nothing
+    assert answer["verdict"] == "unknown" or not shows_nothing
+
+
 def test_json_says_why_a_secret_was_left_out() -> None:
     document = json.loads(run(f"SECRET_TOKEN={CANARY}", "SECRET_TOKEN=another", "--json").stdout)
     assert list(document["left_out"]) == ["SECRET_TOKEN"] and "secret" in document["left_out"]["SECRET_TOKEN"]

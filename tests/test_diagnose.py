@@ -128,6 +128,36 @@ def test_what_cannot_be_read_hides_nothing_of_the_rest_and_is_no_error(tmp_path)
     assert [read_cli("hang", one).returncode for one in nothing] == [4, 4, 4, 2], "a link to nothing is a file that is missing"
 
 
+@pytest.mark.parametrize("command", [["diagnose"], ["triage"], ["hang"], ["env"], ["look", "--record"], ["run", "--record"], ["run", "--log"], ["sync", "--trace"]], ids=" ".join)
+def test_a_link_to_nothing_is_answered_like_a_missing_file(command, tmp_path):
+    (tmp_path / "latest.log").symlink_to(tmp_path / "rotated.log")
+    codes = [read_cli(*command, tmp_path / name).returncode for name in ("latest.log", "absent.log")]
+    assert codes == [2, 2]
+
+
+@pytest.mark.parametrize("junk", [b"\x80\x02nothing", b"", b"\x7fELF" + bytes(200)], ids=["pickle", "empty", "program"])
+def test_a_file_that_is_no_dump_is_named_beside_the_good_ones(junk, tmp_path):
+    for path in (DATA / "hang" / "skip").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    alone = diagnose(tmp_path)
+    (tmp_path / "nccl_trace_rank_7").write_bytes(junk)
+    beside = read_cli("diagnose", tmp_path)
+    assert "nccl_trace_rank_7" in beside.stdout and diagnose(tmp_path)["lead"]["title"] == alone["lead"]["title"]
+
+
+@pytest.mark.parametrize("text", ['{"step": "07-logs", "findings": [', '[1, 2', '{"a": "b'])
+def test_a_damaged_json_file_is_either_read_or_not(text, tmp_path):
+    (tmp_path / "broken.json").write_text(text + "\n")
+    answer = read_cli("diagnose", tmp_path / "broken.json").stdout
+    assert "line read" not in answer and answer.count("damaged JSON") == 1
+
+
+def test_the_page_of_dumps_is_named_by_its_command_and_says_what_is_next(tmp_path):
+    read_cli("hang", DATA / "hang" / "skip", "--html", tmp_path / "h.html")
+    page = (tmp_path / "h.html").read_text()
+    assert "06-timeouts" not in page and "<strong>Next" in page and "nccl-runbook look" in page
+
+
 def test_what_somebody_reports_is_not_said_to_stand_in_a_log():
     sentence = diagnose("No CUDA GPUs are available")["sentence"]
     assert "(your description)" in sentence and "the log shows" not in sentence
@@ -429,7 +459,10 @@ def test_an_allocation_of_an_older_tag_is_one():
     (("diagnose", "job.log", "nope.log"), "there is no file nope.log"), (("diagnose", "nope.log"), "there is no file nope.log"),
     (("hang", "job.log", "nope.log"), "there is no file nope.log"), (("diagnose", "job.log", "--gpus", "0"), "--gpus"),
     (("plan", "sglang:d1+fsdp:d1", "--gpus", "0"), "--gpus"), (("run", "--gpus", "9-3"), "'9-3' begins above its end"),
-    (("run", "--gpus", "zero"), "'zero' is not a GPU index"), (("diagnose", "99999999"), "no process 99999999")])
+    (("run", "--gpus", "zero"), "'zero' is not a GPU index"), (("diagnose", "99999999"), "no process 99999999"),
+    (("diagnose", "4711471147"), "no process 4711471147"), (("look", "4711"), "--pid 4711"), (("look", "job.log"), "diagnose job.log"),
+    (("run", "--gpus", "77"), "there is no GPU 77"), (("sync", "--gpus", "0,77"), "there is no GPU"), (("run", "-p", "gpus", "77"), "there is no GPU 77"),
+    (("plan", "rollout.log", "--gpus", "2"), "there is no file rollout.log"), (("plan", "fsdp.json", "--gpus", "2"), "there is no file fsdp.json")])
 def test_what_was_typed_wrong_is_named_in_one_sentence(arguments, words, tmp_path):
     (tmp_path / "job.log").write_text(OOM + "\n")
     done = run_cli(*arguments, cwd=tmp_path)

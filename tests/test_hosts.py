@@ -172,6 +172,15 @@ def judged(hosts: list[str], *ranks: RankResult) -> tuple[list[str], list[str]]:
     return [f.id for f in judge_worlds.judge_host_worlds(worlds)], [*judge_worlds.failing(worlds)]
 
 
+@pytest.mark.parametrize(("ends", "cause"), [(("timed-out", "timed-out"), None), (("signalled", "timed-out"), "peer-crashed")])
+def test_ranks_that_hang_on_one_host_are_not_said_to_have_been_killed(ends: tuple[str, str], cause: str | None) -> None:
+    """The memory killer ends a rank; one that waits until the deadline was not ended by it."""
+    ranks = [RankResult(n, end, 9 if end == "signalled" else None, events=events(1, 1)) for n, end in enumerate(ends)]
+    finding, = judge_worlds.judge_host_worlds([HostWorld("n2 alone", ["n2", "n2"], ranks, 1.0, "nccl")])
+    assert (finding.id, finding.cause, finding.severity.value) == ("host-rank-failed", cause, "broken")
+    assert any("oom" in line.lower() for r in finding.remedy for line in (r.text, *r.lines)) == (cause is not None)
+
+
 INFO = ["n2:1:2 [0] NCCL INFO Connected all rings", "n2:1:2 [0] NCCL INFO via NET/Socket/0"]
 
 

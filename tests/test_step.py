@@ -133,6 +133,9 @@ def test_a_trial_takes_a_number_for_a_value(step):
     step.guard(nobody, rule)
     assert step.trial(env={"NCCL_MAX_CTAS": 8, "NCCL_DEBUG": None}, repeats=1, sizes=(4,)).passed
     assert step.record.tried_by_hand[0]["env"] == {"NCCL_MAX_CTAS": "8", "NCCL_DEBUG": None}
+    assert "NCCL_MAX_CTAS" in step.record.tried_by_hand[0]["note"], "Gloo does not read it"
+    step.trial(env={"OMP_NUM_THREADS": 1}, repeats=1, sizes=(4,))
+    assert step.record.tried_by_hand[1]["note"] == ""
 
 
 def test_a_trial_is_refused_while_somebody_uses_the_gpus(step):

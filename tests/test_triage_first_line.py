@@ -152,7 +152,7 @@ def test_the_page_of_an_undecided_log_says_each_thing_once_and_shows_evidence(tm
     read_cli("triage", str(tmp_path / "job.log"), "--html", str(page))
     body = page.read_text().partition("<main")[2]
     cards = body.split('<article class="card')[1:]
-    named = next(card.partition("</article>")[0] for card in cards if "a host name leads nowhere" in card)
+    named = next(card.partition("</article>")[0] for card in cards if "a host name does not resolve" in card)
     assert named.partition("<details")[0].count('class="copy"') == 1  # the same line for two readers
     assert 'id="evidence"' in body and "DistNetworkError" in body.partition('id="evidence"')[2].partition("</section>")[0]
     assert body.count("a rank could not connect to the store") == 1

@@ -43,16 +43,14 @@ def _own_patterns(path: str) -> str:
 
 
 def share(wanted: bool) -> bool:
-    """Replace names in all output from now on if ``wanted``, which is returned; the key is that of the run
-    or new."""
+    """Replace names in all output from now on if ``wanted``, which is returned."""
     if wanted:
         os.environ.setdefault(SHARE, secrets.token_hex(16))
     return wanted
 
 
 def in_a_folder(path: Path | None) -> Path | None:
-    """The path unchanged; exits with an error if it is a folder, or its folder does not exist: a typing
-    error makes no folder."""
+    """The path unchanged; exits with an error if it is a folder, or its folder does not exist."""
     if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
         why = "name a file" if path.parent.is_dir() else f"there is no folder {path.parent}"
         leave(f"cannot write {path}: {why}")

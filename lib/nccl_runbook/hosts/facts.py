@@ -91,8 +91,8 @@ class Hosts:
 
     hosts: dict[str, HostFacts | Gap]
     unread: dict[str, Gap] = dataclasses.field(default_factory=dict)
-    paths: list[TcpPath] | Gap = Gap("not-run", "records were compared, no machine was asked")
-    worlds: list[HostWorld] | Gap = Gap("not-run", "records were compared, no machine was asked")
+    paths: list[TcpPath] | Gap = Gap("not-run", "records were compared; no machine was contacted")
+    worlds: list[HostWorld] | Gap = Gap("not-run", "records were compared; no machine was contacted")
     lost: dict[str, Gap] = dataclasses.field(default_factory=dict)
     judged: dict[str, dict[str, tuple[str, str]]] = dataclasses.field(default_factory=dict)
     marks: dict[str, Any] = dataclasses.field(default_factory=dict)

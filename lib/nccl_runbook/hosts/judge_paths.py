@@ -34,7 +34,7 @@ KINDS = {
     "loopback": (
         "name-is-loopback",
         "rendezvous-name-resolution",
-        "the name {target} resolves to {address}, which never leaves {source}.",
+        "the name {target} resolves to {address}, an address that stays on {source}.",
     ),
     "other-host": (
         "tcp-other-host",

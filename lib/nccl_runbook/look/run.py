@@ -207,7 +207,8 @@ def _find_scratch() -> None:
             "/dev/shm"
             if os.access("/dev/shm", os.W_OK)
             else sys.exit(
-                "nccl-look: no temporary folder can be written, nor /dev/shm: name one that can with TMPDIR"
+                "nccl-look: no temporary folder is writable, not even /dev/shm: set TMPDIR to a "
+                "writable folder"
             )
         )
 

@@ -205,8 +205,7 @@ def _open_instruct(launch: Launch) -> _Shape:
                 together,
                 "single_gpu_mode: learner and engine share the GPU; in v0.3.0 weights go over as CUDA "
                 "IPC handles, without "
-                "NCCL; v0.2.0 opens the group all the same, and NCCL refuses it there unless "
-                "vllm_sync_backend is gloo",
+                "NCCL; v0.2.0 still opens the group, and NCCL refuses it unless vllm_sync_backend is gloo",
             ),
             (
                 "vllm_sync_backend" in launch.flags,

@@ -223,9 +223,8 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
     return that_apply(
         (
             not mode.plain and site.launcher == "local",
-            "AReaL's launchers start one engine and one trainer at most: with more they raise AttributeError "
-            "(ambiguous 'train' or 'gen'); "
-            "this is the plan by component",
+            "AReaL's launchers start one engine and one trainer at most: with more, they raise "
+            "AttributeError (ambiguous 'train' or 'gen'). This plan lists each component",
         ),
         (
             site.launcher == "single-controller" and widest > site.gpus,
@@ -234,9 +233,8 @@ def _notes(mode: Mode, site: Site, trainers: Sequence[Job]) -> list[str]:
         *[
             (
                 True,
-                "AReaL lets an engine share the trainer's GPUs only with actor.weight_update_mode=disk, "
-                "enable_offload=true and "
-                "as many workers on both sides: it refuses to start otherwise",
+                "AReaL refuses to start: an engine may share the trainer's GPUs only with "
+                "actor.weight_update_mode=disk, enable_offload=true and as many workers on both sides",
             )
             for _ in sharing
         ],

@@ -6,6 +6,7 @@ import dataclasses
 from nccl_runbook.causes.causes import Advice, Rows, fitting, usual
 from nccl_runbook.core.facts import bus_of_message, grouped
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Severity
+from nccl_runbook.logs.kind import DUMP_NAME
 from nccl_runbook.messages.clues import ENDED, says, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import Pointer, current, failed_line, surely_after
@@ -187,7 +188,12 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         ]
     unread = [
         Finding("log-not-read", Severity.UNKNOWN, f"{name}: {why}", (Evidence(why, name),))
-        for name, why in {f.name: f.problem or f.left_out for f in logs.files}.items()
+        for name, why in {
+            f.name: f.problem
+            or f.left_out
+            or "is empty" * (not f.size_bytes and DUMP_NAME.search(f.name) is not None)
+            for f in logs.files
+        }.items()
         if why
     ]
     if not hypotheses or hypotheses[0].cause == "benign":

@@ -112,8 +112,8 @@ def framework_version_incompatible(role: Role) -> Iterator[Finding]:
             yield _incompatible(
                 role,
                 Severity.NOTE,
-                f"{package} was published for torch {made_for}; here, without a "
-                f"requirement, it is installed with torch {there['torch']}",
+                f"{package} was published for torch {made_for}, but torch {there['torch']} is "
+                "installed (the package declares no requirement)",
                 package,
                 "torch",
             )

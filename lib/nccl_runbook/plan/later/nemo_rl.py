@@ -61,7 +61,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     )
     notes = that_apply(
         (together, "generation shares the policy's GPUs, and weights travel as CUDA IPC handles"),
-        (apart, "the update group of NeMo-RL has every training rank, not the first alone"),
+        (apart, "the update group of NeMo-RL contains every training rank, not only the first"),
     )
     if train < 1 or rollout < 1:
         train, rollout = max(1, train), max(1, rollout)

@@ -5,7 +5,8 @@ from nccl_runbook.sync.arrived.facts import Arrival
 
 REMEDIES = {
     "absent": "Compare the names that your sync sends with the names that the engine loads.",
-    "dtype": "Convert before you send; or name dtype= in the trainer's digest, if the engine converts.",
+    "dtype": "Convert the tensor before you send it. If the engine converts it, name dtype= in the "
+    "trainer's digest.",
     "shape": "Check how the engine splits and fuses this tensor, and what its loader received.",
     "values": "Make both digests between the same two steps. If the tensor still differs, see where your "
     "sync loads it: an old value, another rank's part, or another order.",
