@@ -7,6 +7,7 @@ import re
 import pytest
 from nccl_runbook.causes.causes import causes, recognise
 from nccl_runbook.causes.failed_world import explain, rank_line
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.worlds import (
@@ -22,7 +23,7 @@ DUPLICATES = [
     "NCCL WARN Multiple ranks detected using the same GPU on this node",
     "NCCL WARN Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1",
 ]
-MESSAGES = {cause.id: cause.fires for cause in causes().values() if cause.fires}
+MESSAGES = {row["id"]: row["fires"] for row in table("causes/causes")["cause"] if "fires" in row}
 NEAR_MISSES = [
     "NCCL INFO NET/IB : No device found.", "NCCL INFO NET/Plugin: Could not find: libnccl-net.so", "NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>",
     "Connection closed by remote peer vm<45123>", "NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.", "step 12 loss 2.31 out of memory pool 3",

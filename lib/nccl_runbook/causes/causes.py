@@ -48,8 +48,7 @@ class Advice:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cause(Advice):
     """One row of causes.toml with its general advice. ``by_message``: status if only a message names it;
-    ``verify``: how the job shows that the remedy works, or empty; ``fires``: a line that a signature
-    matches, for the test."""
+    ``verify``: how the job shows that the remedy works, or empty."""
 
     id: str
     title: str
@@ -57,14 +56,13 @@ class Cause(Advice):
     signatures: tuple[str, ...] = ()
     by_message: str = "established"
     verify: str = ""
-    fires: str = ""
 
 
 @functools.cache
 def causes() -> dict[str, Cause]:
     """Id -> cause, in the order in which signatures are tried."""
     return {
-        row["id"]: Cause(**{key: row[key] for key in row if key != "message"} | advice(row))
+        row["id"]: Cause(**{key: row[key] for key in row if key not in ("message", "fires")} | advice(row))
         for row in table("causes/causes")["cause"]
     }
 
