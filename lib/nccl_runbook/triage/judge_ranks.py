@@ -22,7 +22,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     ranks_on_one_gpu,
     versions_differ,
 )
-from nccl_runbook.triage.ranks.judge_pointer import Pointer, _traceback, _waiting, matches
+from nccl_runbook.triage.ranks.judge_pointer import Pointer, matches, traceback_advice, waiting_ranks
 
 
 def judge(logs: Logs) -> list[Pointer]:
@@ -69,7 +69,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
                 (*first[:3], *echoes),
                 (close,) if first[1:] else (),
                 30,
-                _traceback(first[0], logs),
+                traceback_advice(first[0], logs),
             )
         ]
         if first
@@ -104,7 +104,7 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
 
 def rank_is_silent(logs: Logs) -> list[Pointer]:
     """Another rank waited, and this one printed nothing more: it died silently, or does not move."""
-    waiting = _waiting(logs)
+    waiting = waiting_ranks(logs)
     known = max((r.nranks or 0 for r in logs.ranks), default=0)
     silent = [
         r
@@ -180,7 +180,7 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
                 (logs.raised,),
                 (),
                 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300,
-                _traceback(logs.raised, logs),
+                traceback_advice(logs.raised, logs),
             )
         ]
         if logs.raised
