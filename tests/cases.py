@@ -5,7 +5,6 @@ What a machine without GPUs cannot show is stood in for, and each case says by w
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -14,8 +13,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import faults
 from fake_nvml import fake_nvml
+from nccl_runbook.gym import ask
 
 PAGES = Path(__file__).resolve().parents[1] / "build" / "cases"
 # the figures of the reporter: the same NCCL 2.27.5 twice, once as a module for every process, once preloaded for the trainer alone
@@ -39,7 +38,7 @@ def answer(name: str, *arguments: str | Path) -> None:
     PAGES.mkdir(parents=True, exist_ok=True)
     print(f"$ nccl-runbook {' '.join(map(str, arguments))}", flush=True)
     page = ["--out", PAGES / name] if arguments[0] == "run" else ["--html", PAGES / f"{name}.html"]
-    subprocess.run([*faults.CLI, arguments[0], *map(str, page), *map(str, arguments[1:])], stdin=subprocess.DEVNULL, check=False)
+    subprocess.run([*ask.CLI, arguments[0], *map(str, page), *map(str, arguments[1:])], stdin=subprocess.DEVNULL, check=False)
     print(f"page: {page[1]}\n", flush=True)
 
 
@@ -77,11 +76,11 @@ def nvml_unknown(folder: Path) -> None:
 
 def uneven(folder: Path) -> None:
     """Uneven minibatches until the time-out, and the guard that stops the same job before its first step. Made on: three Gloo ranks."""
-    for name in ("uneven-batches", "uneven-batches-guarded"):
-        found = faults.in_a_room(name, folder)
-        print(faults.shown(found), flush=True)
+    names = ("uneven-batches", "uneven-batches-guarded")
+    asked = [word for name in names for word in ("--fault", name)]
+    answer("uneven", "dev", "gym", *asked, "--to-the-end", "--keep", folder)
+    for name in names:
         answer(name, "diagnose", folder / name / "job.log")
-        (PAGES / f"{name}.json").write_text(json.dumps(found, indent=1))
 
 
 CASES: dict[str, Callable[[Path], None]] = {"one-gpu": one_gpu, "disk-sync": disk_sync, "two-builds": two_builds, "nvml-unknown": nvml_unknown, "uneven": uneven}

@@ -27,8 +27,8 @@ from nccl_runbook.messages import (
     read,
 )
 from nccl_runbook.messages.clues import catalogue, compiled  # noqa: E402
+from nccl_runbook.messages.lines import EXPRESSIONS  # noqa: E402
 from nccl_runbook.messages.matcher import alternatives  # noqa: E402
-from nccl_runbook.messages.read_ranks import EXPRESSIONS  # noqa: E402
 from nccl_runbook.triage.judge import answer  # noqa: E402
 from triage_samples import SAMPLES  # noqa: E402
 

@@ -16,6 +16,7 @@ from nccl_runbook.__main__ import app  # noqa: E402
 from nccl_runbook.causes.causes import causes  # noqa: E402
 from nccl_runbook.core.findings import EXIT_CODES, WHO  # noqa: E402
 from nccl_runbook.core.records import Record  # noqa: E402
+from nccl_runbook.gym.facts import jobs  # noqa: E402
 from nccl_runbook.messages import clues  # noqa: E402
 from nccl_runbook.report.verdict_document import VerdictDocument  # noqa: E402
 from nccl_runbook.triage.symptoms import symptoms  # noqa: E402
@@ -199,7 +200,37 @@ def described(part: dict[str, Any], inner: dict[str, Any]) -> str:
     return " or ".join(part["type"]) if isinstance(part.get("type"), list) else part.get("type", "any")
 
 
-PAGES = {"symptoms.md": symptom_page, "commands.md": command_page, "causes.md": cause_page, "messages.md": message_page, "answers.md": answer_page}
+def gym_page() -> str:
+    faults, works = ([job for job in jobs().values() if job.is_fault is wanted] for wanted in (True, False))
+    return f"""# Gym
+
+Does diagnosis work on this machine? The gym starts {len(faults)} jobs with a mistake and {len(works)} that work, asks `nccl-runbook diagnose` about each
+without a hint, and compares. Each job has up to three small ranks that talk over Gloo, so no GPU is used. Nothing of a job outlives it.
+
+```
+nccl-runbook dev gym --fault stopped --fault works-torchrun    # two jobs, about half a minute
+nccl-runbook dev gym --at-once 4 --html gym.html               # all of them
+nccl-runbook dev gym --list
+```
+
+Run it as root, or as a user who may make namespaces: `diagnose` then sees each job alone. Otherwise it gets the process of the job. To watch a job
+yourself, start it with `--to-the-end --keep DIR` in one terminal, and run `nccl-runbook diagnose` in another while it hangs.
+
+An answer is right if its cause, likely or established, is one of those below and it names the rank; for a job that works, if it raises no alarm.
+The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one names no cause. The [rate of false alarms](accuracy.md) is below 3/N with
+95 % confidence if N jobs that work gave none.
+
+## Jobs with a mistake
+
+{table(["name", "what is wrong", "right causes", "rank"], ([code(j.name), cell(j.about), ", ".join(f"[{c}](causes.md#{c})" for c in j.causes), "" if j.rank is None else str(j.rank)] for j in faults))}
+
+## Jobs that work
+
+{table(["name", "what it does"], ([code(j.name), cell(j.about)] for j in works))}
+"""
+
+
+PAGES = {"gym.md": gym_page, "symptoms.md": symptom_page, "commands.md": command_page, "causes.md": cause_page, "messages.md": message_page, "answers.md": answer_page}
 
 
 def page(name: str) -> str:

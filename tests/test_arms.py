@@ -91,6 +91,16 @@ def test_one_rank_has_no_transport(engine):
     assert arms.collect(engine, [None], 10, halve) == Gap("unsupported", "one GPU: a transport needs two ranks")
 
 
+def test_one_rank_that_fails_is_tried_without_its_variables_and_nothing_else(own_engine, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "rail7")
+    monkeypatch.setenv("NCCL_IB_TC", "106")
+    made = arms.collect(own_engine, [None], 60, halve)
+    found, = transports.judge_transports(made)
+    assert made.arms == [] and made.guilty.variables == {"GLOO_SOCKET_IFNAME": "rail7"} and not made.control_after.passed
+    assert (found.id, found.cause, found.status) == ("variable-at-fault", "socket-interface-wrong", "established")
+    assert found.title.startswith("GLOO_SOCKET_IFNAME=rail7: 1 rank ") and found.tried and found.remedy[0].lines == ("unset GLOO_SOCKET_IFNAME",)
+
+
 class Planted(Engine):
     """Gloo ranks in place of GPUs, with what NCCL's log would say of each environment; where ``fails(carried, env)`` they leave at once."""
 

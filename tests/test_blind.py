@@ -1,6 +1,7 @@
 """Faults that come from outside, while the real notebooks run: the verdict names the cause and the rank. Over Gloo here, over NCCL in tests/gpu."""
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -40,6 +41,30 @@ def test_a_rank_that_somebody_stops_or_kills_is_named(ended: dict[str, tuple[int
     found = json.loads(said)["causes"][0]
     assert code == 3 and len(hit) == 2, (errors, said[:2000])
     assert (found["id"], found["status"]) == (cause, "established") and re.search(says, found["evidence"][0]["text"])
+
+
+@pytest.mark.slow
+def test_an_interface_that_does_not_exist_is_named_and_the_cure_is_proven(tmp_path: Path) -> None:
+    ended = run_cli("run", *(word for step in ("02-environment", "03-fewer-gpus", "04-transports") for word in ("--step", step)), "--python", sys.executable,
+                    "--out", tmp_path / "run", cwd=ROOT, env={**os.environ, "GLOO_SOCKET_IFNAME": "rail7"}, timeout=200)
+    document = json.loads((tmp_path / "run" / "verdict.json").read_text())
+    lead = document["causes"][0]
+    assert ended.returncode == 3 and (lead["id"], lead["status"]) == ("socket-interface-wrong", "established"), ended.stderr
+    assert document["sentence"].startswith("Broken: GLOO_SOCKET_IFNAME=rail7 ") and document["sentence"] in ended.stdout
+    assert re.search(r"GLOO_SOCKET_IFNAME=rail7 .*\blo\b", lead["title"]) and lead["title"] in document["sentence"]
+    found = {f["id"]: (f["cause"], f["status"]) for s in document["steps"] for f in s["findings"] if f["severity"] == "broken"}
+    assert found == dict.fromkeys(("interface-missing", "rehearsal-fails", "variable-at-fault"), ("socket-interface-wrong", "established"))
+    assert lead["title"] in html.unescape((tmp_path / "run" / "index.html").read_text())
+
+
+@pytest.mark.slow
+def test_a_variable_with_which_torch_cannot_be_imported_is_broken_and_not_unknown(tmp_path: Path) -> None:
+    ended = run_cli("run", "--step", "03-fewer-gpus", "--python", sys.executable, "--out", tmp_path / "run", "--json", cwd=ROOT,
+                    env={**os.environ, "TORCH_DISTRIBUTED_DEBUG": "LOUD"}, timeout=120)
+    document = json.loads(ended.stdout)
+    assert (ended.returncode, document["verdict"]) == (3, "broken") and "TORCH_DISTRIBUTED_DEBUG" in document["sentence"], ended.stderr
+    step, = document["steps"]
+    assert [f["id"] for f in step["findings"]] == ["no-rank-can-run"]
 
 
 @pytest.mark.slow

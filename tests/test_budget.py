@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import soak
 from book_samples import GOOD, make_book, run_cli
-from nccl_runbook.causes.failed_world import explain
 from nccl_runbook.core.facts_world import World, WorldRequest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.engine import END_S, Engine
 from nccl_runbook.launch.interpreters import InterpreterError, choose
 from nccl_runbook.launch.warm_link import EngineError
+from nccl_runbook.messages.printed.failed_world import explain
 from processes import children
 
 SLACK_S = 6.0  # of a loaded machine

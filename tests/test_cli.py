@@ -94,7 +94,7 @@ def test_a_value_that_a_notebook_refuses_is_wrong_usage_and_no_other_error_is(tm
 
 
 @pytest.mark.parametrize(("given", "said", "mine"), [
-    ({"gpus": "9"}, "ValueError: gpus: no GPU 9; CUDA shows 4 (0-3)", True), ({"gpus": "0,9"}, "ValueError: gpus: no GPU 9; CUDA shows 4", True),
+    ({"gpus": "9"}, "ValueError: gpus: there is no GPU 9, only 4 (0-3)", True), ({"gpus": "0,9"}, "ValueError: gpus: there is no GPU 9, only 4", True),
     ({"arm_a": "preload:/x"}, "ValueError: preload:/x: there is no file /x to preload", True), ({"tensor_parallel": 3}, "ValueError: tensor_parallel: 4 ranks", True),
     ({"gpus": "0"}, "ValueError: not enough values to unpack (expected 2, got 0)", False), ({"gpus": "0"}, "ValueError: invalid literal for int(): '0'", False),
     ({"methods": "disk"}, "ValueError: I/O operation on a closed file of the disk", False), ({"log": "x.log"}, "OSError: no 'x.log'", False), ({"log": ""}, "ValueError: : ''", False),
@@ -121,7 +121,7 @@ def test_a_step_that_does_not_exist(book: Path) -> None:
 
 
 def test_a_parameter_of_the_wrong_name_or_type(book: Path) -> None:
-    for arguments, data in [(("budgets", "5"), ("budgets", "budget_s?")), (("budget_s", "soon"), ("budget_s", "'soon'", "int")),
+    for arguments, data in [(("budgets", "5"), ("budgets", "budget_s?")), (("budget_s", "soon"), ("budget_s", "'soon'", "whole number")),
                             (("run_dir", "x"), ("run_dir", "--out")), (("budget_s",), ("-p budget_s",))]:
         said = refused(book, *HERE, "-p", *arguments)
         assert all(word in said for word in data), said

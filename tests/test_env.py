@@ -245,7 +245,7 @@ def test_every_process_is_judged_by_its_own_namespaces_and_its_own_nccl_conf(tmp
             one.kill(), two.kill()
     assert here in seen.roles[0].interfaces and here not in seen.roles[1].interfaces
     missing = {f.title.partition(": ")[0]: f.title for f in judge(seen) if f.id == "interface-missing"}
-    assert f" {here}; " in missing["GLOO_SOCKET_IFNAME"] and missing["GLOO_SOCKET_IFNAME"].endswith(", ".join(seen.roles[1].interfaces)), "its own network"
+    assert f": {here} " in missing["GLOO_SOCKET_IFNAME"] and missing["GLOO_SOCKET_IFNAME"].endswith(f"({', '.join(seen.roles[1].interfaces)})"), "its own network"
     assert "nope0" in missing["NCCL_SOCKET_IFNAME"] and here not in missing["NCCL_SOCKET_IFNAME"], "its own home"
     differ = [f.title for f in judge(seen) if f.id == "roles-differ"]
     assert any(f" pid {one.pid} ({seen.roles[0].ipc_namespace}), pid {two.pid} (ipc:[" in title for title in differ)

@@ -61,7 +61,11 @@ FILES: dict[str, bytes | str] = {
     "dump_eval": DUMP.replace("[0, 1]", "__import__('os').system('touch CANARY')") % "", "dump_cyclic": _cyclic(), "dump_cut.pkl": pickle.dumps({"entries": [1] * 99})[:-9],
     "dump_memo.pkl": b"\x80\x04" + b"]\x94" * N + b".", "dump_mark.pkl": b"\x80\x04" + b"(" * N + b".", "dump_long.pkl": b"\x80\x04\x8a\xff" + b"\x7f" * 255 + b".",
     "dump_size.pkl": b"\x80\x04\x8d" + b"\xff" * 7 + b"\x7f.", "dump_global.pkl": b"\x80\x02cos\nsystem\n(S'touch CANARY'\ntR.",
-    "record_nan.json": RECORD % '"wall_s": NaN', "record_inf.json": RECORD % '"wall_s": 1e999', "record_twice.json": RECORD % '"step": "../../x", "step": "/x"',
+    "dump_rank_99999999": DUMP.replace("[0, 1]", "[0, 99999999]") % ENTRY % ("1", "1", "1"),
+    "world.log": "n1:1:2 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 90000000 cudaDev 0 nvmlDev 0 busId 9b000 commId 0x2 - Init COMPLETE\n"
+    + "".join(f"[rank{r}]:[E1128 10:00:00.000000000 ProcessGroupNCCL.cpp:683] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, "
+              "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n" for r in (0, 89_999_999)),
+    "dotted.toml": ".".join(["a"] * 16_000) + " = 1\n", "record_nan.json": RECORD % '"wall_s": NaN', "record_inf.json": RECORD % '"wall_s": 1e999', "record_twice.json": RECORD % '"step": "../../x", "step": "/x"',
     "record_deep.json": RECORD % ('"facts": ' + '{"a": ' * 900 + "1" + "}" * 900), "record_list.json": "[" + RECORD % '"facts": []' + "]", "record_big.json": RECORD % ('"reason": "' + "x" * (4 << 20) + '"'),
     "record_surrogate.json": RECORD % '"reason": "\\ud800\\udfff\\ud83d"', "bom.json": "\ufeff" + RECORD % '"facts": {}', "anchors.yaml": "a: &a [1]\nb: &b [*a,*a]\nc: [*b,*b]\n<<: *a\n",
     "laughs.yaml": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)), "self.yaml": "a: &a {b: *a}\n", "tag.yaml": "!!python/object/apply:os.system ['touch CANARY']\n",

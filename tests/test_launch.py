@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-from nccl_runbook.causes.failed_world import explain, rank_line
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.redact import Redactor
@@ -23,6 +22,7 @@ from nccl_runbook.launch import engine as engine_module
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.warm_link import EngineError, WarmLink, environment
+from nccl_runbook.messages.printed.failed_world import explain, rank_line
 from processes import ROOT, children, gone, start_time
 
 # of the job: that of our .venv puts its own libraries before those that PYTHONPATH names

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.messages import cache, clues, matcher
 from nccl_runbook.messages.clues import catalogue
-from nccl_runbook.messages.lines import OWN as _OWN
+from nccl_runbook.messages.lines import LAUNCHERS, OWN as _OWN
 from nccl_runbook.messages.matcher import FOLDED, Matcher, alternatives
-from nccl_runbook.messages.read_ranks import LAUNCHERS
 from triage_samples import SAMPLES
 
 LIB = Path(__file__).resolve().parents[1] / "lib"

@@ -383,7 +383,7 @@ def test_a_server_alone_meets_nobody_that_is_known():
 
 def test_a_slip_in_a_flag_that_places_ranks_is_named_and_other_flags_are_nobodys_business():
     found = plan(RAY + "--colocate_all_models --vllm_num_engine 2 --micro_train_batch_size_per_gpu 4 --eval_num_gpus 2", "--gpus", "4")
-    assert [e.partition(":")[0] for e in found["evidence"] if "not known to us" in e] == ["--vllm_num_engine"]
+    assert [e.partition(":")[0] for e in found["evidence"] if "not in our table" in e] == ["--vllm_num_engine"]
     assert not any("not known" in e for e in plan("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4")["evidence"])
 
 

@@ -160,6 +160,11 @@ def test_lists_of_secrets_and_a_value_below_its_name_are_masked(form):
     assert not any(value in shown for value in values) and shown.split("[")[0][:3] == form[:3]
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\nrank 0 started", "  | x |", "\"}"])
+def test_letters_alone_in_the_last_cell_of_a_row_are_masked(end):
+    assert Redactor({}).text(f"LAB_PASSWORD   correcthorse{end}") == f"LAB_PASSWORD   [redacted:named]{end}"
+
+
 @pytest.mark.parametrize("text", ["special_tokens: ['<|reserved_special_token_1|>', '<|image|>']", "keys:\n  - model.layers.12.self_attn.q_proj\n  - lm_head_weights_1",
                                   "max_tokens: 4096", "missing keys: ['decoderlayernorm1weight']", "tokens\n12345678901234567890"])
 def test_vocabularies_and_layers_stay(text):

@@ -70,6 +70,21 @@ def test_failed_on_one_gpu_stays_quiet_when_gpus_differ_or_something_else_broke(
     assert ids(runs(broken(method, text), devices=devices, uuids=uuids), plan) == ["weight-sync-failed"]
 
 
+PLUGIN = "NCCL error in: NCCLUtils.cpp:93, invalid usage\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nFailed to initialize any NET plugin"
+
+
+def test_a_recognised_message_is_the_reason_even_if_two_ranks_share_a_gpu():
+    found = weight_sync.judge(runs(broken("nccl-flat", PLUGIN), devices=(0, 0), uuids=("GPU-a", "GPU-a")), TOGETHER)
+    assert [(f.id, f.severity, f.cause, f.status) for f in found] == [("weight-sync-failed", Severity.BROKEN, "net-plugin-failed", "likely")]
+
+
+@pytest.mark.parametrize("ended", [["exited 1", "timed-out 15"], ["timed-out 15", "signalled 11"]])
+def test_a_rank_that_broke_decides_and_the_other_only_waited(ended):
+    one = arm("nccl-flat", (), timed_out=True, ended=ended, deadline_s=69.0, wall_s=3.5, errors={"0": "node3:7:7 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found"})
+    assert [(f.id, f.cause) for f in weight_sync.judge(runs(one), APART)] == [("weight-sync-failed", "socket-interface-wrong")]
+    assert "time" not in one.outcome and not one.passed
+
+
 def test_refused_though_gpus_differ_stays_quiet_when_two_indices_are_one_gpu():
     assert ids(runs(broken("nccl-flat", ERROR + DUPLICATE), uuids=("GPU-a", "GPU-a"))) == ["trainer-and-engine-share-gpu"]
 
@@ -253,10 +268,11 @@ def test_what_did_not_end_was_cut_after_its_measurement_too_slow_or_hangs(second
     assert weight_sync_failures.did_not_end(late).id == rule
 
 
-@pytest.mark.parametrize(("errors", "cause", "quoted"), [
-    ({"0": "step 3\nNo space left on device (28): /dev/shm/nccl-abc"}, "shm-too-small", "No space left on device (28): /dev/shm/nccl-abc"),
-    ({"0": DUPLICATE}, None, DUPLICATE), ({"0": "something new"}, None, "something new"), ({}, None, "no rank printed anything")])
-def test_what_failed_has_the_cause_of_its_message_if_that_is_known(errors, cause, quoted):
+@pytest.mark.parametrize(("errors", "cause", "status", "quoted"), [
+    ({"0": "step 3\nNo space left on device (28): /dev/shm/nccl-abc"}, "shm-too-small", "likely", "No space left on device (28): /dev/shm/nccl-abc"),
+    ({"0": DUPLICATE}, "device-not-set-per-rank", "possible", DUPLICATE),
+    ({"0": "something new"}, None, None, "something new"), ({}, None, None, "no rank printed anything")])
+def test_what_failed_has_the_cause_of_its_message_if_that_is_known(errors, cause, status, quoted):
     found = weight_sync_failures.failed(arm("disk", (), errors=errors, ended=["exited 1"] * 2))
-    assert (found.cause, found.status, found.evidence[0].text) == (cause, cause and "likely", quoted)
-    assert (len(found.remedy) > 1) == (": " in found.title) == bool(cause)
+    assert (found.cause, found.status, found.evidence[0].text) == (cause, status, quoted)
+    assert (": " in found.title) == bool(cause) != any(line == "torchrun weight_sync.py" for r in found.remedy for line in r.lines)

@@ -205,7 +205,7 @@ def test_a_notebook_runs_under_plain_papermill(tmp_path):
     assert [r["name"] for r in record["facts"]["ladder"]["rungs"]] == ["1 rank"] and record["status"] == "unknown"
 
 
-@pytest.mark.parametrize(("name", "value", "data"), [("max_rank", "2", r"max_rank: .*max_ranks\?"), ("max_ranks", "two", r"max_ranks: 'two' .*\bint\b")])
+@pytest.mark.parametrize(("name", "value", "data"), [("max_rank", "2", r"max_rank: .*max_ranks\?"), ("max_ranks", "two", r"max_ranks: 'two' is not a whole number")])
 def test_plain_papermill_refuses_a_wrong_parameter(tmp_path, name, value, data):
     done = papermill(tmp_path, "-p", name, value)
     assert done.returncode == 1 and re.search(data, done.stderr)

@@ -323,7 +323,10 @@ def test_shapes_that_fit_into_no_command_are_not_printed_as_one(tmp_path, letter
     asked = ["sync", "--model", str(tmp_path / "m.safetensors"), "--methods", "gloo-flat", "--repeats", "1", "--budget", "50s"]
     told = subprocess.run([*CLI, *asked], env=with_library(), capture_output=True, text=True, check=False, timeout=100)
     line = next(line for line in told.stdout.splitlines() if "weight_sync.py" in line)
-    assert told.returncode == 4 and (bool(re.search(r"\.\.\. \(.*\b1\d{5}\b.*\)$", line)), len(line) < 1000) == (not pasted, not pasted), "cut, and how long it is"
+    assert told.returncode == 4 and bool(re.search(r"\.\.\. \(.*\b1\d{5}\b.*\)$", line)) == (not pasted) and len(line) < 1000, "cut, and how long it is"
+    if pasted:
+        line = line[line.index("timeout "):]
+        assert subprocess.run(["bash", "-c", line], cwd=Path(__file__).parents[1], capture_output=True, timeout=100, check=False).returncode == 0, "as printed, in the runbook's folder"
 
 
 def wait_for_one(folder, pattern):

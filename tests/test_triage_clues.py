@@ -2,11 +2,10 @@
 from __future__ import annotations
 
 import pytest
-from nccl_runbook.messages import read as reader
+from nccl_runbook.messages import judge as messages_judge, read as reader
 from nccl_runbook.messages.clues import catalogue, says
 from nccl_runbook.triage import judge as triage
 from nccl_runbook.triage.hypotheses import (
-    judge_hypothesis as triage_hypothesis,
     judge_weights as triage_weights,
 )
 from nccl_runbook.triage.ranks import judge_gpus
@@ -262,9 +261,14 @@ def test_a_size_that_no_gpu_has_is_no_exhausted_memory(tmp_path):
     assert told(tmp_path, "RuntimeError: CUDA out of memory. Tried to allocate more than 1EB memory.\n")[0][0] in ("collective-mismatch", "device-not-set-per-rank")
 
 
-def test_another_operation_at_one_number_is_not_sure_another_size_is(tmp_path):
+def test_another_operation_or_size_at_one_number_is_a_mismatch(tmp_path):
     assert ("collective-mismatch", "likely") in told(tmp_path, hung(0, 7) + hung(1, 7, numel=32))
-    assert {status for _, status in told(tmp_path, hung(0, 7) + hung(1, 7, "BROADCAST"))} == {"possible"}
+    assert told(tmp_path, hung(0, 7) + hung(1, 7, "BROADCAST"))[0] == ("collective-mismatch", "likely")  # no group is named
+    assert {status for _, status in told(tmp_path, hung(0, 7) + hung(1, 7, "ELIDED"))} == {"possible"}
+    group = "[PG ID {g} PG GUID {g}({n}) Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=412, OpType={o}, NumelIn=64, NumelOut=64, Timeout(ms)=600000) ran for 600027 milliseconds before timing out.\n"
+    one = group.format(g=0, n="default_pg", r=0, o="ALLREDUCE")
+    assert told(tmp_path, one + group.format(g=0, n="default_pg", r=1, o="ALLGATHER"))[0] == ("collective-mismatch", "established")
+    assert ("collective-mismatch", "established") not in told(tmp_path, one + group.format(g=3, n="tp", r=1, o="ALLGATHER"))
     for op, numel in (("_ALLGATHER_BASE", 32), ("ALLREDUCE", 1)):  # another module's weights, and a flag beside gradients: other calls
         assert {status for _, status in told(tmp_path, hung(0, 7, op) + hung(1, 7, op, numel))} == {"possible"}
 
@@ -579,7 +583,7 @@ def test_the_same_line_with_other_numbers_hides_no_message(tmp_path, before, lin
     ("the MisconfigurationException: class\n", False), ("NVMLErrors are counted\n", False)])
 def test_an_exception_may_end_with_its_colon_or_have_a_suffix(tmp_path, line, failed):
     (tmp_path / "job.log").write_text("Traceback (most recent call last):\n" + line)
-    assert (triage_hypothesis.failed_line(reader.collect([str(tmp_path / "job.log")])) is not None) == failed
+    assert (messages_judge.failed_line(reader.collect([str(tmp_path / "job.log")])) is not None) == failed
 
 
 @pytest.mark.parametrize(("log", "words", "advice"), [

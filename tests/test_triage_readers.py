@@ -24,7 +24,7 @@ from nccl_runbook.logs import (
     text as log_text,
 )
 from nccl_runbook.logs.file import Limit
-from nccl_runbook.messages import kinds, lines as lines_file, read as reader, read_ranks
+from nccl_runbook.messages import kinds, lines as lines_file, read as reader
 from nccl_runbook.messages.clues import catalogue, compiled
 from nccl_runbook.messages.matcher import alternatives
 from nccl_runbook.triage import judge as triage
@@ -89,7 +89,7 @@ def test_a_row_of_digits_does_not_make_what_describes_slow_together():
     assert quickest_s(lambda: [e.search(digits) for e in asked], 0.3) < 0.3
 
 
-@pytest.mark.parametrize("expression", read_ranks.EXPRESSIONS.values(), ids=read_ranks.EXPRESSIONS.keys())
+@pytest.mark.parametrize("expression", lines_file.EXPRESSIONS.values(), ids=lines_file.EXPRESSIONS.keys())
 def test_no_line_makes_what_is_asked_of_every_line_slow(expression):
     assert slowest(expression, 0.01) < 0.01
 
@@ -438,3 +438,13 @@ def test_rows_of_a_private_key_are_masked_where_they_are_read(tmp_path):
     (tmp_path / "a.log").write_text("[rank0]: -----BEGIN PRIVATE KEY-----\n[rank0]: MIIEabc/+=\nx9=\n[rank0]: -----END PRIVATE KEY-----\nstep 12\n")
     rows = [row for source in log_sources.sources([str(tmp_path)]) for taken in source.rows() for row in taken]
     assert rows[1:3] == [b"[rank0]: [redacted:key]", b"[redacted:key]"] and rows[4] == b"step 12"
+
+
+@pytest.mark.parametrize(("line", "is_odd"), [
+    ("/opt/x/linear.py:12: UserWarning: the fused kernel failed to build, a slower one is used", False),
+    ("train.py:7: FutureWarning: this argument is refused from version 3 on", False),
+    ("loader.py: failed to read row 12", True), ("loader.py:12: failed to read row 12", True)])
+def test_a_warning_of_python_does_not_look_like_an_error(line: str, is_odd: bool, tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(f"[rank0]: step 1 loss 2.3\n{line}\n[rank0]: step 2 loss 2.2\n")
+    assert [t.first.text for t in reader.collect([str(path)]).unknown] == [line] * is_odd

@@ -256,6 +256,33 @@ def test_what_may_help_goes_before_what_explains_nothing():
         assert [title for title, _ in fixes(document)] == titles
 
 
+UNSET = Remedy("your launcher", "Remove it:", ("unset NCCL_X",))
+
+
+def proven(step: str, title: str, **changes) -> records.Record:
+    known = {"id": "f", "severity": Severity.BROKEN, "remedy": (UNSET,), "cause": "socket-interface-wrong", "status": "established"}
+    return samples.record(step, [Finding(title=title, **{**known, **changes})])
+
+
+def test_a_cure_that_was_tried_leads_with_what_the_setting_names():
+    shown = [proven("02-environment", "NCCL_X: rail7 names no interface"), proven("03-fewer-gpus", "1 rank failed"),
+             proven("04-transports", "NCCL_X=rail7: 1 rank fails with it", tried="failed; passed")]
+    document = verdict_document(samples.run_info(planned=[r.step for r in shown]), shown)
+    assert leading(document.steps, document.causes).tried and document.causes[0].title == "NCCL_X=rail7 names no interface: 1 rank fails with it"
+    assert document.sentence == f"Broken: {document.causes[0].title} (established)."
+    alone = verdict_document(samples.run_info(planned=[r.step for r in shown[1:]]), shown[1:])
+    assert alone.causes[0].title == "NCCL_X=rail7: 1 rank fails with it", "nothing is said about the value"
+
+
+def test_what_is_expected_is_no_fix_beside_something_broken():
+    expected = proven("05-weight-sync", "two ranks share a GPU", severity=Severity.NOTE, cause="trainer-and-engine-share-gpu", remedy=(Remedy("you", "Use the disk."),))
+    titles = {}
+    for name, shown in (("alone", [expected]), ("beside", [proven("03-fewer-gpus", "1 rank failed"), expected])):
+        document = verdict_document(samples.run_info(planned=[r.step for r in shown]), shown)
+        titles[name] = [title for title, _ in fixes(document)]
+    assert titles == {"alone": ["two ranks share a GPU"], "beside": ["1 rank failed"]}
+
+
 def test_evidence_in_the_same_words_is_told_once_with_the_first_place():
     said = [Finding("r", Severity.BROKEN, "t", (Evidence("Duplicate GPU", "rank 0"), Evidence(f"exit code {n}")), (Remedy("you", "x"),),
                     "more-ranks-than-gpus", "likely") for n in (1, 2)]

@@ -82,6 +82,7 @@ SAMPLES: list[tuple[str, str, str, str]] = [
     ("per-parameter-sync", "weight sync: 40 s\n", "the weight sync is slow: 318 separate broadcasts, one for each parameter", "weight sync took 0.05 s\n"),
     ("sync-contends-with-inference", "update_weights: 3 s\n", "the weight update is slow while generation is running", "update_weights done\n"),
     ("scheduler-refused", "srun: error: Unable to allocate resources: Invalid partition name specified\n", "", "srun: job 4711 queued and waiting for resources\n"),
+    ("torch-not-installed", "/srv/tools/python3: No module named torch\n", "", "/srv/tools/python3: No module named torchx\n"),
     ("program-not-started", "slurmstepd-n1: error: execve(): nosuchprogram: No such file or directory\nsrun: error: n1: task 0: Exited with exit code 2\n", "",
      "slurmstepd-n1: error: couldn't chdir to `/nonexistent': No such file or directory: going to /tmp instead\n"),
     ("scheduler-time-limit", "step 4 loss 2.0\nslurmstepd: error: *** JOB 7 ON n5 CANCELLED AT 2026-05-27T21:52:36 DUE TO TIME LIMIT ***\nreceived SIGTERM\n", "", "time limit: 4 h\n"),

@@ -15,7 +15,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.terminal import Terminal
 
 # each is a file of cli/
-COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang bundle".split())
+COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang bundle soak dev".split())
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 
@@ -25,13 +25,26 @@ _PLAINER = (
     (r"Invalid value for '(.+?)': Input should be a valid integer.*", r"\1 takes a whole number"),
     (r"Invalid value for '(.+?)': Input should be a valid number.*", r"\1 takes a number"),
     (r"Invalid value for '?(.+?)'?: ", r"\1: "),
+    (r"Input should be greater than or equal to ", "must be at least "),
+    (r"Input should be less than or equal to ", "must be at most "),
     (r"Input should be ", "must be "),
+    (r"Value error, ", ""),
+    (
+        r"Got unexpected extra argument\S* \((\d+)\b.*\)",
+        r"\1 was not expected: for a process, write --pid \1",
+    ),
+    (
+        r"Got unexpected extra argument\S* \((.+)\)",
+        r"\1 was not expected: to read a file, run nccl-runbook diagnose \1",
+    ),
+    (r"Missing argument '(.+?)'", r"\1 is missing"),
     (r"No such option: (\S+) \(Possible options?: ([^,)]+).*\)", r"there is no option \1: did you mean \2?"),
     (r"No such option: (\S+)", r"there is no option \1"),
     (
         r"No such command '([^']*[./][^']*)'",
         r"\1 is not a command: to read a file, run nccl-runbook diagnose \1",
     ),
+    (r"No such command '(.*)'", r"there is no command \1: nccl-runbook --help lists them"),
     (r"\.$", ""),
 )
 

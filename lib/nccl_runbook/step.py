@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.causes.variables import may_be_shown
+from nccl_runbook.causes.variables import ignored_by_gloo, may_be_shown
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import Gap, gaps_in, to_json, utc_now
 from nccl_runbook.core.facts_world import World, WorldRequest
@@ -21,9 +21,10 @@ from nccl_runbook.core.findings import Evidence, Finding, Severity, step_status,
 from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import gpu_ranges, parse_gpus, rank_devices
-from nccl_runbook.launch.interpreters import NOT_HERE, choose
+from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.shell_line import shell_line
 from nccl_runbook.launch.stop import never, sweep
+from nccl_runbook.launch.warm_link import NoTorch
 from nccl_runbook.step_parameters import outputs_root, read_parameters
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
@@ -84,24 +85,31 @@ class Step:
     @property
     def engine(self) -> Engine:
         """The engine of the judged interpreter, started at first use. RuntimeError while a record is
-        replayed; InterpreterError or EngineError if no ranks can run."""
+        replayed; InterpreterError or EngineError if no ranks can run. The step is then broken if the
+        interpreter itself cannot import torch."""
         if self.replayed:
-            raise RuntimeError("a record is judged, no machine is touched")
+            raise RuntimeError("a saved record is judged here, so no test can run")
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self.within_s)
             sweep({tempfile.gettempdir(), "/dev/shm"})
             self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._engine = Engine(
-                choice.prefix,
-                log_dir=self.run_dir / "logs" / self.name,
-                redactor=self.redactor,
-                root=self.run_dir,
-                stopped=self._stopped,
-                until=self._until,
-            )
-            self.record.judged = records.Judged(
-                python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged()
-            )
+            try:
+                self._engine = Engine(
+                    choice.prefix,
+                    log_dir=self.run_dir / "logs" / self.name,
+                    redactor=self.redactor,
+                    root=self.run_dir,
+                    stopped=self._stopped,
+                    until=self._until,
+                )
+                self.record.judged = records.Judged(
+                    python=shlex.join(choice.prefix), own=choice.own, **self._engine.judged()
+                )
+            except NoTorch as error:
+                from nccl_runbook.messages.printed.failed_world import cannot_run  # rare, and takes 0.1 s
+
+                self.finish([cannot_run(str(error), choice.prefix)])
+                raise
         return self._engine
 
     def collect(
@@ -130,7 +138,7 @@ class Step:
 
     def say(self, line: str) -> None:
         """Print progress for a reader who waits at a cell."""
-        if self.by_hand:
+        if self.by_hand and line:
             print(plain(self.redactor.text(line)), flush=True)
 
     def guard(self, probe: Callable[..., Any], rule: Callable[[Any, bool], Finding | None]) -> Finding | None:
@@ -186,7 +194,13 @@ class Step:
         """A finding that GPUs were named and none is present: the runs say nothing about them."""
         named, missing = self.told("gpus").strip(), self.record.judged.torch and not self.record.judged.gpus
         return (
-            [Finding("gpus-not-here", Severity.UNKNOWN, NOT_HERE % named)]
+            [
+                Finding(
+                    "gpus-not-here",
+                    Severity.UNKNOWN,
+                    f"no rank ran on GPUs {named}, because CUDA shows no GPU here",
+                )
+            ]
             if missing and named not in ("", "all")
             else []
         )
@@ -238,7 +252,7 @@ class Step:
             )
         if not (ops and sizes and min(repeats, *sizes) >= 0 and deadline_s > 0):
             raise ValueError(
-                "trial: at least one of ops and of sizes, no number below 0, and deadline_s above 0"
+                "trial: ops and sizes must not be empty, no number below 0, and deadline_s above 0"
             )
         known = self.engine.cuda_count()
         named = gpus if isinstance(gpus, str) else ",".join(map(str, gpus or ())) or "none"
@@ -256,11 +270,13 @@ class Step:
                 "env": _shown(delta),
                 "gpus": devices,
                 "passed": world.passed,
+                "note": ignored_by_gloo(delta) if None in devices else "",
                 "wall_s": world.wall_s,
                 "line": self._line(world),
             }
         )
         self.save()
+        self.say(self.record.tried_by_hand[-1]["note"])
         return world
 
     @property

@@ -58,6 +58,28 @@ def test_an_interface_that_names_nothing(on_gpus, tmp_path):
 
 
 @pytest.mark.gpu(beside=True)
+@pytest.mark.parametrize(("name", "value", "cause"), [
+    ("NCCL_SOCKET_IFNAME", "eth99", "socket-interface-wrong"), ("NCCL_NET", "nosuchnet", "net-plugin-failed")])
+def test_a_setting_that_breaks_one_rank_is_proven_with_one_gpu(on_a_gpu, tmp_path, name, value, cause):
+    document = run(on_a_gpu.prefix, tmp_path / "run", "--gpus", "0", ANYWAY, env={name: value})
+    steps = {s["notebook"]: s for s in document["steps"]}
+    proven, = (f for f in steps["04-transports"]["findings"] if f["severity"] == "broken")
+    assert (proven["id"], proven["cause"], proven["status"], proven["remedy"][0]["lines"]) == ("variable-at-fault", cause, "established", [f"unset {name}"])
+    assert proven["tried"] and any("not compared" in e["text"] for e in proven["evidence"])
+    assert first(document) == (cause, "established") and document["sentence"].startswith(f"Broken: {name}={value}")
+    assert document["causes"][0]["title"].startswith(f"{name}={value}")
+    assert [f["cause"] for f in steps["03-fewer-gpus"]["findings"] if f["severity"] == "broken"][:1] == [cause]
+    synced = {f["id"]: f["cause"] for f in steps["05-weight-sync"]["findings"]}
+    assert synced.get("weight-sync-failed") == cause and not synced.keys() & {"weight-sync-hangs", "failed-on-one-gpu"}, synced
+
+
+@pytest.mark.gpu(beside=True)
+def test_one_gpu_that_works_has_no_transport(on_a_gpu, tmp_path):
+    document = run(on_a_gpu.prefix, tmp_path / "run", "--step", "04-transports", "--gpus", "0", ANYWAY)
+    assert [(s["status"], [f["id"] for f in s["findings"]]) for s in document["steps"]] == [("skipped", ["transports-not-run"])]
+
+
+@pytest.mark.gpu(beside=True)
 def test_nvml_that_answers_unknown_error(on_gpus, tmp_path):
     broken = {"LD_LIBRARY_PATH": nvml_shim.in_front(tmp_path)}
     document = run(on_gpus.prefix, tmp_path / "run", *LADDER, ANYWAY, env=broken)

@@ -4,10 +4,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from nccl_runbook.causes.failed_world import explain
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.machine.link_limits import limit
+from nccl_runbook.messages.printed.failed_world import explain
 from nccl_runbook.search.halving import halve
 from nccl_runbook.worlds import ask_arms as arms, ask_pairs as arms_ask_pairs, judge_transports as transports
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import failing_jobs
@@ -49,7 +48,7 @@ def printed(fault: str, python: str, folder: Path) -> Path:
 def test_the_cause_of_a_job_that_failed_comes_first(fault: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     _, around, right = failing_jobs.FAULTS[fault]
     backend = around.get("FAILING_BACKEND", os.environ.get("FAILING_BACKEND", "nccl"))
-    python = request.getfixturevalue("on_a_gpu").prefix[0] if backend == "nccl" else sys.executable
+    python = (request.getfixturevalue("on_a_gpu").prefix if backend == "nccl" else request.getfixturevalue("shown")[0])[0]
     log = printed(fault, python, tmp_path)
     if where := os.environ.get("NCCL_RUNBOOK_TEST_RECORDS"):
         shutil.copy(log, Path(where, f"failed-{fault}.log"))

@@ -8,13 +8,13 @@ import time
 import nvml_shim
 import pytest
 from nccl_runbook import placement
-from nccl_runbook.causes.failed_world import explain
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.gpus import ask as gpus, judge as gpu_visibility
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
+from nccl_runbook.messages.printed.failed_world import explain
 from nccl_runbook.search.halving import halve
 from nccl_runbook.sync import ask as sync, judge as weight_sync, models
 from nccl_runbook.worlds import (

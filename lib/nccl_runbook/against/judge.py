@@ -141,7 +141,7 @@ def _communicators(good: RunProfile, bad: RunProfile) -> list[Difference]:
     if max(was, now) < 2 * min(was, now):
         return []
     could, name = per and now > was, "communicators opened" + (" per sync" if per else "")
-    few = "fewer than before" if per else "without timed syncs in both runs, only their length may differ"
+    few = "fewer than before" if per else "perhaps only because one run was longer: no syncs were timed"
     return [
         Difference(
             "communicators", name, f"{was:.3g}", f"{now:.3g}", could, could and _KINDS["communicators"] or few
@@ -162,13 +162,13 @@ def _told(compared: Comparison) -> Comparison:
 
 def _sentence(compared: Comparison, differences: Sequence[Difference]) -> str:
     slower = next((t for t in reversed(compared.times) if "slower" in t.says), None)
-    head = "Too few times are in both runs. " if compared.times else ""
+    head = "Both runs print too few times. " if compared.times else ""
     if slower:
         head = "{}: {} then, {} now, {}. ".format(slower.kind, *slower.spans, slower.says)
     elif any("few" not in t.says for t in compared.times):
-        head = "No time that both runs print became slower. "
+        head = "No step that both runs time became slower. "
     could, many = sum(d.could_explain for d in differences), counted(len(differences), "difference")
-    verdict = f"{many}, of which {could} could explain {compared.of or 'a change'}."
+    verdict = f"{many}; {could} could explain {compared.of or 'a change'}."
     verdict += " They changed at the same time, so this comparison proves none of them." if could > 1 else ""
     if all(d.is_tested and not d.could_explain for d in differences):
         cannot = f"; {many} cannot explain it" if differences else ""
@@ -206,7 +206,9 @@ def findings(compared: Comparison | None) -> list[Finding]:
             tuple(Evidence(*row) for row in rows),
             (
                 Remedy(
-                    "you", "Run both set-ups in turn, and find what makes the difference:", (compared.line,)
+                    "you",
+                    "Run both set-ups in turn to find which setting makes the difference:",
+                    (compared.line,),
                 ),
             )
             if compared.line and (could or compared.slower)

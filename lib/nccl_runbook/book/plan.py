@@ -1,19 +1,26 @@
 """Which notebooks a run executes, and with which parameters."""
 
 import dataclasses
+import pkgutil
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from nccl_runbook.core import records
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import Parameter, ParameterError, check_given, check_names, read_cell
 from nccl_runbook.report.verdict import VERDICT_STEP
 
 # decided by the runner: each has an option of its own
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
-# the name of a fact, in the text of a notebook; a call may go on in the next line, a string of its own there
-_COLLECTED = re.compile(r'\.collect\((?:\\n",\s{0,20}")?\s{0,8}\\"(\w+)')
+# the name of a fact and its probe, in the text of a notebook; a call may go on in the next line, which is a
+# string of its own there
+_COLLECTED = re.compile(
+    r'\.collect\((?:\\n",\s{0,20}")?\s{0,8}\\"(\w+)\\",'
+    r'(?:\\n",\s{0,20}")?\s{0,8}(\w+)([\w.]*)'
+)
+_IMPORTED = re.compile(r"from (nccl_runbook[\w.]{0,99}) import ([\w, ]{1,999})")
 
 
 class UsageError(ValueError):
@@ -37,9 +44,11 @@ class Planned:
         return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
 
     def refused(self, why: str) -> str:
-        """The notebook's ValueError about a value of the command line (it begins with the name or value, or
-        quotes the value); else empty. A bare number is no quote, since Python's own errors are full of
-        them."""
+        """The notebook's error about what the command line names, else empty: any error about a record, and a
+        ValueError about a value (it begins with the name or value, or quotes the value). A bare number is no
+        quote, since Python's own errors are full of them."""
+        if self.record and (stopped := re.match(r"the notebook stopped with an error: (.*)", why)):
+            return f"{self.record}: its facts cannot be judged ({stopped[1]})"
         error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
         reason = error[1] if error else ""
         words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
@@ -81,12 +90,13 @@ def make_plan(
 
 
 def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[str, Path]:
-    """Each file under the steps that it holds a record of; a record of the verdict has nothing to judge, and
-    one without facts that its notebook collects not either."""
+    """Each file under the steps that it holds a record of. UsageError for a record of the verdict, which has
+    nothing to judge, and for one without facts that its notebook collects; RecordError for facts of other
+    types."""
     by_step: dict[str, Path] = {}
     for path in paths:
         steps = {record.step: record.facts for record in records.load_all(path)}
-        known = {s: _COLLECTED.findall(book[s].read_text("utf-8", "replace")) for s in steps if s in book}
+        known = {step: _probes(book[step].read_text("utf-8", "replace")) for step in steps if step in book}
         if not any({*facts} & {*(known.get(step) or facts), "users"} for step, facts in steps.items()):
             raise UsageError(f"{path} holds no facts that a notebook judges")
         for step in steps:
@@ -94,5 +104,25 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
                 raise UsageError(f"{path} is a record of {step}, which no notebook here judges")
             if step in by_step:
                 raise UsageError(f"{by_step[step]} and {path} are both records of {step}: give one of them")
+            for fact in known[step].keys() & steps[step].keys():
+                records.read(
+                    get_type_hints(known[step][fact])["return"] | Gap,
+                    steps[step][fact],
+                    f"{path}: {fact} of {step}: ",
+                )
             by_step[step] = path.absolute()
     return by_step
+
+
+def _probes(notebook: str) -> dict[str, Callable[..., Any]]:
+    """What collects each fact, by the fact's name, in the text of a notebook."""
+    imported = {
+        name.split(" ")[-1]: f"{module}.{name.split(' ')[0]}"
+        for module, names in _IMPORTED.findall(notebook)
+        for name in names.split(", ")
+    }
+    return {
+        fact: pkgutil.resolve_name(imported[first] + rest)
+        for fact, first, rest in _COLLECTED.findall(notebook)
+        if first in imported
+    }

@@ -132,7 +132,7 @@ class Visit:
             return ""
         if type(self.error).__name__ == "DeadKernelError":
             return ": ".join(filter(None, ("its kernel died", killed_by(self.client.died_with))))
-        last_words = f"; the kernel said: {self._last_words}" if self._last_words else ""
+        last_words = f"; the kernel printed: {self._last_words}" if self._last_words else ""
         return (
             f"the notebook could not be run: {type(self.error).__name__}: "
             f"{_first_line(str(self.error))}{last_words}"

@@ -11,6 +11,7 @@ from nccl_runbook.case.gathered import Gathered, of_logs
 from nccl_runbook.case.judge import (
     Test,
     next_test,
+    of_words,
     sentence,
     to_collect,
 )
@@ -70,7 +71,8 @@ def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
         document, sentence=sentence(document), exit_code=exit_code(document.verdict, fail_on)
     )
     decisions = {h.cause: h.decides for h in gathered.logs.hypotheses} if gathered.logs else {}
-    test = next_test(document, lead, [c.id for c in gathered.fits], gathered.steps, decisions)
+    fits = [c.id for c in gathered.fits]
+    test = of_words(gathered.logs) or next_test(document, lead, fits, gathered.steps, decisions)
     collect = (
         to_collect(
             document,
@@ -131,7 +133,8 @@ def of_start(start: Start) -> Case:
     nothing = Gathered(
         [
             of_findings(
-                START_STEP, [Finding("nothing-brought", Severity.OK, "no log and no symptom: all steps run")]
+                START_STEP,
+                [Finding("nothing-brought", Severity.OK, "no log and no symptom was given: all steps run")],
             )
         ]
     )

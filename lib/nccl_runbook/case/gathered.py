@@ -85,9 +85,12 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
         shown = [f for f in given.findings if f.cause != "benign"]
         given = dataclasses.replace(given, hypotheses=kept, findings=shown, fits=())
     words = logs.context.splitlines()
-    records = [of_findings(DUMPS, [dumps.finding], dumps.tables)] if dumps else []
-    if logs.context or not dumps or any(f.lines for f in logs.files):  # no log was named, so none is missing
-        unread = [f.title for f in given.findings if f.id == "log-not-read"]
+    unread = [f for f in given.findings if f.id == "log-not-read"]
+    only_dumps = dumps and not logs.context and not any(f.lines for f in logs.files)  # so no log is missing
+    records = (
+        [of_findings(DUMPS, [dumps.finding, *(unread if only_dumps else ())], dumps.tables)] if dumps else []
+    )
+    if not only_dumps:
         symptoms = (
             []
             if given.hypotheses or dumps
@@ -98,7 +101,7 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
                 LOGS,
                 [*given.findings, *map(symptom_recognised, symptoms)],
                 all_tables(given),
-                not_seen=unread,
+                not_seen=[f.title for f in unread],
             )
         )
     return Gathered(records, given, dumps, tuple(deciding(words)), compared=compared)

@@ -58,7 +58,7 @@ def sort(given: Iterable[str]) -> Brought:
 def _recognised(given: str) -> Iterator[tuple[str, str]]:
     if given == "-" or os.path.lexists(os.path.expanduser(given)):
         yield from _of_path(given)
-    elif pid := re.fullmatch(r"(?:pid:)?(\d{1,8})", given):
+    elif pid := re.fullmatch(r"(?:pid:)?(\d{1,20})", given):
         yield "pids", pid[1]
     elif _PATH.fullmatch(given):
         yield "logs", given

@@ -11,11 +11,12 @@ from nccl_runbook.causes.variables import variables
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import Evidence, Finding, Severity
 from nccl_runbook.core.records import Record
+from nccl_runbook.messages.clues import catalogue
 from nccl_runbook.messages.facts import Logs
 from nccl_runbook.report.verdict import VERDICT_STEP, verdict_document
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 from nccl_runbook.report.verdict_sentence import leading
-from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer, Decides
 from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
@@ -122,7 +123,7 @@ def next_test(
             if "py-spy dump --native" in asked
             else "the arguments of the calls in which the ranks wait"
             if "py-spy dump --locals" in asked
-            else "where each rank stands, which is not known so far",
+            else "where each rank is, which is still unknown",
         )
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
@@ -155,6 +156,15 @@ def next_test(
     )
 
 
+def of_words(given: Answer | None) -> Test | None:
+    """The command that looks into a complaint without a log; None if the complaint names none."""
+    if given is None or given.logs.files:
+        return None
+    return next(
+        (Test(*row) for name, row in catalogue()["commands"].items() if name in given.logs.seen), None
+    )
+
+
 def met(finding: Finding, logs: Logs) -> Finding:
     """The finding, without a cause that prevents ranks from meeting if this job's ranks completed
     collectives."""
@@ -172,9 +182,9 @@ def plan(test: Test | None, steps: Sequence[str]) -> list[tuple[StepText, str]]:
     ``steps``: those that decide the symptom."""
     separating = test.steps if test else []
     reasons = {
-        **dict.fromkeys(step_texts(), "rules out the rest"),
+        **dict.fromkeys(step_texts(), "rules out everything else"),
         **dict.fromkeys(steps, "decides: usual with this symptom"),
-        **dict.fromkeys(separating, "decides: separates the causes that are left"),
+        **dict.fromkeys(separating, "decides: separates the remaining causes"),
     }
     order = dict.fromkeys([*separating, *steps, *step_texts()])
     return [(step_texts()[name], reasons[name]) for name in order if name in step_texts()]
@@ -222,7 +232,7 @@ def following(
     if ahead:
         return ahead[0], ""
     if any(c.status == "likely" for c in document.causes):
-        return VERDICT_STEP, "not needed: this step cannot decide what is still open"
+        return VERDICT_STEP, "not needed: this step cannot decide between the remaining causes"
     return waiting[0], ""
 
 

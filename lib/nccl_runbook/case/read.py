@@ -70,7 +70,7 @@ def gather(
     read."""
     gathered = left_by(brought, stdin, gpus, compared)
     if brought.pids or brought == Brought():
-        gathered.records.extend(_live([look([int(p) for p in brought.pids])]))
+        gathered.records.extend(_live([look([int(p) for p in brought.pids])], here=True))
     return gathered
 
 
@@ -167,7 +167,7 @@ def _plans(brought: Brought, gpus: int) -> Iterator[Record]:
         yield of_findings(PLAN, findings, groups_tables(plans))
 
 
-def _live(looks: list[Live]) -> Iterator[Record]:
+def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
     from nccl_runbook.hang.judge import hang_told
     from nccl_runbook.hang.judge_silence import of_picture
     from nccl_runbook.hang.live import judge as live
@@ -177,7 +177,7 @@ def _live(looks: list[Live]) -> Iterator[Record]:
 
     if not any(one.ranks for one in looks):
         return
-    first, *others = jobs = live.judge_looks(together(looks))
+    first, *others = jobs = live.with_command(live.judge_looks(together(looks)), [] if here else None)
     lead = hang_told(of_picture(first), still=True)
     yield of_findings(
         DUMPS,
@@ -189,7 +189,11 @@ def _live(looks: list[Live]) -> Iterator[Record]:
                     Severity.UNKNOWN if word == "unknown" else Severity.WARN,
                     f"another job {_ALSO[word]} ({job_name(job)}): {job.sentence}",
                     tuple(Evidence(f"{v.name}: {v.does}", f"pid {v.pid} on {v.host}") for v in job.ranks[:4]),
-                    (Remedy("you", "Ask for it alone:", (f"nccl-runbook diagnose {job.ranks[0].pid}",)),),
+                    (
+                        Remedy(
+                            "you", "Look at that job alone:", (f"nccl-runbook diagnose {job.ranks[0].pid}",)
+                        ),
+                    ),
                 )
                 for job in others
                 for word in [live.verdict([job])]

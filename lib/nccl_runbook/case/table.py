@@ -81,7 +81,7 @@ def text(case: Case, diff: str = "") -> str:
             if line not in lines or line.startswith("       ")
         ]
     lines += [
-        *[f"and {counted(len(behind) - SHOWN, 'weaker cause')}, which the page of --html FILE shows"]
+        *[f"and {counted(len(behind) - SHOWN, 'weaker cause')} (shown on the page that --html FILE writes)"]
         * (len(behind) > SHOWN),
         *[
             "other causes of this symptom, without evidence here: "
@@ -221,5 +221,6 @@ def plan_table(case: Case) -> Table:
         "Plan of steps, the deciding ones first",
         ["step", "what it answers", "about", "why it is planned"],
         rows,
-        "A run reads first, and ends once a cause is established. The seconds are estimates for four GPUs.",
+        "A run first reads files, then tests, and ends once a cause is established. The seconds are "
+        "estimates for four GPUs.",
     )

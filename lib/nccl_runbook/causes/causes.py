@@ -1,5 +1,4 @@
-"""The causes by id: title, explanation, remedies, the messages that point to them; and a line that
-sets a variable, by launcher."""
+"""The causes by id: title, explanation, remedies; and a line that sets a variable, by launcher."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import dataclasses
 import functools
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nccl_runbook.causes.tables import table
@@ -47,22 +46,20 @@ class Advice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cause(Advice):
-    """One row of causes.toml with its general advice. ``by_message``: status if only a message names it;
-    ``verify``: how the job shows that the remedy works, or empty."""
+    """One row of causes.toml with its general advice. ``verify``: how the job shows that the remedy works, or
+    empty."""
 
     id: str
     title: str
     source: str
-    signatures: tuple[str, ...] = ()
-    by_message: str = "established"
     verify: str = ""
 
 
 @functools.cache
 def causes() -> dict[str, Cause]:
-    """Id -> cause, in the order in which signatures are tried."""
+    """Id -> cause, in the order of the table."""
     return {
-        row["id"]: Cause(**{key: row[key] for key in row if key not in ("message", "fires")} | advice(row))
+        row["id"]: Cause(**{key: row[key] for key in row if key != "message"} | advice(row))
         for row in table("causes/causes")["cause"]
     }
 
@@ -89,22 +86,6 @@ def fitting(cause_id: str, *lines: str) -> Cause:
     return dataclasses.replace(causes()[cause_id], **next(map(advice, fit), {}))
 
 
-@functools.cache
-def _patterns() -> list[tuple[Cause, re.Pattern[str]]]:
-    return [
-        (c, re.compile("|".join(f"(?:{s})" for s in c.signatures))) for c in causes().values() if c.signatures
-    ]
-
-
-def recognise(lines: Iterable[str]) -> tuple[Cause, str] | None:
-    """(first cause in table order whose message is among ``lines``, that line); None if no cause is known."""
-    text = list(lines)
-    return next(
-        ((cause, line.strip()) for cause, pattern in _patterns() for line in text if pattern.search(line)),
-        None,
-    )
-
-
 def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
     """The line in the form of ``launcher``; unchanged if the table has no form for it and it sets nothing."""
     for form in (form for form in table("causes/launchers")["form"] if form["launcher"] == launcher):
@@ -124,7 +105,7 @@ def for_launcher(line: str, launcher: str) -> tuple[str, ...]:
 
 
 NOT_SEEN = Evidence(
-    "not yet seen on hardware; the tests of this rule simulate the fault in ranks without GPUs", "the rule"
+    "not yet seen on hardware: we tested this rule with a simulated fault, without GPUs", "the rule"
 )
 
 
@@ -151,5 +132,6 @@ def in_logs(line: str, logs: Sequence[str]) -> str:
 
 
 def remedies(cause: Cause | None, status: str | None = None) -> tuple[Remedy, ...]:
-    """Usual remedies of a cause; NOTHING_KNOWN if there is no cause, or it has none."""
-    return usual(cause.id, status) if cause and cause.remedy else (NOTHING_KNOWN,)
+    """Remedies of a cause, which may be those of a message; NOTHING_KNOWN if there is no cause, or it has
+    none."""
+    return usual(cause.id, status, rows=cause.remedy) if cause and cause.remedy else (NOTHING_KNOWN,)

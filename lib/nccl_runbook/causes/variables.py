@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import functools
 import re
+from collections.abc import Iterable
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.secret_values import sounds_secret
@@ -72,6 +73,15 @@ class Variable:
             listed = ", ".join(re.split("[,|]", rest)).replace(r"\d+", "a number")
             return f"{'some' if kind == 'list' else 'one'} of {listed}"
         return table("causes/variables")["form"].get(kind, {}).get("words", "another form")
+
+
+def ignored_by_gloo(names: Iterable[str]) -> str:
+    """Why ranks over Gloo show nothing about these variables; "" if none of them is one of NCCL."""
+    of_nccl = ", ".join(name for name in names if name.startswith(("NCCL_", "TORCH_NCCL_")))
+    return of_nccl and (
+        f"This trial shows nothing about {of_nccl}: the ranks ran on the CPU over Gloo, "
+        "which reads no variable of NCCL"
+    )
 
 
 def _in_range(value: str, bounds: str) -> bool:

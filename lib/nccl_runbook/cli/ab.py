@@ -34,21 +34,21 @@ from nccl_runbook.environment import read as environment
 from nccl_runbook.environment.facts import Environment
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.gpu_lists import rank_devices
-from nccl_runbook.launch.interpreters import NOT_HERE, choose
+from nccl_runbook.launch.gpu_lists import check_present, rank_devices
+from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 
 _ARM = (
     "A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
-    "Put several in quotes. Write @trainer before those of one role."
+    "Several settings: in quotes. Settings of one role: after @trainer."
 )
 
 
 def ab(
     a: Annotated[str, typer.Argument(metavar="A", help=_ARM)],
-    b: Annotated[str, typer.Argument(metavar="B", help="The other set-up, in the same form.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other set-up, written like A.")],
     command: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False),
@@ -67,7 +67,10 @@ def ab(
         str, typer.Option(metavar="OP", help="Collective to run without a command. Roles: rank0, rank1, ...")
     ] = "all_reduce",
     size: Annotated[
-        int, typer.Option(metavar="BYTES", help="Size of the collective. 0: 256 MiB, or 1 MiB without a GPU.")
+        int,
+        typer.Option(
+            metavar="BYTES", min=0, help="Size of the collective. 0: 256 MiB, or 1 MiB without a GPU."
+        ),
     ] = 0,
     sync: Annotated[
         str,
@@ -79,8 +82,8 @@ def ab(
             help="Method of the weight sync. Default: nccl-per-tensor; without a GPU gloo-per-tensor."
         ),
     ] = "",
-    layers: Annotated[int, typer.Option(help="Number of layers of the model. 0: all.")] = 0,
-    rounds: Annotated[int, typer.Option(max=1000, help="How often to run A B B A.")] = 3,
+    layers: Annotated[int, typer.Option(min=0, help="Number of layers of the model. 0: all.")] = 0,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="How often to run A B B A.")] = 3,
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Time limit of all runs together: 90s, 5m, 1h30m.")
     ] = "10m",
@@ -104,6 +107,7 @@ def ab(
     with contextlib.ExitStack() as stack:
         try:
             until = began + duration_s(budget)
+            check_present(gpus, python)
             engine = functools.cache(
                 lambda: stack.enter_context(
                     Engine(
@@ -115,8 +119,6 @@ def ab(
                     )
                 )
             )
-            if min(rounds - 1, size, layers) < 0:
-                raise ValueError("--rounds must be at least 1, --size and --layers at least 0")
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
             subject = functools.partial(
                 compare.subject,
@@ -134,8 +136,6 @@ def ab(
             compared, libraries = _compared(
                 subject, None if command else engine, a, b, rounds, until, allow_busy, stopped
             )
-            if gpus and devices.cache_info().currsize and None in devices():
-                answer.say(NOT_HERE % gpus)
         except ValueError as error:
             answer.leave(error)
         except EngineError as error:
@@ -159,7 +159,7 @@ def _compared(
     if somebody := busy.gpus_busy(nvml.users(until - time.monotonic()), allow_busy):
         raise ValueError(f"{somebody.title}; --allow-busy tests all the same")
     if not arms.named:
-        raise ValueError("A and B are both the unchanged environment: name what to compare")
+        raise ValueError("A and B are both your unchanged environment: name a setting that differs")
     made = subject()
     stopped.remember()
     compared = compare.collect(arms, until - time.monotonic(), lambda: made, comparison.walk, rounds, stopped)

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, Literal, NoReturn, TextIO
 
 from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import EXIT_CODES, FAIL_ON, Finding
@@ -30,12 +30,6 @@ ABSENT = "there is no file"  # in the words for a name that leads nowhere
 # a line to run next
 _NEXT = re.compile(r"(?m)^( {6,8}|   decides: (?:[^\n]{0,500}: )?|next: )nccl-runbook(?= )")
 _OF_JSON = re.compile(r'(?:(?<=")|(?<=\\n))nccl-runbook(?= [a-z]+ )')  # the same in JSON
-
-
-def _known(word: str) -> str:
-    if word not in FAIL_ON:
-        leave(f"--fail-on must be one of {', '.join(FAIL_ON)}")
-    return word
 
 
 def _own_patterns(path: str) -> str:
@@ -70,7 +64,7 @@ def in_a_folder(path: Path | None) -> Path | None:
 def _own_page(path: Path | None) -> Path | None:
     size = path.stat().st_size if in_a_folder(path) and path.is_file() else 0
     if size > 1 << 22 or size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes()):
-        leave(f"cannot write {path}: it exists and is not a page of this tool")
+        leave(f"cannot write {path}: the file exists, and nccl-runbook did not write it")
     return path
 
 
@@ -84,11 +78,10 @@ def __getattr__(name: str) -> Any:
     return {
         "typer": typer,
         "FailOnOption": Annotated[
-            str,
+            Literal[FAIL_ON],
             typer.Option(
                 metavar="VERDICT",
-                callback=_known,
-                help=f"The exit code is not 0 from this verdict on: {', '.join(FAIL_ON)}.",
+                help=f"From this verdict on, the exit code is not 0: {', '.join(FAIL_ON)}.",
             ),
         ],
         "JsonOption": Annotated[
@@ -121,7 +114,9 @@ def __getattr__(name: str) -> Any:
         "SaveOption": Annotated[
             Path | None,
             typer.Option(
-                metavar="FILE", callback=in_a_folder, help="Save the record, to join or judge it elsewhere."
+                metavar="FILE",
+                callback=in_a_folder,
+                help="Save what was seen as a record, to judge it or join it with others later.",
             ),
         ],
     }[name]
@@ -152,8 +147,12 @@ def named(paths: list[str], one: bool = False) -> None:
 
 def _never_read(path: str) -> str:
     name = os.path.expanduser(path)
-    if not os.path.exists(name):  # a link that leads nowhere is there, and is told of where it is read
-        return "" if os.path.lexists(name) else f"{ABSENT}{' that matches' * ('*' in path)} {path}"
+    if not os.path.exists(name):
+        return (
+            f"{path} is a link to {os.readlink(name)}, which does not exist"
+            if os.path.islink(name)
+            else f"{ABSENT}{' that matches' * ('*' in path)} {path}"
+        )
     # to open a pipe would wait for whoever writes to it
     return (
         ""
@@ -184,12 +183,14 @@ def tell(answer: Any) -> None:
     import json
 
     redactor = Redactor(os.environ)
-    # JSON has an escape of its own
-    narrow = "utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower()
     if isinstance(answer, str):
         shown = _NEXT.sub(lambda m: m[1] + shlex.quote(program()), redactor.text(answer))
     else:
-        text = json.dumps(redactor.json(to_json(answer)), indent=1, ensure_ascii=narrow)
+        text = json.dumps(
+            redactor.json(to_json(answer)),
+            indent=1,
+            ensure_ascii="utf" not in (getattr(sys.stdout, "encoding", None) or "utf").lower(),
+        )
         shown = escaped(_OF_JSON.sub(lambda _: json.dumps(shlex.quote(program()))[1:-1], text))
     put(shown, sys.stdout)
 
@@ -218,7 +219,7 @@ def write(path: Path, text: str, mode: int = 0o666) -> None:
 
     named_path, path = path, beside.free(path)
     if path != named_path:
-        say(f"{path} is written: since this command began, another one wrote {named_path}")
+        say(f"wrote {path} instead: another command wrote {named_path} meanwhile")
     try:
         if path.exists() and not path.is_file():  # a pipe, or /dev/stdout: not to be replaced
             path.write_text(text, encoding="utf-8", errors="replace")
@@ -270,6 +271,7 @@ def page_of(
 ) -> str:
     """The page of one step that was judged without a run: index.html of a report, with ``sentence`` on top.
     ``software``: by records.Judged; ``not_seen``: what could not be seen, with why."""
+    from nccl_runbook.case.judge import next_test
     from nccl_runbook.core.records import Judged, of_findings
     from nccl_runbook.report.verdict import verdict_document
     from nccl_runbook.report.verdict_document import RunInfo
@@ -287,6 +289,9 @@ def page_of(
         dataclasses.replace(document, sentence=Redactor(os.environ).text(sentence), exit_code=code),
         [shown],
         diff=diff,
+        test=next_test(document, shown.findings[0], (), (), {})
+        if any(f.id == "hang-told" for f in shown.findings[:1])
+        else None,
     )
 
 

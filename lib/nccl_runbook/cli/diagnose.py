@@ -45,14 +45,12 @@ def diagnose(
     ] = [],  # noqa: B006
     gpus: Annotated[
         int | None,
-        answer.typer.Option(
-            metavar="N", help="GPUs of a node, for an allocation that does not say it.", min=1
-        ),
+        answer.typer.Option(metavar="N", help="GPUs per node, if the allocation does not say.", min=1),
     ] = None,
     gap: Annotated[
         float,
         answer.typer.Option(
-            metavar="S", min=0.0, max=3600.0, help="Seconds between two looks at a running job."
+            metavar="S", min=0.0, max=3600.0, help="Seconds between two samples of a running job."
         ),
     ] = 10.0,
     json: answer.JsonOption = False,
@@ -72,13 +70,12 @@ def diagnose(
         )
     if not gathered.records:
         answer.leave(
-            f"process {' and '.join(brought.pids)} is no rank of yours: name a log, the pid of a rank, "
-            "or run this as the job's "
-            "user"
+            f"process {' and '.join(brought.pids)} is not a rank of yours: name the pid of a rank, or a log, "
+            "and run this as the user of the job"
             if brought.pids
             else f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
             if given
-            else "no rank runs here, and nothing was named: name a log, a folder of dumps, a launch script, "
+            else "no rank runs here, and you named nothing. Name a log, a folder of dumps, a launch script, "
             "a pid or an error text"
         )
     judged = case(gathered, "diagnose", answer.command(), fail_on)
@@ -86,9 +83,8 @@ def diagnose(
 
     diff = diff_of(judged.lead, (*brought.scripts, *brought.configurations))
     shown = "\n\n".join([text(judged, diff), *map(repr, tables(judged.found.compared))])
-    printed = _document(judged, brought, diff) if json else shown
     answer.end(
-        printed,
+        _document(judged, brought, diff) if json else shown,
         judged.document.exit_code,
         html,
         lambda: answer.index(
@@ -104,7 +100,11 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
     threading.Thread(target=_while_reading, args=[done, any(map(os.path.isdir, given))], daemon=True).start()
     try:
         # an empty variable of the shell
-        brought = sort(given) if all(map(str.strip, given)) else answer.leave("an empty name was given")
+        brought = (
+            sort(given)
+            if all(map(str.strip, given))
+            else answer.leave("one of the names is empty (an unset shell variable?)")
+        )
         answer.named(list(brought.logs), one=True)
         return brought, gather(
             brought,
@@ -122,7 +122,7 @@ def _gathered(given: list[str], gap_s: float, gpus: int, against: list[str]) -> 
 def _while_reading(done: threading.Event, is_folder: bool) -> None:
     for pause in (2.0, *[10.0] * 30) if is_folder else ():
         if not done.wait(pause) and Limit.now:
-            answer.say(f"{Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
+            answer.say(f"still {Limit.now} (files are read for at most {READ_S:g} s; Ctrl-C ends it)")
 
 
 def _document(judged: Case, brought: Brought, diff: str) -> dict[str, Any]:

@@ -24,14 +24,16 @@ def env(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Output of `env`, a launch script, a Slurm, Ray or YAML block; - for standard input.",
+            help="A launch script, the output of `env`, or a Slurm, Ray or YAML block. - reads "
+            "standard input.",
             show_default=False,
         ),
     ] = None,
     pid: Annotated[
         list[int],
         typer.Option(
-            metavar="N...", help="A running process. Several are compared, such as trainer and engine."
+            metavar="N...",
+            help="A running process. Several processes are compared, such as trainer and engine.",
         ),
     ] = [],  # noqa: B006
     torch: Annotated[
@@ -68,17 +70,14 @@ def env(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     diff = diff_of(findings[0] if verdict in ("broken", "degraded") else None, [str(file)] if file else [])
-    printed = (
+    answer.end(
         _as_json(looked_at, findings, verdict, code, diff)
         if json
-        else _as_text(looked_at, findings, verdict, code, diff)
-    )
-    answer.end(
-        printed,
+        else _as_text(looked_at, findings, verdict, code, diff),
         code,
         html,
         lambda: answer.page_of(
-            "02-environment",
+            "env",
             f"{verdict.capitalize()}: {findings[0].title}",
             findings,
             [table(looked_at) for table in TABLES],

@@ -52,7 +52,7 @@ def hang(
         + f"\nverdict: {verdict} (exit code {code})",
         code,
         html,
-        lambda: answer.page_of("06-timeouts", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
+        lambda: answer.page_of("hang", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
     )
 
 

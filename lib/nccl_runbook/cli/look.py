@@ -5,7 +5,6 @@ Example: nccl-runbook look --html hang.html
 or nccl-runbook look --record node1.json node2.json --json
 """
 
-import dataclasses
 import os
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
-from nccl_runbook.core.records import Record, RecordError, json_text, load_all, read
+from nccl_runbook.core.records import Record, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.judge import hang_told
 from nccl_runbook.hang.judge_silence import of_picture
@@ -53,10 +52,19 @@ def look(
     waits for it. Reads only."""
     if record and (pid or save):
         answer.leave(
-            "--record cannot be combined with --pid or --save: it joins records and looks at no process"
+            "--record cannot be combined with --pid or --save: it joins saved records and does not "
+            "look at processes"
         )
     began = time.monotonic()
-    looks = together(_recorded(record)) if record else [_seen(pid, gap, answer.say)]
+    stop.end()
+    try:
+        looks = (
+            together(_recorded(record))
+            if record
+            else [look_live.look(look_live.checked_pids(pid), gap, answer.say)]
+        )
+    except ValueError as error:  # a RecordError is one
+        answer.leave(error)
     end(rules.judge_looks(looks), looks, None if record else pid, fail_on, json, html, save, began)
 
 
@@ -72,18 +80,7 @@ def end(
 ) -> NoReturn:
     """Print the answer, write the requested files, and exit with the exit code. ``pids``: named ones, None
     for records; ``began``: by time.monotonic()."""
-    pictures = [
-        p
-        if pids is None
-        else dataclasses.replace(
-            p,
-            decides=p.decides.replace(
-                "python3 nccl-look.pyz --live --gap",
-                " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids), "--gap"]),
-            ),
-        )
-        for p in pictures
-    ]
+    pictures = rules.with_command(pictures, pids)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
     answer.end(
@@ -107,20 +104,9 @@ def end(
     )
 
 
-def _seen(pids: Sequence[int], gap_s: float, say: Any) -> Live:
-    stop.end()
-    try:
-        return look_live.look(look_live.checked_pids(pids), gap_s, say)
-    except ValueError as error:
-        answer.leave(error)
-
-
 def _recorded(paths: Sequence[Path]) -> list[Live]:
     """The live looks in records; exits with one sentence if a file is no record."""
-    try:
-        recorded = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
-    except RecordError as error:
-        answer.leave(error)
+    recorded = [r.facts["live"] for path in paths for r in load_all(path) if "live" in r.facts]
     looks = whole_looks(recorded)
     if len(looks) < len(recorded):
         answer.leave("a record comes from another version, or one of its samples is incomplete")

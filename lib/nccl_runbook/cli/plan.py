@@ -36,7 +36,8 @@ def plan(
         ),
     ],
     gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs per node. A YAML may contain it.", min=1)
+        int | None,
+        typer.Option(metavar="N", help="GPUs per node. The YAML may already contain this number.", min=1),
     ] = None,
     areal: Annotated[
         str, typer.Option(metavar="TAG", help="AReaL's tag, such as v0.4.0. Default: the newest known.")
@@ -50,8 +51,8 @@ def plan(
         bool,
         typer.Option(
             "--check-devices",
-            help="Also check through NVML that the planned GPUs of this machine "
-            "are different. Without --gpus: all visible ones.",
+            help="Also check with NVML that the planned GPUs of this machine are different GPUs. "
+            "Without --gpus: all visible ones.",
         ),
     ] = False,
     json: answer.JsonOption = False,
@@ -67,7 +68,7 @@ def plan(
         answer.leave(
             f"--launcher must be one of {', '.join(LAUNCHERS)}, and --update one of xccl, disk"
             if no_option
-            else f"{target} is no file, and no allocation such as sglang:d4+fsdp:d4"
+            else f"{target} is neither a file nor an allocation such as sglang:d4+fsdp:d4"
         )
     try:
         rules = areal_rules.at(areal) if areal else areal_rules.newest()
@@ -90,14 +91,16 @@ def plan(
         "left_out": left_out,
         "exit_code": code,
     }
-    printed = (
+    answer.end(
         _as_text(plans, left_out, code)
         if not json
         else folder
         if os.path.isdir(target)
-        else document(plans[0])
+        else document(plans[0]),
+        code,
+        html,
+        lambda: _page(plans, left_out, code),
     )
-    answer.end(printed, code, html, lambda: _page(plans, left_out, code))
 
 
 def _devices() -> list[Identity]:

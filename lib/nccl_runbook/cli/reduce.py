@@ -51,16 +51,16 @@ def reduce(
         list[str],
         typer.Argument(
             metavar="-- CMD...",
-            help="Your job. {NAME} is replaced by the value of that axis, and the variable NAME is set.",
+            help="Your job. {NAME} becomes the value of that axis. The variable NAME is set as well.",
         ),
     ],
     axis: Annotated[
-        list[str], typer.Option(metavar="NAME=A,B,...", help="What may be smaller, smallest value first.")
+        list[str], typer.Option(metavar="NAME=A,B,...", help="A size to vary, smallest value first.")
     ] = [],  # noqa: B006
     deadline: Annotated[
         float,
         typer.Option(
-            metavar="S", min=1.0, max=1e6, help="Seconds per run. After that, look at the run, then end it."
+            metavar="S", min=1.0, max=1e6, help="Seconds per run. Then look at the hung run, and end it."
         ),
     ] = 900,
     fail_on: Annotated[
@@ -75,7 +75,7 @@ def reduce(
     redact: answer.RedactOption = "",
     share: answer.ShareOption = False,
 ) -> None:
-    """Run larger and larger forms of your job until one fails. All processes of a run end
+    """Run your job in larger and larger forms until one form fails. All processes of a run end
     before the next run starts."""
     from nccl_runbook.compare import reduction
 
@@ -114,8 +114,13 @@ def reduce(
             _ = [
                 p.unlink() for p in out.iterdir() if not p.stat().st_size
             ]  # of what could not start: the folder may be named again
-            is_usage = isinstance(error, ValueError)
-            answer.leave(error if is_usage else f"cannot write {out}: {error.strerror}", 2 if is_usage else 1)
+            answer.leave(
+                *(
+                    (error, 2)
+                    if isinstance(error, ValueError)
+                    else (f"cannot write {out}: {error.strerror}", 1)
+                )
+            )
         (answer.say if json else answer.tell)(_line(tried[-1]))
         if tried[-1].failed or stopped():
             break
@@ -224,8 +229,8 @@ def _document(tried: list[Tried], count: int, stopped: Stop) -> dict[str, Any]:
     failing = next((t for t in tried if t.failed), None)
     otherwise = [t for t in tried if t.outcome == "otherwise"]
     sentence = (
-        f"not reproduced: none of {count} combinations failed; it needs a larger form, "
-        "or it is intermittent (--repeats)"
+        f"not reproduced: none of {count} combinations failed. Try larger values, or --repeats if "
+        "the failure is intermittent"
     )
     if failing:
         sentence = (

@@ -56,7 +56,8 @@ def run(
     symptom: Annotated[
         str,
         typer.Option(
-            metavar="TEXT", help="What you see, or the error text. It decides the order of the steps."
+            metavar="TEXT",
+            help="What you see, or the error text. The symptom decides the order of the steps.",
         ),
     ] = "",
     python: Annotated[
@@ -111,13 +112,13 @@ def run(
         if record and (brought or parameter or python or gpus or allow_busy):
             answer.leave(
                 "--record cannot be combined with --log, --symptom, -p, --python, --gpus or --allow-busy: "
-                "a record keeps its own"
+                "a record contains its own"
             )
         given, seconds = [*brought, *map(_pair, parameter)], duration_s(budget)
         read = [path for name, text in given if name in _READ for path in log_file.named(text)]
         answer.named([*read, *against])
         if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _LEAST_FILES:
-            answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs so many open files", 1)
+            answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs that many open files", 1)
         for source in sources(
             read if share else []
         ):  # names of the logs are replaced in the words of the command line, too
@@ -203,14 +204,14 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     """Settled before any notebook starts, so that a wrong one is wrong usage; none is needed to judge
     records, or where no rank starts."""
     from nccl_runbook.launch import command, stop
-    from nccl_runbook.launch.gpu_lists import gpu_ranges
+    from nccl_runbook.launch.gpu_lists import check_present
     from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.plan.allocation import areal_rules
     from nccl_runbook.sync import ask as sync, models
 
     stop.end()  # until the runner takes over: the probed interpreter dies too
     checks = {
-        "gpus": gpu_ranges,
+        "gpus": functools.partial(check_present, prefix=python),
         "model": models.find,
         "methods": sync.methods_of,
         "figure": command.compiled,

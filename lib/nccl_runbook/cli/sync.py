@@ -18,6 +18,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.parameters import check_range
 from nccl_runbook.launch import stop
+from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.launch.stop import own_folder
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.look import own_sync
@@ -50,7 +51,10 @@ def sync(
         str, typer.Option(metavar="LIST", help="GPUs, the trainer's first. One GPU holds trainer and engine.")
     ] = "",
     receivers_busy: Annotated[
-        str, typer.Option(metavar="LIST", help="Sizes of matrices that the engines multiply meanwhile.")
+        str,
+        typer.Option(
+            metavar="LIST", help="Also measure with busy engines: sizes of the matrices that they multiply."
+        ),
     ] = "",
     tensor_parallel: Annotated[
         int, typer.Option(metavar="N", help="Ranks per engine; each keeps its own rows.")
@@ -63,7 +67,10 @@ def sync(
         str, typer.Option(metavar="DIR", help="Folder of the disk methods. The next sync removes left-overs.")
     ] = "",
     allocation: Annotated[
-        str, typer.Option(metavar="STRING", help="Your AReaL allocation, planned first on these GPUs.")
+        str,
+        typer.Option(
+            metavar="STRING", help="Your AReaL allocation. It is planned on these GPUs before the test."
+        ),
     ] = "",
     areal: Annotated[
         str, typer.Option(metavar="TAG", help="Its AReaL tag, such as v0.4.0. Default: the newest known.")
@@ -78,7 +85,8 @@ def sync(
     trace: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="Read your own sync from a log with lines of pause_trace(). No test runs."
+            metavar="FILE",
+            help="Read your own sync from a log that contains lines of pause_trace(). No test runs.",
         ),
     ] = "",
     pid: Annotated[
@@ -93,7 +101,7 @@ def sync(
         typer.Option(
             metavar="A B",
             help="Two checkpoints (safetensors files or folders): is a delta, FP8 or a full transfer faster? "
-            "No test runs. --python: a Python with numpy counts faster.",
+            "No test runs. Faster if --python names a Python with numpy.",
         ),
     ] = None,
     link: Annotated[
@@ -212,6 +220,7 @@ def _measured(
     step: Step, tensor_parallel: int, stopped: stop.Stop
 ) -> tuple[list[Any], tuple[str, ...], list[Table]]:
     p, shapes = step.parameters, models.find(step.parameters["model"])
+    check_present("" if p["allocation"] else p["gpus"], p["python"])  # a plan may be for other GPUs
     check(p["allocation"], p["areal"])
     somebody = step.guard(nvml.users, busy.gpus_busy)
     plan = step.collect("plan", placement.place, lambda: step.devices, unless=somebody)

@@ -48,7 +48,7 @@ def triage(
     html: answer.HtmlOption = None,
     fail_on: answer.FailOnOption = "unknown",
 ) -> None:
-    """Read what the job printed: what broke first, what only followed, and which test decides."""
+    """Read what the job printed: what broke first, what is only a consequence, and which test decides."""
     answer.named(against)
     if not context or against:
         answer.named(paths, one=not against)

@@ -76,5 +76,10 @@ def show(namespace: MutableMapping[str, Any], case: Case) -> Any:
         from nccl_runbook.cockpit.form import Cockpit
 
         return Cockpit(namespace).box
-    line = Line(f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(namespace)}")
-    return Answer(case, (plan_table(case), line))
+    return Answer(
+        case,
+        (
+            plan_table(case),
+            Line(f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(namespace)}"),
+        ),
+    )

@@ -36,7 +36,7 @@ class Subject:
     run: Callable[[str, dict[str, Env], float], Sample]
     roles: list[str] = dataclasses.field(default_factory=list)
     more_is_better: bool = False
-    in_ranks: bool = True
+    backend: str = "nccl"
 
 
 def subject(
@@ -86,7 +86,7 @@ def of_command(
             return Sample(arm, {}, str(error), 0.0)  # what B sets, as its PATH
 
     return Subject(
-        f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, in_ranks=False
+        f"your command: {' '.join(argv)}", "" if figure else "s", run, roles, more_is_better, backend=""
     )
 
 
@@ -132,7 +132,7 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
     ]
     if method not in fit:
         raise ValueError(
-            f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and there is none"
+            f"method {method!r} is not one of {', '.join(fit)}, or needs a GPU, and this machine has none"
         )
     args = [
         "--method",
@@ -143,7 +143,14 @@ def of_sync(engine: Engine, devices: Devices, spec: dict[str, Any], method: str)
         str(SYNCS),
         *(["--cpu"] if devices[0] is None else []),
     ]
-    asked = WorldRequest("weight sync", "weight_sync.py", list(devices), args, deadline_s=math.inf)
+    asked = WorldRequest(
+        "weight sync",
+        "weight_sync.py",
+        list(devices),
+        args,
+        deadline_s=math.inf,
+        shown=spec.get("line", ""),
+    )
     what = (
         f"weight sync of {spec['name']}, {spec['layers']} of {spec['layers_of']} layers, {method}, "
         f"{len(devices)} ranks"
@@ -197,7 +204,9 @@ def _of_world(
         ]
         return Sample(arm, figures, world.ended, world.wall_s, last, log_says)
 
-    return Subject(what, "s", run, list(dict.fromkeys(roles)))
+    return Subject(
+        what, "s", run, list(dict.fromkeys(roles)), backend="gloo" if asked.devices[0] is None else "nccl"
+    )
 
 
 def collect(
@@ -212,13 +221,13 @@ def collect(
     chooses the differences to try next. A Gap if nothing is compared. ValueError for a role that the subject
     does not know."""
     if not arms.named:
-        return Gap("absent", "no second set-up was named to compare with")
+        return Gap("absent", "no second set-up was named")
     made = subject()
     unknown = [role for role in arms.roles if role not in made.roles]
     if unknown:
         where = (
             f"roles: {', '.join(made.roles)}"
-            if made.in_ranks
+            if made.backend
             else f"write {{{unknown[0]}}} into your command, in front of the process"
         )
         raise ValueError(f"role {unknown[0]!r} does not exist here: {where}")
@@ -240,7 +249,7 @@ def collect(
     envs = {"A": arms.env([]), "B": arms.env(arms.keys)} if arms.keys else {}
     logged = [(arm, {**env, "": {**env[""], **LOGGED}}) for arm, env in envs.items()]
     planned = (
-        logged if made.in_ranks else list(envs.items())[:1],
+        logged if made.backend else list(envs.items())[:1],
         [(arm, envs[arm]) for arm in "ABBA" * rounds if envs],
     )
     ran = [[s for s in (run(arm, env) for arm, env in runs) if s is not None] for runs in planned]
@@ -254,6 +263,7 @@ def collect(
         4 * rounds,
         *ran,
         Gap("not-run", "no difference to test"),
+        backend=made.backend,
     )
     walked = (
         Gap("not-run", stopped())

@@ -43,7 +43,7 @@ class Comparison:
     ``more_is_better``; ``left_out``: name -> why it was not changed; ``warm_up``: runs that do not count,
     with NCCL's log at INFO to prove that settings act; ``samples``: interleaved runs A B B A A B ..., in
     order; ``wanted``: their planned number; ``walk``: a Gap if there was nothing to walk; ``stopped``: what
-    ended it early, else empty."""
+    ended it early, else empty; ``backend``: of the ranks, "" for the user's command."""
 
     what: str
     unit: str
@@ -56,3 +56,4 @@ class Comparison:
     samples: list[Sample]
     walk: Walk | Gap
     stopped: str = ""
+    backend: str = ""

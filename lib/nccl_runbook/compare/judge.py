@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Collection, Sequence
 
+from nccl_runbook.causes.variables import ignored_by_gloo
 from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Comparison, Difference, Sample, Tried, Walk
 from nccl_runbook.compare.judge_ratio import (
     LEAST_EFFECT,
@@ -86,7 +87,14 @@ def judge(c: Comparison | Gap, ranks: Environment | Gap) -> list[Finding]:
         if c.left_out
         else []
     )
-    return [*_settled(c), *ended, *left, *([] if isinstance(ranks, Gap) else _libraries(ranks))]
+    nothing = ignored_by_gloo(d.setting.rpartition(":")[2] for d in c.differences if c.backend == "gloo")
+    return [
+        *([Finding("gloo-reads-no-nccl-variable", Severity.UNKNOWN, nothing)] if nothing else []),
+        *_settled(c),
+        *ended,
+        *left,
+        *([] if isinstance(ranks, Gap) else _libraries(ranks)),
+    ]
 
 
 def _libraries(ranks: Environment) -> list[Finding]:
@@ -167,7 +175,7 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            f"no difference seen, but a factor of {max(r.high, 1 / r.low):.2g} could hide: {says}",
+            f"no difference seen, but these runs could miss a factor of {max(r.high, 1 / r.low):.2g}: {says}",
         )
     if r.holds_one:
         return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))
@@ -175,11 +183,11 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            f"perhaps a difference, perhaps chance; use more rounds: {says}",
+            f"the difference may be chance; use more rounds: {says}",
         )
     worse = (r.value < 1) is c.more_is_better
     if not worse or max(r.value, 1 / r.value) < LEAST_EFFECT:
-        return Finding("arms-differ", Severity.NOTE, f"{says}: {'worse, by little' if worse else 'better'}")
+        return Finding("arms-differ", Severity.NOTE, f"{says}: {'slightly worse' if worse else 'better'}")
     return Finding(
         "arms-differ",
         Severity.WARN,
@@ -214,7 +222,7 @@ def _walked(c: Comparison, severity: Severity) -> list[Finding]:
                 "effect-not-named",
                 Severity.UNKNOWN,
                 f"{c.walk.why_not}: the difference lies among {', '.join(c.walk.named)}, after "
-                f"{len(c.walk.tried)} of their sets were tried",
+                f"{len(c.walk.tried)} combinations were tried",
                 evidence,
             )
         ]

@@ -29,8 +29,7 @@ from nccl_runbook.logs.file import text_of
 
 GRAMMAR = (
     "a file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is; "
-    "several with blanks "
-    "between; after @trainer for that role only"
+    "separate several with blanks; after @trainer, they hold for that role only"
 )
 # of one process or session, not of a set-up: left as they are around the runbook
 _SESSION = re.compile(
@@ -260,7 +259,7 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
     values: Env = dict(TAKEN.findall(text))
     if not values:
         raise ValueError(
-            f'{path}: no line shows the settings that NCCL read ("NCCL_... set by environment to ...", from '
+            f'{path}: no line shows which settings NCCL read ("NCCL_... set by environment to ...", from '
             "NCCL_DEBUG=INFO)"
         )
     return values

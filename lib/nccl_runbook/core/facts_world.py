@@ -15,7 +15,8 @@ class WorldRequest:
     or None for a rank on the CPU. ``env``: variables to change, None removes one; ``of_ranks``: rank ->
     further changes. ``deadline_s``: seconds after which remaining ranks are killed; ``stall_s``: the same
     after so many seconds without an event or log line of any rank, counted from the first (None: no such
-    limit). ``timed``: its figures are kept, so nothing is set up beside it."""
+    limit). ``timed``: its figures are kept, so nothing is set up beside it. ``shown``: shell text that
+    stands for an argument in JSON in the line that repeats the world, "" for none."""
 
     name: str
     entry: str
@@ -26,6 +27,7 @@ class WorldRequest:
     stall_s: Optional[float] = None
     timed: bool = True
     of_ranks: Dict[int, Dict[str, Optional[str]]] = dataclasses.field(default_factory=dict)
+    shown: str = ""
 
     @property
     def world_size(self) -> int:

@@ -44,7 +44,11 @@ def coerce(name: str, value: Any, wanted: type) -> Any:
             return _TRUTH[value.lower()] if wanted is bool else wanted(value)
     raise ParameterError(
         f"parameter {name}: {value!r} is not "
-        + ("True or False" if wanted is bool else f"a value of type {wanted.__name__}")
+        + (
+            "True or False"
+            if wanted is bool
+            else {int: "a whole number", float: "a number"}.get(wanted, "a text")
+        )
     )
 
 

@@ -17,7 +17,6 @@ from typing import Any, Literal, TypeVar, cast, dataclass_transform
 from nccl_runbook.core.facts import to_json, utc_now
 from nccl_runbook.core.findings import Finding, step_status, worst_first
 from nccl_runbook.core.redact import Redactor, escaped
-from nccl_runbook.core.share import learn
 
 # A hang of 2,048 ranks takes 5 MiB, 180,000 values and 18,000 objects, and 0.15 s and 37 MiB to read. One
 # that somebody made may be endless, and refusing an object without fields takes up to 6 kB (pydantic 2.14).
@@ -99,11 +98,11 @@ def _reader(wanted: Any) -> Any:
     return TypeAdapter(wanted)
 
 
-def read(wanted: Any, data: Any) -> Any:
+def read(wanted: Any, data: Any, place: str = "") -> Any:
     """``data`` (bytes of a JSON document, or parsed values) as an object of type ``wanted``: the inverse of
     ``to_json``.
 
-    RecordError with the place and the reason if it does not fit.
+    RecordError with the reason and the place, which begins with ``place``, if it does not fit.
     """
     from pydantic import ValidationError
 
@@ -117,9 +116,11 @@ def read(wanted: Any, data: Any) -> Any:
         first = (
             error.errors(include_url=False, include_context=False, include_input=False)[0]
             if error.error_count() < 1000  # each takes 500 bytes
-            else {"loc": (), "msg": f"{error.error_count()} values do not fit"}
+            else {"loc": (), "msg": f"{error.error_count()} values have a wrong type"}
         )
-        raise RecordError(f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from error
+        raise RecordError(
+            f"{place}{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}"
+        ) from error
 
 
 def json_text(value: Any, redactor: Redactor) -> str:
@@ -206,7 +207,8 @@ def load(path: Path, step: str = "") -> Record:
 
 
 def load_all(path: Path) -> list[Record]:
-    """All records of a file: one, or the array that nccl-look.pyz writes. RecordError as in ``load``."""
+    """All records of a file, secrets masked: one, or the array that nccl-look.pyz writes. RecordError as in
+    ``load``."""
     try:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) or kind.st_size > RECORD_BYTES:
@@ -223,8 +225,8 @@ def load_all(path: Path) -> list[Record]:
                 f"it holds more than {MOST_VALUES} values (an object counts as ten), "
                 f"or a text of more than {TEXT_BYTES >> 20} MiB"
             )
-        learn(data.decode("utf-8", "replace"))
-        return read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
+        held = read(list[Record], data) if data.lstrip().startswith(b"[") else [read(Record, data)]
+        return cast(list[Record], Redactor(os.environ).json(held))
     except OSError as error:
         raise RecordError(f"cannot read the record {path}: {error.strerror}") from error
     except RecordError as error:

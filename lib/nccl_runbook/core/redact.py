@@ -58,10 +58,8 @@ _BEFORE_VALUE = [
 ]
 _PEM = re.compile(
     r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
-    r"(?:-----END [\w ]{0,60}-----|\Z)"
-)
-_PEM_LINE = re.compile(
-    r"(?m)^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$"
+    r"(?:-----END [\w ]{0,60}-----|\Z)|"
+    r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
 )
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
 _URL = re.compile(
@@ -94,7 +92,7 @@ _BELOW = re.compile(
 )
 # a name and a gap: a border of columns, or one blank. Then only how the value looks makes it a secret
 _GAP = re.compile(
-    r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}[|\u2502\u2503]\s{0,60}`?|"
+    r"(?<![\w.-])(?P<name>[A-Za-z_][\w.-]*)(?:(?P<column>[`*\"']{0,2}\s{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23])\s{0,60}`?|"
     r"\t{1,8}|\s{2,60}"
     r"| ?\.{3,99} |</t[dh]>\s{0,12}<td>|\s{0,4}==\s{0,4})|[ ,;])(?=[^\s|])"
 )
@@ -114,7 +112,13 @@ _VALUE = re.compile(
 )  # brackets close around it; groups are repeated 16,000 times, as each costs memory, and the rest goes, too
 # each line, and as a group with the next ones, where its value may stand
 _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
-_HEADER_NAME, _HEADER = re.compile(r"(?i)cookie|authorization|headers"), re.compile(r"[^\"'\n\\]+")
+# a cookie may be quoted
+_HEADER_NAME, _HEADER = (
+    re.compile(r"(?i)cookie|authorization|headers"),
+    re.compile(r"(?:[^\"'\n\\]|(?<==)\\{0,3}\"[^\"\n]*\")+"),
+)
+# a line with line ends that JSON, Python or a shell wrote as two characters
+_ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
 # and what else a terminal obeys
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 # no program writes letters this way, but someone who hides a JSON name may
@@ -244,14 +248,17 @@ class Redactor:
         text = _LETTER.sub(lambda escape: chr(int(escape[1], 16)), COLOURS.sub("", text))
         for own in self._own:
             text = own.sub(mask("own"), text)
-        text = _PEM_LINE.sub(mask("key"), _PEM.sub(mask("key"), self._values.sub(mask("variable"), text)))
+        text = _ESCAPED_LINES.sub(
+            lambda line: self._masked(line[0].replace("\\n", "\n")).replace("\n", "\\n"), self._masked(text)
+        )
+        return LONG_WORD.sub(lambda word: mask("token") if is_random(word["word"] or "") else word[0], text)
+
+    def _masked(self, text: str) -> str:
+        text = _PEM.sub(mask("key"), self._values.sub(mask("variable"), text))
         for start, token in _TOKENS.items():
             if start in text:
                 text = compiled(token).sub(mask("token"), text)
-        text = without_blocks(_URL.sub(r"\1" + mask("url") + "@", text) if "://" in text else text)
-        return LONG_WORD.sub(
-            lambda word: mask("token") if is_random(word["word"] or "") else word[0], _values(text)
-        )
+        return _values(without_blocks(_URL.sub(r"\1" + mask("url") + "@", text) if "://" in text else text))
 
     def _document(self, text: str) -> str:
         """A text that is JSON itself, with each of its values looked through; any other as a text."""

@@ -25,11 +25,11 @@ TABLES = _tables()
 NAMES = TABLES["name"]
 
 
-# between others, or between signs and capital letters
-_WORD = rf"(?:(?<=[a-z])(?=[A-Z])|(?<![A-Za-z]))(?i:{NAMES['word']})(?:(?<=[a-z])(?=[A-Z])|(?![A-Za-z]))"
-
-
-_SURE = f"^(?!.*(?i:{NAMES['innocent']}))(?=.*(?i:{NAMES['anywhere']})|.*{_WORD})"
+# a word of a name stands between others, or between signs and capital letters
+_SURE = (
+    f"^(?!.*(?i:{NAMES['innocent']}))(?=.*(?i:{NAMES['anywhere']})|"
+    rf".*(?:(?<=[a-z])(?=[A-Z])|(?<![A-Za-z]))(?i:{NAMES['word']})(?:(?<=[a-z])(?=[A-Z])|(?![A-Za-z])))"
+)
 
 
 SECRET_NAME = f"(?:{_SURE}|{NAMES['variable']})"
@@ -56,7 +56,7 @@ _NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
 
 # a section or a block of secrets as INI, TOML, YAML and JSON have it; its values have names of their own
 _BLOCK = re.compile(
-    r"(?m)^(?P<head>(?P<indent>[ \t]{0,40})(?:\[{1,2}[^\[\]\n]{0,64}?(?i:"
+    r"(?m)^(?P<head>(?P<indent>[ \t]{0,40})(?:(?:[^\n]{0,100}?[\"'=: ])?\[{1,2}[^\[\]\n]{0,64}?(?i:"
     + NAMES["block"]
     + r"|(?P<unsure>"
     + NAMES["unsure"]
@@ -64,15 +64,15 @@ _BLOCK = re.compile(
     r"(?P<section>)|(?:-[ \t])?[\"']?(?:[\w.-]{0,64}?(?i:"
     + NAMES["block"]
     + r")|kind:[ \t]{0,4}[\"']?(?:Sealed)?"
-    r"Secret\b[^\n]*\n(?:[^\n]+\n){0,30}?data)[\"']?[ \t]?:[ \t]?\{?)[ \t\r]{0,8}\n)"
+    r"Secret\b[^\n]*\n(?:[^\n]+\n){0,30}?data)[\"']?[ \t]?:[ \t]?\{?)(?:[ \t\r]|\\{1,3}r?){0,8}\n)"
     r"(?P<body>(?(section)(?:(?![ \t]{0,40}\[)[^\n]+\n?|\n)|(?P=indent)[ \t][^\n]*\n?){1,200})"
 )
 
 
 _PAIR = re.compile(
     r"(?m)^(?P<lead>[ \t]{0,80}(?:-[ \t])?[\"']?(?P<name>[\w./-]{1,64})"
-    r"[\"']?[ \t]{0,40}[:=][ \t]{0,40}[\"']?)"
-    r"(?P<value>[^\s\"'#{\[|>&][^\"'\n]{0,4000}?)(?=[\"']?[ \t\r]{0,8},?[ \t\r]{0,8}(?:#[^\n]*)?$)"
+    r"[\"']?[ \t]{0,40}[:=][ \t]{0,40}(?:\\{0,3}[\"'])?)"
+    r"(?P<value>[^\s\"'#{\[|>&][^\"'\n]{0,4000}?)(?=\\{0,3}[\"']|[\\,)}\] \t\r]{0,12}(?:#[^\n]*)?$)"
 )
 
 
@@ -98,6 +98,8 @@ _MIXED = [
 
 # more than a word and its number, such as node12
 _SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
+# a cell of letters only, beside a name of two words or more
+_CELL = re.compile(r"(?m)[A-Za-z]{8,64}[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)")
 _VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
 
 
@@ -136,10 +138,13 @@ def is_secret(name: str, value: str) -> bool:
 
 def looks_random(lead: Match[str]) -> bool:
     """Whether the value behind this gap is no ordinary word: it contains a digit, and after a name that also
-    occurs in sentences it is not a numbered word."""
+    occurs in sentences it is not a numbered word. Letters alone count if they fill a cell of a table."""
     name = lead["name"][-MOST_NAME:]
     if lead["column"] or name.isupper() or "passw" in name.lower():
-        is_one = bool(_NUMBERED.match(lead.string, lead.end()))
+        is_one = bool(
+            _NUMBERED.match(lead.string, lead.end())
+            or (lead["column"] and set(name) & set("_.-") and _CELL.match(lead.string, lead.end()))
+        )
     else:
         word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
         is_one = any(map(_SHUFFLED.search, _LONG.findall(word)))
@@ -172,7 +177,7 @@ def own_patterns(path: str) -> List[Pattern[str]]:
                 patterns += [re.compile(line.rstrip("\n"))] if line.strip() else []
             except re.error as error:
                 raise ValueError(
-                    f"{path}, line {number}: {line.strip()} is no expression ({error})"
+                    f"{path}, line {number}: {line.strip()} is not a regular expression ({error})"
                 ) from None
     return patterns
 

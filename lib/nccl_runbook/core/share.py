@@ -234,6 +234,6 @@ def replaced(text: str) -> str:
         f"{number} x {kind}" for kind, number in collections.Counter(names.values()).most_common()
     )
     return (
-        f"Replaced: {counts or 'nothing'}. Names in other forms are still in it: "
-        "read it before you pass it on."
+        f"Replaced: {counts or 'nothing'}. Names in other forms may still be in it: read it before "
+        "you pass it on."
     )

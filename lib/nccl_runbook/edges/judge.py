@@ -25,7 +25,7 @@ def judge_edges(edges: Edges | Gap) -> list[Finding]:
         Finding(
             "edge-fails",
             Severity.BROKEN if edges.on_gpus and status == "established" else Severity.WARN,
-            f"{'' if edges.on_gpus else 'rehearsal on the CPU: '}{_where(edges)}: {_what(bad[0])}",
+            f"{_where(edges)}: {_what(bad[0])}{'' if edges.on_gpus else ', in a rehearsal on the CPU'}",
             tuple(_seen(edges, e) for e in bad),
             remedies(causes().get(cause or "gpu-or-link-fault"), status),
             cause,
@@ -48,7 +48,7 @@ def _where(edges: Edges) -> str:
         return "copies between GPUs {} and {}, both ways".format(*sorted(shared))
     if len(shared) == 1 and len(edges.edges) == edges.wanted:
         return f"{len(bad)} directed copies of GPU {shared.pop()}"
-    return f"{len(bad)} of {len(edges.edges)} directed copies between GPUs that were tried"
+    return f"{len(bad)} of {len(edges.edges)} tested copies between GPUs"
 
 
 def _what(edge: Edge) -> str:

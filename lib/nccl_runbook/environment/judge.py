@@ -51,7 +51,7 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
             f"unknown here, but something else may read them: {', '.join(names[:12])}"
             f"{f' and {len(names) - 12} more' * (len(names) > 12)}"
             + (
-                "; NCCL and PyTorch do not read such a name, a plugin may"
+                "; NCCL and PyTorch do not read these names, but a plugin may"
                 if any((r := family(n)) and r.is_complete for n in names)
                 else ""
             ),

@@ -118,7 +118,7 @@ def without_effect(s: Mapping[str, Setting]) -> Iterator[Finding]:
                 Severity.NOTE,
                 f"{name}: has an effect only with NCCL_DEBUG",
                 (s[name].evidence,),
-                (Remedy("your launcher", "Enable the log, or remove it:", ("NCCL_DEBUG=INFO",)),),
+                (Remedy("your launcher", "Enable the log, or remove the variable:", ("NCCL_DEBUG=INFO",)),),
             )
 
 
@@ -131,7 +131,7 @@ def conf_overridden(env: Environment) -> Iterator[Finding]:
             yield Finding(
                 "conf-overridden",
                 Severity.NOTE,
-                f"{name}: {path} says {value}, {where or 'the environment'} says {wins} and wins",
+                f"{name}: {path} sets {value}, {where or 'the environment'} says {wins} and wins",
                 (
                     Evidence(f"{path}: {name}={value}", f"environment.roles[{index}].conf.{path}.{name}"),
                     Evidence(f"{name}={wins} ({role.name})", f"environment.roles[{index}].{source}"),
@@ -153,7 +153,7 @@ def roles_differ(env: Environment) -> Iterator[Finding]:
             Severity.WARN,
             Remedy(
                 "your launcher",
-                "All processes of one communicator must agree: set the same value everywhere, or nowhere.",
+                "All processes of one communicator need the same value. Set it everywhere, or nowhere.",
                 (f"unset {name}",),
             ),
         )
@@ -225,7 +225,7 @@ def cannot_act(host: Host, s: Setting) -> Iterator[Finding]:
             "cannot-act",
             Severity.NOTE,
             f"this host has no {lacks} adapter",
-            "It has no effect here:",
+            "The setting has no effect here:",
             f"unset {s.name}",
         )
 

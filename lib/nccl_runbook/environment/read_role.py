@@ -17,8 +17,10 @@ def _markers(paths: Iterable[str], raw: Mapping[str, Any]) -> dict[str, str]:
     """``Role.markers``: the machine that was reported, and the Python in the path
     of the folder that holds torch."""
     pythons = {match[1] for path in paths if (match := re.search(r"/python(3\.\d+)/", f"{path}/"))}
-    python = {"python_version": pythons.pop()} if len(pythons) == 1 else {}
-    return {**python, **({"platform_machine": raw["machine"]} if "machine" in raw else {})}
+    return {
+        **({"python_version": pythons.pop()} if len(pythons) == 1 else {}),
+        **({"platform_machine": raw["machine"]} if "machine" in raw else {}),
+    }
 
 
 def with_gaps(raw: Any) -> Any:

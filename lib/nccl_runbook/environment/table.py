@@ -25,7 +25,7 @@ def variables_table(env: Environment) -> Table:
         columns,
         rows or [["none", *["" for _ in columns[1:]]]],
         f"Not looked at: {counted(others, 'further variable')}. " * (others > 0)
-        + "A plugin may still read a name that is not known to us.",
+        + "A plugin may read names that are not in our table.",
     )
 
 
@@ -45,7 +45,7 @@ def _about(name: str) -> tuple[Cell, str]:
     return (
         (Cell("nobody", "warn"), unread()[name][0])
         if name in unread()
-        else (Cell("not known to us", "muted"), "")
+        else (Cell("not in our table", "muted"), "")
     )
 
 

@@ -41,7 +41,8 @@ def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
             (
                 Remedy(
                     "your launcher",
-                    "Unset the variable, or name GPUs that exist. If a scheduler set it, request GPUs there.",
+                    "Unset the variable, or name GPUs that exist. If a scheduler set the variable, "
+                    "request GPUs from the scheduler.",
                     _clear_lines(machine),
                 ),
             ),

@@ -31,7 +31,7 @@ def torch_without_cuda(machine: Machine) -> Iterator[Finding]:
         yield Finding(
             "torch-without-cuda",
             Severity.BROKEN,
-            f"torch {cuda.torch} is built without CUDA, beside {counted(count, 'GPU')}",
+            f"torch {cuda.torch} is built without CUDA, but this host has {counted(count, 'GPU')}",
             (Evidence(f"torch.version.cuda is None in torch {cuda.torch}", "gpus.cuda.cuda"),),
             (
                 Remedy(

@@ -74,7 +74,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
                 ),
                 Remedy(
                     "you",
-                    "If the job ran elsewhere, read what it left. This needs no GPU:",
+                    "If the job ran on another machine, read its logs and dumps. This needs no GPU:",
                     ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",),
                 ),
             ),
@@ -83,7 +83,7 @@ def no_gpu_anywhere(machine: Machine) -> Finding | None:
         return Finding(
             "no-gpu-anywhere",
             Severity.WARN,
-            f"the PCI bus has {len(on_bus)} NVIDIA GPUs, but this container got none",
+            f"this host has {len(on_bus)} NVIDIA GPUs, but this container got none",
             quotes,
             usual("container-gpu-access"),
             "container-gpu-access",
@@ -118,7 +118,8 @@ def nvml_refuses(machine: Machine) -> Iterator[Finding]:
     restart = Remedy(
         "your launcher",
         "Restart the container: device access is often lost when the host reloads systemd "
-        "(nvidia-container-toolkit's troubleshooting guide). Naming the device files prevents that.",
+        "(nvidia-container-toolkit's troubleshooting guide). If you name the device files, the "
+        "container keeps access.",
         (
             "docker run --gpus all --device /dev/nvidiactl --device /dev/nvidia-uvm --device "
             "/dev/nvidia0 IMAGE",

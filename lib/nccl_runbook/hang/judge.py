@@ -4,7 +4,7 @@ and what to collect next."""
 import dataclasses
 from collections import Counter
 
-from nccl_runbook.causes.causes import fitting, in_logs, recognise, usual
+from nccl_runbook.causes.causes import fitting, in_logs, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.hang import (
@@ -26,14 +26,15 @@ from nccl_runbook.hang.judge_silence import (
 )
 from nccl_runbook.hang.ras.judge_ras import by_ras, ras_unclear
 from nccl_runbook.messages.clues import ECHO
+from nccl_runbook.messages.printed.recognise import recognise
 
 # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch
 # 2.11): a later file is a copy
 LATE_S = 600.0
 READ_THERE = Remedy(
     "you",
-    "Read the code around that line: either the rank comes later than the others can wait, or it "
-    "took a branch without their call. Every rank of the group must make the same calls.",
+    "Read the code around that line. Either the rank comes later than the timeout of the others, or "
+    "it took a branch without their call. Every rank of the group must make the same calls.",
 )
 _DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": STATE}
 _WORST = (
@@ -60,8 +61,8 @@ def judge_hang(hang: Hang) -> Told:
             "unknown",
             (),
             tuple(sorted(known_graph.waits)),
-            f"{rank_names([e.rank for e in first if e.rank is not None])} ended with an "
-            "error of their own each, too close together for their clocks to say which was first.",
+            f"{rank_names([e.rank for e in first if e.rank is not None])} each ended with their own "
+            "error. The clocks cannot show which rank was first.",
             cause="peer-crashed",
             status="possible",
             evidence=tuple(map(quoted, first)),
@@ -149,9 +150,9 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
         return []
     return [
         Evidence(
-            "nothing here shows when the dumps were written (copies, or an archive): "
-            "if the job was still moving, a rank one step "
-            "behind looks the same. A second set of dumps, taken ten seconds later, decides",
+            "these files do not show when the dumps were written (they are copies, or from an "
+            "archive). If the job was still running, a healthy rank one step behind looks the same. "
+            "Take a second set of dumps ten seconds later to decide",
             UNDATED,
         )
     ]
@@ -181,7 +182,8 @@ def _apart(hang: Hang) -> list[Evidence]:
             Evidence(
                 f"the clocks of hosts differ: {words} (+- {error:.2f} s, measured by operations that "
                 "end everywhere at "
-                "once). Times are shifted to one clock. Events closer than that error have no known order",
+                "once). Times are shifted to one clock. The order of events closer than this error "
+                "is unknown",
                 "dumps",
             )
         ]
@@ -192,9 +194,9 @@ def _apart(hang: Hang) -> list[Evidence]:
 
 def _cause(hang: Hang, lead: Accused) -> str | None:
     if lead.kind in ("dead", "unknown"):
-        known = recognise(e.text for e in lead.evidence)
-        if known and not ECHO.search(known[1]):
-            return known[0].id
+        known = recognise({lead.kind: "\n".join(e.text for e in lead.evidence)})
+        if known and known.status != "possible" and not ECHO.search(known.evidence[0].text):
+            return known.cause
     if lead.kind in ("skipped", "host-busy", "order", "dead", "unknown") and judge_odd.uneven(
         hang, lead.rank
     ):
@@ -273,7 +275,7 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding
         )
     if severity in (Severity.BROKEN, Severity.WARN) and not remedy:
         remedy = [
-            Remedy("you", "The next piece of evidence:", (verdict.decides,))
+            Remedy("you", "Collect this evidence next:", (verdict.decides,))
             if verdict.decides
             else READ_THERE
         ]

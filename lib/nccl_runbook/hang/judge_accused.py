@@ -47,8 +47,8 @@ def accuse(hang: Hang, graph: Graph) -> list[Accused]:
             _by_wait(
                 wait,
                 "unmatched" if wait.p2p else "order",
-                f"waits in {called(hang, wait)}, which the others have not come "
-                "to, while they wait for it elsewhere",
+                f"waits in {called(hang, wait)}, which no other rank has reached; they wait for "
+                "this rank elsewhere",
                 source_of(hang, wait),
             )
             for wait in (graph.waits[rank][0] for rank in against_habit(hang, graph))
@@ -87,8 +87,8 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
     left_out = not swapped and difference.after.get(usual) == call
     says = (
-        f"called {call} while the others called {usual}, as number {difference.seq} of "
-        f"{group_name(hang, group.name)}" + ": it skipped that call and went on to the next one" * left_out
+        f"called {call} as number {difference.seq} of {group_name(hang, group.name)}, "
+        f"and the other ranks called {usual}" + f"; rank {rank} skipped their call" * left_out
     )
     return Accused(
         rank,
@@ -127,8 +127,8 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     )
     says = (
         "is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}"
-    ) + f": {where}" * bool(where)
-    says += ": it completed everything it issued, and issued nothing more in any group" * (
+    ) + f"; {where}" * bool(where)
+    says += "; it completed everything that it issued, and then issued nothing more" * (
         kind == "host-busy" and stack is None
     )
     evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
@@ -219,7 +219,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
         r.first_error and LOST.search(r.first_error.text) and not (r.timeouts or r.warned) for r in spoke
     )
     kind, why = (
-        ("dead", "it ended, as the others lost their connections")
+        ("dead", "it ended, because the other ranks lost their connections to it")
         if lost
         else ("unknown", "killed, stopped or busy; the files do not show which")
     )
@@ -227,7 +227,7 @@ def silent(hang: Hang, graph: Graph) -> list[Accused]:
         Accused(
             rank,
             kind,
-            f"left no dump and fell silent: {why}",
+            f"left no dump and printed nothing more: {why}",
             frame_of(hang, rank),
             (
                 Evidence(f"its last line: {last.text[:160]}", f"{last.file} line {last.line}")

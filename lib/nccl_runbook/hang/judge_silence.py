@@ -102,8 +102,8 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
         tuple(sorted(graph.waits)),
         f"{counted(len(graph.waits), 'rank')} waited in "
         f"{graphs.places(Counter(graphs.called(hang, w) for w in graph.all()))}; "
-        f"{rank_names([a.rank for a in quiet])} fell "
-        "silent: dead, stopped or busy; the logs alone do not show which.",
+        f"{rank_names([a.rank for a in quiet])} printed nothing more: dead, stopped or busy. The "
+        "logs alone do not show which.",
         cause=CAUSE["dead" if last and not any(map(AT_WORK.search, last)) else "host-busy"],
         status="possible",
         evidence=tuple(e for a in quiet[:8] for e in a.evidence),
@@ -136,8 +136,8 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     if any(w.on for w in graph.all() if w.first):
         return waiting(
             "order",
-            sentence=f"the ranks wait for each other: {there}; which one left the common order is not "
-            "recorded.",
+            sentence=f"the ranks wait for each other: {there}. The files do not show which rank left the "
+            "common order.",
             cause=CAUSE["order"],
             status="possible",
             decides=STACK_LINE,
@@ -163,7 +163,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
         )
     return waiting(
         "symmetric",
-        sentence=f"all members wait in {there}. No rank is missing: suspect the path between them"
+        sentence=f"all members wait in {there}. No rank is missing. Suspect the path between them"
         + (", or the library." if is_gloo else ", a GPU, or the library."),
         frame=late[0],
         decides=STACK_LINE
@@ -182,7 +182,7 @@ def nothing_open(hang: Hang) -> Told:
             "unknown",
             (),
             (),
-            f"{reasons or 'nothing here shows how far the ranks came'}.",
+            f"{reasons or 'these files do not show how far the ranks came'}.",
             decides=STACK_LINE,
         )
     lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
@@ -200,7 +200,7 @@ def nothing_open(hang: Hang) -> Told:
             (),
             (),
             "nothing is open in the usable dumps; other dumps cannot be used.",
-            decides="collect the unused dumps again: the list of files gives the reason",
+            decides="collect the unused dumps again (the list of files shows what is wrong with each)",
         )
     late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
     if late:
@@ -208,7 +208,7 @@ def nothing_open(hang: Hang) -> Told:
             "unknown",
             (),
             (),
-            f"nothing is open; {late}, or its clock is ahead: Gloo records no ends, which would tell.",
+            f"nothing is open; {late}, or its clock is ahead: Gloo does not record when an operation ends.",
             decides=_WAITS_LEAST,
         )
     blind = any(d.backend == "gloo" for d in hang.dumps)
@@ -217,7 +217,8 @@ def nothing_open(hang: Hang) -> Told:
         (),
         (),
         f"every operation in the dumps of {counted(len(recorded), 'rank')} is complete, and all ranks made "
-        "the same calls." + " A slow rank cannot be detected: Gloo records no ends." * blind,
+        "the same calls." + " A slow rank cannot be detected: Gloo does not record when an "
+        "operation ends." * blind,
         evidence=(
             Evidence(
                 f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in "

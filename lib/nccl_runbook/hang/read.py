@@ -134,9 +134,8 @@ def _members(readings: dict[int, Reading], logged: set[int]) -> dict[Key, bool]:
                 groups[
                     name, desc or (reading.columns[name].desc if name in reading.columns else ""), ranks
                 ] = True
-    everybody = (
-        set(range(max(everybody | logged, default=-1) + 1)) if len(everybody) < MAX_RANKS else everybody
-    )
+    # a file may name any rank
+    everybody = set(range(top + 1)) if (top := max(everybody | logged, default=-1)) < MAX_RANKS else everybody
     for name, ranks in users.items():
         desc = next((r.columns[name].desc for r in readings.values() if name in r.columns), "")
         groups.setdefault((name, desc, tuple(sorted(everybody if desc == "default_pg" else ranks))), False)

@@ -15,7 +15,7 @@ from nccl_runbook.hosts.facts import Difference, HostFacts, Hosts
 
 UNSET = "(absent)"
 LIST_MOST = 8  # names of hosts in one sentence
-ASK = Remedy("you", "Make the odd hosts like the others, or leave them out of the job.")
+ASK = Remedy("you", "Give the odd hosts the same set-up as the others, or leave them out of the job.")
 
 
 @functools.cache
@@ -150,7 +150,7 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
         Finding(
             "host-lost",
             Severity.UNKNOWN,
-            f"{host} answered at first and was lost: {gap.detail}",
+            f"{host} answered at first, then the connection was lost: {gap.detail}",
             (Evidence(str(gap), host),),
         )
         for host, gap in asked_hosts.lost.items()
@@ -160,7 +160,7 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
         Finding(
             "host-not-seen",
             Severity.UNKNOWN,
-            f"{name} gave no facts: {gap.detail or gap.reason}",
+            f"{name} did not answer with facts: {gap.detail or gap.reason}",
             (Evidence(str(gap), name),),
         )
         for name, gap in missing.items()
@@ -171,14 +171,14 @@ def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Fin
             Finding(
                 "hosts-too-few",
                 Severity.UNKNOWN,
-                f"Only {counted(len(answered), 'host')} gave facts: nothing to compare.",
+                f"Only {counted(len(answered), 'host')} answered with facts, so nothing can be compared.",
             )
         )
     counts = compared(answered)
     alone = [host for host, count in counts.items() if not count] if len(answered) > 1 else []
     unread = _unread(answered) if len(answered) > 1 else []
     if alone or unread:
-        text = f"Nothing of {names(alone)} could be compared." if alone else ""
+        text = f"No fact of {names(alone)} could be compared." if alone else ""
         text += f" No host could read {names(unread)}: not compared." if unread else ""
         findings.append(Finding("hosts-not-compared", Severity.UNKNOWN, text.strip()))
     elif len(answered) > 1 and not differing:
@@ -204,7 +204,7 @@ def _differs(difference: Difference) -> Finding:
     title = (
         f"{names(odd)} {verb} from {counted(len(difference.values[majority]), 'host')} in {difference.name}."
         if majority
-        else f"{names(odd)} differ in {difference.name}, and no value has a majority."
+        else f"{names(odd)} have different values of {difference.name}, and no value has a majority."
     )
     evidence = (Evidence(_values(difference), difference.paths[0]),)
     remedies = tuple(usual(rule["cause"])) or (ASK,)

@@ -39,7 +39,7 @@ KINDS = {
     "other-host": (
         "tcp-other-host",
         "rendezvous-name-resolution",
-        "{address} is not {target}: somebody else answers there.",
+        "{address} is not {target}: another machine answers there.",
     ),
     "closed": ("tcp-closed", "network-path-blocked", "the connection ended early ({detail})."),
     "not-tried": ("tcp-not-tried", None, "not tried: {detail}."),

@@ -34,7 +34,8 @@ def culprits(world: HostWorld) -> list[tuple[str, str]]:
     if any(r.outcome == "late" for r, _ in at) or any(_shared(r) for r, _ in at):
         return [] if not (own := _died(ended)) else [(h, f"rank {r.rank}: {_end_of(r)}") for r, h in own]
     if len(set(world.hosts)) == 1:
-        return [(world.hosts[0], f"ranks fail on {world.hosts[0]} alone")]
+        hung = all(r.outcome == "timed-out" for r, _ in ended)
+        return [(world.hosts[0], f"its ranks {'hang' if hung else 'fail'} without any other host")]
     died = _died(ended)
     if died and len({h for _, h in died}) < len(set(world.hosts)):
         return [(h, f"rank {r.rank}: {_end_of(r)}") for r, h in died]
@@ -182,8 +183,21 @@ def _finding(world: HostWorld) -> Finding:
         hosts = list(dict.fromkeys(h for h, _ in guilty))
         title = f"{names(hosts)}: {guilty[0][1]} in the test {world.name}."
         hung = "never began" in guilty[0][1]
-        cause = "rank-busy-on-host" if hung else "peer-crashed"
-        remedy = (Remedy(EXCLUDE.who, EXCLUDE.text, (f"--exclude={','.join(hosts)}",)), *usual(cause))
+        cause = None if "ranks hang" in guilty[0][1] else "rank-busy-on-host" if hung else "peer-crashed"
+        remedy = (
+            Remedy(EXCLUDE.who, EXCLUDE.text, (f"--exclude={','.join(hosts)}",)),
+            *(
+                usual(cause)
+                if cause
+                else (
+                    Remedy(
+                        "you",
+                        "Run the test on that host. It finds the GPU or the transport:",
+                        ("nccl-runbook run",),
+                    ),
+                )
+            ),
+        )
         return Finding(
             "host-rank-stuck" if hung else "host-rank-failed",
             Severity.BROKEN,
@@ -191,12 +205,12 @@ def _finding(world: HostWorld) -> Finding:
             evidence,
             remedy,
             cause,
-            "likely",
+            "likely" if cause else None,
         )
     hosts = list(dict.fromkeys(world.hosts))
     unclear = [r for r in world.ranks if r.outcome == "late" or _shared(r)]
     if unclear:
-        title = f"The test {world.name} says nothing of a host: {_last(unclear[0]) or unclear[0].outcome}"
+        title = f"The test {world.name} says nothing about a host: {_last(unclear[0]) or unclear[0].outcome}"
         return Finding("hosts-world-unclear", Severity.UNKNOWN, title, evidence)
     title = (
         f"Ranks pass on each of {names(hosts)} alone, and fail together: suspect the path between the hosts."

@@ -23,7 +23,8 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, str | Gap]]:
             yield path, Gap(value["reason"], str(value["detail"]))
         elif "ranks" in value and "request" in value:
             name = str(value["request"].get("name", "")) if isinstance(value["request"], dict) else ""
-            yield f"world.{name}", "passed" if _passed(value["ranks"]) else "failed"
+            ends = [(r.get("outcome"), r.get("code")) if isinstance(r, dict) else "" for r in value["ranks"]]
+            yield f"world.{name}", "passed" if all(end == ("exited", 0) for end in ends) else "failed"
         else:
             for key, part in value.items():
                 yield from flat(part, f"{path}.{key}" if path else str(key))
@@ -44,10 +45,6 @@ def _listed(value: list[Any], path: str) -> Iterator[tuple[str, str | Gap]]:
         name = part.get("path") if isinstance(part, dict) else None
         number = roles[number] if len({*roles}) == len(value) else number
         yield from flat(part, f"{path}.{str(name).replace('.', '_')}" if name else f"{path}[{number}]")
-
-
-def _passed(ranks: Any) -> bool:
-    return all(isinstance(r, dict) and r.get("outcome") == "exited" and r.get("code") == 0 for r in ranks)
 
 
 def unjudged(record: Record) -> tuple[str, str]:
@@ -92,7 +89,9 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
             unread[str(path)] = Gap("failed", str(error))
             continue
         if not records:
-            unread[str(path)] = Gap("absent", f"{path} holds no record: the look ended before its first step")
+            unread[str(path)] = Gap(
+                "absent", f"{path} contains no record: the look ended before its first step"
+            )
         for record in records:
             host = host_of(record) or path.stem
             ids = {str(v) for p, v in flat(record.facts) if p.endswith("uuid")}

@@ -23,8 +23,8 @@ def differences_table(asked_hosts: Hosts, differing: list[Difference]) -> Table:
         "Facts that differ",
         ["odd hosts", "fact", "there", "most hosts"],
         rows or [["none", "", "", ""]],
-        f"{len(asked_hosts.answered)} of {len(asked_hosts.hosts)} hosts gave facts. "
-        "What is alike everywhere is left out.",
+        f"{len(asked_hosts.answered)} of {len(asked_hosts.hosts)} hosts answered. "
+        "Facts that are the same on every host are left out.",
     )
 
 
@@ -76,7 +76,7 @@ def worlds_table(worlds: list) -> Table:
         ]
         for w in worlds
     ]
-    return Table("", ["test", "hosts", "backend", "result", "seconds", "ranks that did not end well"], rows)
+    return Table("", ["test", "hosts", "backend", "result", "seconds", "ranks that failed"], rows)
 
 
 def tables(hosts: Hosts, differing: list[Difference]) -> list[Table]:

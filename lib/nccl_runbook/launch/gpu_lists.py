@@ -1,5 +1,6 @@
 """Lists of GPUs as options name them, and the devices of ranks."""
 
+import glob
 import re
 from typing import Dict, List, Optional, Tuple, Union
 
@@ -17,7 +18,10 @@ def parse_gpus(text: str, count: int) -> List[int]:
     outside = [max(first, count) for first, last in ranges if last >= count]
     if outside:
         raise ValueError(
-            f"gpus: no GPU {outside[0]}; CUDA shows {count}" + (f" (0-{count - 1})" if count else "")
+            f"gpus: there is no GPU {outside[0]}, only {count} (0-{count - 1})"
+            if count
+            else f"gpus: there is no GPU {outside[0]}: this machine shows no NVIDIA GPU. "
+            "Name no GPU to see why, and to rehearse on the CPU"
         )
     return [g for first, last in ranges for g in range(first, last + 1)]
 
@@ -30,10 +34,20 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
         match = _RANGE.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
-            what = "begins above its end" if match else "is not a GPU index"
-            raise ValueError(f"gpus: {part.strip()!r} {what}; write all, 0,1 or 0-3")
+            raise ValueError(
+                f"gpus: {part.strip()!r} {'begins above its end' if match else 'is not a GPU index'}; "
+                "write all, 0,1 or 0-3"
+            )
         ranges.append((first, last))
     return ranges
+
+
+def check_present(gpus: str, prefix: str = "") -> None:
+    """ValueError if ``gpus`` is no list of GPUs, or names one that this machine lacks, by the device files of
+    its driver. ``prefix``: the judged interpreter; behind docker exec or srun the machine is another one.
+    WSL and Tegra have no such files, and are not checked."""
+    if gpu_ranges(gpus) and len(prefix.split()) < 2 and not glob.glob("/dev/dxg") + glob.glob("/dev/nvgpu*"):
+        parse_gpus(gpus, len(glob.glob("/dev/nvidia[0-9]*")))
 
 
 def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List[Optional[int]]:

@@ -35,7 +35,6 @@ ASK_S = 30.0
 MOST_BYTES = 1 << 16  # of what a prefix prints; an answer has less than 1 KiB
 POLL_S = 0.02
 STOPPED = "it is stopped (state T)"
-NOT_HERE = "no rank ran on GPUs %s, as named: CUDA shows no GPU here"
 
 
 class InterpreterError(ValueError):

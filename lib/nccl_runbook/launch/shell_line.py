@@ -47,7 +47,19 @@ def shell_line(prefix: List[str], request: WorldRequest) -> str:
         *request.args,
         *arguments,
     ]
-    return " ".join([*env, "timeout", str(int(request.deadline_s) + 30), *map(shlex.quote, words)])
+    return " ".join(
+        [
+            *env,
+            "timeout",
+            str(int(request.deadline_s) + 30),
+            *(
+                request.shown
+                if word[:1] == "{" and request.shown and not HOME.is_file()
+                else shlex.quote(word)
+                for word in words
+            ),
+        ]
+    )
 
 
 def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:

@@ -28,6 +28,10 @@ class EngineError(RuntimeError):
     """The warm process did not start; the message says why."""
 
 
+class NoTorch(EngineError):
+    """The interpreter started, and reported that it cannot import torch or run ranks."""
+
+
 def source_of(path: str) -> bytes:
     """Bytes of a source file of ours by its path below lib/, also from inside a zip; OSError if there is
     none."""
@@ -63,7 +67,8 @@ class WarmLink:
         if not self._ready.wait(start_s) or not self.hello.get("ready"):
             why = self._why_not()
             self.close()
-            raise EngineError(f"{' '.join(prefix)} cannot run ranks: {why}")
+            error = NoTorch if self.hello.get("error") else EngineError
+            raise error(f"{' '.join(prefix)} cannot run ranks: {why}")
 
     def _why_not(self) -> str:
         """Why it did not come up: how it was ended from outside, else the last that it said."""

@@ -67,7 +67,7 @@ class Metered:
             (time.monotonic() > self._limit.until, "the time limit was reached"),
             (
                 read["unpacked"] > beyond + UNPACKED_TIMES * read["packed"],
-                f"what is packed here unpacks to more than {UNPACKED_TIMES} times its size",
+                f"the archive unpacks to more than {UNPACKED_TIMES} times its size",
             ),
         ):
             if is_spent:

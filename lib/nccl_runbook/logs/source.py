@@ -177,7 +177,9 @@ class Source:
             return
         decoder = codecs.getincrementaldecoder(name)("replace") if name else None
         while head:
-            yield decoder.decode(head).encode("utf-8", "replace") if decoder else head
+            text = decoder.decode(head).encode("utf-8", "replace") if decoder else head
+            # progress bars alone: each is a line
+            yield text if b"\n" in text else text.replace(b"\r", b"\n")
             if self.plain and not head.strip(b"\0"):
                 self._skip_hole()
             head = self._file.read(CHUNK_BYTES)

@@ -77,7 +77,7 @@ def sources(
             f"{len(listed)} files",
             0,
             None,
-            f"of them the {MAX_FILES} were read that are newest or end in errors: name fewer",
+            f"only {MAX_FILES} were read: the newest, and those that end in errors. Name fewer files",
         )
     chosen = listed if len(listed) <= MAX_FILES else _most_telling(listed, list_until + LIST_S)
     for number, (path, problem) in enumerate(chosen):

@@ -106,11 +106,11 @@ def first_text(look: Live, pids: Sequence[int] = ()) -> str:
     """The first evidence as text, before a hang can be judged. ``pids``: named ones."""
     if not look.ranks:
         return f"{look.host}: no hung job found. " + (
-            f"Neither process {' nor '.join(map(str, pids))} nor a child of it has torch loaded or a rank in "
-            "its environment"
+            f"Process {' and '.join(map(str, pids))} and its children have no torch loaded and no "
+            "rank in their environment"
             if pids
-            else "No process of this user has a rank in its environment, or torch and a peer. Run this as "
-            "the job's user, or name a rank of it with --pid"
+            else "No process of this user has a rank in its environment, or uses torch and is "
+            "connected to another process. Run this as the job's user, or name a rank with --pid"
         )
     rows = filled([[c[:60] for c in cells(look, r)] for r in look.ranks[:MOST_ROWS]])
     return "\n".join([f"{look.host}: first samples, after {look.first_s:.1f} s", *grid(rows)])

@@ -13,7 +13,7 @@ from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
 INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
-ENGINES = "of vLLM name EngineCore or its workers, of SGLang the schedulers: servers only pass requests on"
+ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, its schedulers: servers sync nothing"
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
 # if one waits for the work of another, that work counts for all
 WAITING = ("control", "wire", "other")
@@ -54,7 +54,7 @@ def collect(
         if syncs
         else Gap(
             "absent",
-            f"no function that syncs weights was on the stacks of {silent} in {seconds:.0f} s ({ENGINES}); "
+            f"the stacks of {silent} showed no function that syncs weights in {seconds:.0f} s ({ENGINES}); "
             "wrap yours in pause_trace() of nccl_guards.py",
         )
     )

@@ -27,8 +27,7 @@ from nccl_runbook.hang.live import judge as judge_live
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.gpu_lists import rank_devices
-from nccl_runbook.launch.interpreters import NOT_HERE
+from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.look import live as look_live
 from nccl_runbook.look.steps import Step, fewer_gpus, lines, settings, transports, visibility, weight_sync
@@ -133,6 +132,7 @@ def look(options: argparse.Namespace, output: Output) -> None:
     cannot be written; EngineError if no ranks can run."""
     if not 0 <= options.budget <= 86400:
         raise ValueError(f"budget: {options.budget:g} is not from 0 to 86400 seconds")
+    check_present(options.gpus)
     ends = time.monotonic() + options.budget
     engine, why_not = (
         Engine([sys.executable], None, output.redactor, until=ends if options.budget else math.inf),
@@ -144,13 +144,11 @@ def look(options: argparse.Namespace, output: Output) -> None:
             f"{software['host']}: {sys.executable}, torch {software['torch']}, "
             f"NCCL {software['nccl'] or 'none'}"
         )
-        if None in rank_devices(options.gpus, 0, engine.cuda_count()) and options.gpus:
-            output.say(NOT_HERE % options.gpus)
     except EngineError as error:
         why_not = Gap("absent", str(error))
         output.say(
-            f"no rank is run: {error}; only what needs no rank is looked at. "
-            "Use the interpreter of your job to see more"
+            f"no rank can run: {error}. Only what needs no rank is checked. Use the interpreter of "
+            "your job to see more"
         )
     with engine:
         _steps(options, output, engine if why_not is None else None, why_not, ends)

@@ -42,7 +42,7 @@ class Step:
             len(self.engine.history) if self.engine else 0,
         )
         self.parameters["budget_s"] = max(1, int(min(self.parameters["budget_s"], left_s)))
-        self.forbid(Gap("not-run", "the budget was spent: raise --budget") if left_s < 1 else None)
+        self.forbid(Gap("not-run", "no time was left: raise --budget") if left_s < 1 else None)
 
     def forbid(self, gap: Optional[Gap]) -> None:
         """Forbid ranks for this reason, unless one is set already."""

@@ -162,7 +162,8 @@ def catalogue() -> dict[str, Any]:
     """id -> expression, by use. "printed": for every line of a job (NAME=VALUE: a setting that a remedy
     advises); "spoken": for a reporter's words and short logs; "beside": what must or must not accompany a
     clue; "fits": id of a symptom -> causes, the most usual first; "meanings": id of a symptom -> what NCCL
-    prints with it. Cached for the user: it takes 0.1 s to compute, and each command is a new process."""
+    prints with it; "commands": id of a symptom -> (command that looks into it, what that shows). Cached for
+    the user: it takes 0.1 s to compute, and each command is a new process."""
     tables = [
         *sorted((PACKAGE / "messages/catalogue").glob("*.toml")),
         PACKAGE / "causes/causes.toml",
@@ -197,6 +198,9 @@ def catalogue() -> dict[str, Any]:
         **asked,
         "fits": {row["id"]: row["causes"] for row in symptoms},
         "meanings": meanings,
+        "commands": {
+            row["id"]: (row["next"]["line"], row["next"]["why"]) for row in symptoms if "next" in row
+        },
         "clues": [
             (
                 r["id"],

@@ -6,8 +6,9 @@ import re
 
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 _MARKDOWN = re.compile(
-    rb"#{1,6} +[A-Z\[]|\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}"
-)  # nccl-tests prints "# " and a small letter
+    rb"#{1,6} +(?!Rank +\d|Out of bounds|Avg bus|Using devices|Collective test)[A-Z\[]|"
+    rb"\*\*[A-Z][^*\n]{2,60}\*\*|`{3}|~{3}"
+)  # nccl-tests prints "# " before its own lines
 _SENTENCE = re.compile(rb"[A-Z][a-z'-]* [^\n]{20,2000}[.?!:]\s*$")
 _PROGRAM = re.compile(
     r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)"

@@ -1,11 +1,12 @@
-"""What several subjects ask the facts of logs: facts of another catalogue read
-again, and who raised first."""
+"""What several subjects ask the facts of logs: facts of another catalogue read again, who raised first,
+and what a clue points to."""
 
 import dataclasses
 
+from nccl_runbook.causes.causes import Advice
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.logs.text import clock
-from nccl_runbook.messages.clues import ECHO, catalogue, compiled, version
+from nccl_runbook.messages.clues import ECHO, SLOW, Clue, catalogue, compiled, says, version
 from nccl_runbook.messages.facts import Logs, Seen
 from nccl_runbook.messages.lines import plain
 
@@ -81,3 +82,75 @@ def surely_after(line: LogLine, other: LogLine, logs: Logs) -> bool:
 
 def _offset(line: LogLine, logs: Logs) -> ClockOffset | None:
     return next((c for c in logs.clocks if c.clock == clock(line)), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointer:
+    """Evidence for a cause. ``place``: among equally certain ones the smallest leads; ``advice``: replaces
+    the cause's; ``message``: id of the line, if it is one of the catalogue."""
+
+    cause: str
+    status: str
+    evidence: tuple[LogLine, ...]
+    against: tuple[str, ...] = ()
+    place: float = 0
+    advice: Advice | None = None
+    message: str = ""
+
+
+def points_to(clue: Clue, logs: Logs) -> Pointer:
+    """What a clue that fires points to, with its advice filled from the message's fields."""
+    place = (
+        100 + 0.3 * clue.order - 100 * bool(clue.also)
+    )  # what must stand beside it makes a message say more
+    asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
+    matches = [
+        next(filter(None, (compiled(asked[i]).search(plain(line.text)) for line in logs.seen[i].lines)), None)
+        for i in (*clue.also, clue.message)
+    ]
+    advice = clue.advice and clue.advice.filled(
+        {name: value for match in matches if match for name, value in match.groupdict().items() if value}
+    )
+    return Pointer(
+        clue.cause,
+        clue.status,
+        (*logs.seen[clue.message].lines[:4], *(logs.seen[i].lines[0] for i in clue.also)),
+        (),
+        place,
+        advice,
+        clue.message,
+    )
+
+
+def fires(clue: Clue, logs: Logs) -> bool:
+    """Whether the clue's line was seen, with everything that must and nothing that must not accompany it."""
+    matches = logs.seen.get(clue.message)
+    if (
+        matches is None
+        or matches.resumed
+        and not clue.stays
+        or clue.cause in SLOW
+        and clue.status != "established"
+        and not may_be_slow(logs, matches.resumed)
+    ):
+        return False
+    return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)
+
+
+def may_be_slow(logs: Logs, works: bool = False) -> bool:
+    """Whether a reporter complains of slowness, a rate was measured, or it is unknown whether the job failed
+    or works."""
+    return (
+        says(logs.context, "<slow>")
+        or "nccl-tests-row" in logs.seen
+        or not (works or says(logs.context, "<complaint>") or failed_line(logs))
+    )
+
+
+def failed_line(logs: Logs) -> LogLine | None:
+    """A line that shows that the job failed, whatever the cause; None without one."""
+    ended = logs.seen.get("job-ended")
+    return next(
+        (row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts),
+        ended.lines[0] if ended and not ended.resumed else logs.failed,
+    )

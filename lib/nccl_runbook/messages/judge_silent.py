@@ -11,7 +11,8 @@ def unheard(logs: Logs) -> list[RankLog]:
     of its own may be without that rank, unless all others are in it."""
     files = {file for row in logs.ranks for file in row.files}
     size = max((max(row.rank + 1, row.nranks or 0) for row in logs.ranks), default=0)
-    absent = sorted(set(range(size)) - {row.rank for row in logs.ranks}) if len(files) == 1 else []
+    # a log may name any size
+    absent = sorted(set(range(size)) - {r.rank for r in logs.ranks}) if size == len(logs.ranks) + 1 else []
     calls = Counter(
         (r.timeouts[0].group, r.timeouts[0].op, r.timeouts[0].seq) for r in logs.ranks if r.timeouts
     )
@@ -19,5 +20,6 @@ def unheard(logs: Logs) -> list[RankLog]:
         RankLog(rank, [], [])
         for rank in absent
         for (group, _, _), late in calls.items()
-        if len(calls) == len(absent) == 1 < late and (late == size - 1 or group in ("", "0", "default_pg"))
+        if len(files) == len(calls) == len(absent) == 1 < late
+        and (late == size - 1 or group in ("", "0", "default_pg"))
     ]

@@ -10,8 +10,17 @@ from collections.abc import Collection, Iterator
 
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, who_says
-from nccl_runbook.messages.lines import OWN, ends, joined, matcher, shows, visible
-from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS, MUCH
+from nccl_runbook.messages.lines import (
+    EXPRESSIONS,
+    LAUNCHERS,
+    MUCH,
+    OWN,
+    ends,
+    joined,
+    matcher,
+    shows,
+    visible,
+)
 
 MAX_KINDS = 200_000
 # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway

@@ -2,11 +2,79 @@
 
 import functools
 import re
+from collections.abc import Mapping
 
-from nccl_runbook.logs.text import LINE_CHARACTERS, pieces
+from nccl_runbook.causes.tables import table
+from nccl_runbook.logs.text import LINE_CHARACTERS, pieces, who_says
 from nccl_runbook.messages.clues import catalogue, needs
 from nccl_runbook.messages.matcher import Matcher
-from nccl_runbook.messages.read_ranks import EXPRESSIONS, LAUNCHERS
+
+# id -> expression for lines about a rank
+EXPRESSIONS = {
+    # torch 1.9 (no SeqNum) to 2.13
+    "rank-work": (
+        r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, "
+        r"NumelOut=(\d+))?(?:, ?\.\.\.)?"
+        r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
+    ),
+    "rank-status": r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: "
+    r"NCCL)?(?: work)?: (-?\d+)",
+    "rank-communicator": (
+        r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: "
+        r"busId ([0-9a-f]+))?"
+        r"(?: commId 0x([0-9a-f]+))?"
+    ),
+    "rank-error": (
+        r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|"
+        r"Runtime?Warning)(\w*(?:Error|"
+        r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|"
+        r"Segmentation fault|"
+        r"Killed\s*$|^\s*torch\.\w+Error"
+    ),
+    "rank-watched": (
+        r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|"
+        r"watchdog thread terminated|"
+        r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|"
+        r"Received a dump signal"
+    ),
+    # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
+    "rank-over": r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)",
+    "rank-ended": (
+        r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
+        r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"
+    ),
+    # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
+    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,',
+    "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
+    "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
+    "rank-network": r"Using network (\w+)",
+    # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation,
+    # number, size, type, group
+    "rank-call": (
+        r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) "
+        r"datatype (\d+) .*\[nranks=(\d+)\]|"
+        r"Running collective: Collective(?=.*?OpType=(\w+))"
+        r"\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)"
+    ),
+    "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
+    # a search begins at a letter that few words hold, as this is asked of every line that tells of a step;
+    # nccl-tests' heading names none
+    "rank-progress": (
+        r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|"
+        r"(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
+        r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|"
+        r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d|"
+        r"(?<=\bPOST) /(?:v1/(?:chat/)?completions|generate) HTTP/[\d.]+\W{1,3}2\d\d\b)"
+    ),
+}
+# of those every line counts, of the others only the first and the last ones
+MUCH = frozenset(
+    f"rank-{what}"
+    for what in ("work", "status", "communicator", "error", "watched", "over", "ended", "success")
+)
+LAUNCHERS: Mapping[str, str] = {
+    f"launcher-{name}": line for name, line in table("causes/launchers")["said"].items()
+}
 
 KEPT_BYTES = 16_000  # of the first line of a kind
 
@@ -63,6 +131,9 @@ def shows(message: re.Pattern[str], text: str) -> bool:
     """Whether the text contains the message and does not deny it."""
     bare = plain(text)
     match = message.search(bare)
+    if not match:  # a message begins behind what a launcher put in front of it
+        bare = who_says(bare).text
+        match = message.search(bare)
     return bool(match) and not _DENIED.search(bare, 0, match.start())
 
 

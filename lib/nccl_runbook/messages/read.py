@@ -19,12 +19,13 @@ from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import read_each, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, who_says
-from nccl_runbook.messages import clues, read_ranks
+from nccl_runbook.messages import clues
 from nccl_runbook.messages.excerpt import MAX_SPOKEN, short, written
 from nccl_runbook.messages.facts import CONTEXT, Logs, Seen, Template
 from nccl_runbook.messages.kinds import At, Kind, Kinds
-from nccl_runbook.messages.lines import ends, joined, matcher, plain, shows, visible
+from nccl_runbook.messages.lines import EXPRESSIONS, LAUNCHERS, ends, joined, matcher, plain, shows, visible
 from nccl_runbook.messages.matcher import Matcher
+from nccl_runbook.messages.read_ranks import Ranks
 
 MAX_LINES = 8  # kept of one message
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
@@ -80,13 +81,19 @@ def collect(
     )
 
 
+def read_sources(texts: Iterable[Source]) -> Logs:
+    """The facts of texts that are at hand already."""
+    reader = _Reader(newest=False)
+    return reader.facts(read_each(texts, reader.read), "")
+
+
 class _Reader:
     """One pass over all texts."""
 
     def __init__(self, newest: bool) -> None:
         self._kinds = Kinds()
         self._found: dict[str, _Found] = collections.defaultdict(_Found)
-        self._table = read_ranks.Ranks(newest)
+        self._table = Ranks(newest)
         self._order = self._read = 0  # lines: up to this one, in sources before this one
         self._began: dict[str, int] = {}  # source -> lines before it
         self._words: list[str] = []  # of a reporter, in the texts
@@ -142,7 +149,7 @@ class _Reader:
                 [text] if alone or not whole else [text, whole],
                 who.times,
             )
-        about = read_ranks.EXPRESSIONS if whole else kind.about_rank
+        about = EXPRESSIONS if whole else kind.about_rank
         if kind.about_rank:
             matches = {name: m for name in about if (m := matcher().pattern(name).search(whole or who.text))}
             self._table.take(line, whole or who.text, who.pid, self._order, matches)
@@ -160,6 +167,8 @@ class _Reader:
         kept = self._found[message]
         kept.times += times
         kept.last[line.file, line.rank] = self._order
+        if message == "job-ended":
+            self._table.over_at = self._order
         if len(kept.lines) < MAX_LINES and self._is_new(line, kept.lines):
             kept.lines.append(line)
 
@@ -209,10 +218,11 @@ class _Reader:
         )
         begun = (
             name
-            for name in read_ranks.LAUNCHERS
+            for name in LAUNCHERS
             if name in self._kinds.launchers or matcher().pattern(name).search(plain(context))
         )
         table = self._table
+        failures = table.failures()
         numbers = {attempt_of_name(f.name)[1] for f in files}
         attempts = max(
             1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1
@@ -226,9 +236,9 @@ class _Reader:
             self._strange(),
             foreign,
             table.versions(),
-            table.failed,
+            next((line for line, _, _ in failures), None),
             table.timeout,
-            table.raised,
+            next((line for line, _, own in failures if own), None),
             table.clocks.offsets(),
             table.apart(),
             os.uname().nodename,
@@ -286,6 +296,7 @@ class _Reader:
             (k, texts)
             for k in sorted(odd, key=lambda k: -k.times)
             for texts in [k.texts()]
-            if texts and "frame #" not in texts[0]
-        )  # c10/util/Backtrace.cpp (torch 2.11): where, not what
+            # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing
+            if texts and "frame #" not in texts[0] and not re.search(r":\d+: \w*Warning: ", texts[0])
+        )
         return [Template(self._first(texts[0], k), k.times) for k, texts in itertools.islice(shown, 20)]

@@ -6,80 +6,28 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from nccl_runbook.causes.tables import table
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.text import Clocks
 from nccl_runbook.messages.clues import ECHO, compiled
 from nccl_runbook.messages.facts import RankLog, Timeout
+from nccl_runbook.messages.lines import EXPRESSIONS
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 MAX_CALLS = 50_000
-# id -> expression for lines about a rank
-EXPRESSIONS = {
-    # torch 1.9 (no SeqNum) to 2.13
-    "rank-work": (
-        r"WorkNCCL\((?:SeqNum=(\d+), )?(?:\.\.\.,? ?)?OpType=(\w+)(?:, NumelIn=(\d+))?(?:, "
-        r"NumelOut=(\d+))?(?:, ?\.\.\.)?"
-        r"(?:, Timeout\(ms\)=(\d+))?\)(?: ran for (\d+) milliseconds)?"
-    ),
-    "rank-status": r"[Ll]ast enqueued(?: NCCL)?(?: work)?: (-?\d+),\s*last completed(?: "
-    r"NCCL)?(?: work)?: (-?\d+)",
-    "rank-communicator": (
-        r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+)(?: cudaDev (\d+))?(?: nvmlDev (\d+))?(?: "
-        r"busId ([0-9a-f]+))?"
-        r"(?: commId 0x([0-9a-f]+))?"
-    ),
-    "rank-error": (
-        r"^\s*(?!KeyError: ./(?:psm|mp|loky)[_-])(?:[\w.-]{1,60}: )?(?:[\w.]+\.)?(?!User|Future|Deprecation|"
-        r"Runtime?Warning)(\w*(?:Error|"
-        r"Exception|Interrupt)(?:_\w+)?|SystemExit)(?::\s|:?$)|Fatal Python|terminate called|"
-        r"Segmentation fault|"
-        r"Killed\s*$|^\s*torch\.\w+Error"
-    ),
-    "rank-watched": (
-        r"Watchdog caught|checkTimeout|Some NCCL operations have failed|watchdog got stuck for|watchdog hang|"
-        r"watchdog thread terminated|"
-        r"failure detected by watchdog|Observed flight recorder dump|remote error detected from rank|"
-        r"Received a dump signal"
-    ),
-    # torchrun says so when no process of the attempt is left on its node (torch 2.0 to 2.13)
-    "rank-over": r"\bfailed \(exitcode: -?\d+\) local_rank: \d+ \(pid: \d+\)",
-    "rank-ended": (
-        r"(?i)^\W*+(?:\w*\]?\s*)?(?:done|training (?:is )?(?:finished|complete\w*|done)|finished training|"
-        r"job (?:completed|finished) successfully)\b|Training finished|stopped: `max_|\[PASS(?:ED)?\]\s*$"
-    ),
-    # the whole job says that it ended well: MLPerf's logger (mlperf_logging 1 to 5) and result line
-    "rank-success": r'"key": ?"run_stop".*"status": ?"success"|^\s*RESULT,\w+,\d*,\d+,',
-    "rank-nccl": r"NCCL version (\d+\.\d+\.\d+)|using nccl==(\d+\.\d+\.\d+)",
-    "rank-torch": r"(?i)\btorch(?: version)?[=: ]+(\d+\.\d+\.\d+[\w.+]*)",
-    "rank-network": r"Using network (\w+)",
-    # NCCL_DEBUG_SUBSYS=COLL, NCCL 2.4 to 2.30; TORCH_DISTRIBUTED_DEBUG=DETAIL, torch 2.13 (seen): operation,
-    # number, size, type, group
-    "rank-call": (
-        r"\b(\w{1,40}): opCount ([0-9a-f]+) sendbuff \S{1,40} recvbuff \S{1,40} count (\d+) "
-        r"datatype (\d+) .*\[nranks=(\d+)\]|"
-        r"Running collective: Collective(?=.*?OpType=(\w+))"
-        r"\w+\(SequenceNumber=(\d+).*?TensorShape=\[([\d, ]+)\], TensorDtypes=(\w+), (\w)"
-    ),
-    "rank-via": r"Channel \d+(?:/\d+)? ?: \d+\[\w+\] -> \d+\[\w+\](?: \[\w+\])? via ([\w/]+)",
-    # a search begins at a letter that few words hold, as this is asked of every line that tells of a step;
-    # nccl-tests' heading names none
-    "rank-progress": (
-        r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|"
-        r"(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
-        r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|"
-        r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d)"
-    ),
-}
-# of those every line counts, of the others only the first and the last ones
-MUCH = frozenset(
-    f"rank-{what}"
-    for what in ("work", "status", "communicator", "error", "watched", "over", "ended", "success")
-)
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
-LAUNCHERS: Mapping[str, str] = {
-    f"launcher-{name}": line for name, line in table("causes/launchers")["said"].items()
-}
+
+
+SURVIVES = 3  # steps after an exception: other processes print one or two more before they miss the dead one
+
+
+# who failed; whether it was an exception or a fatal line, not a watchdog's; whether it follows no failure of
+# another rank; up to where this rank had survived its exceptions
+Failure = tuple[int | str, bool, bool, int | None]
+
+
+def _who(line: LogLine) -> int | str:
+    """The rank that printed the line, or its file if the rank is unknown."""
+    return line.file if line.rank is None else line.rank
 
 
 class Ranks:
@@ -94,9 +42,9 @@ class Ranks:
         self.of_pid: dict[
             tuple[str, str], int
         ] = {}  # the rank of a process, by host or file, once one of its lines shows it
-        # the last two steps of a rank, or of a file if the rank is unknown
-        self._progress: dict[int | str | None, tuple[int, int]] = {}
-        self._broke: dict[int | None, int] = {}
+        # the last steps of a rank, or of a file if the rank is unknown, the last one first
+        self._progress: dict[int | str, tuple[int, ...]] = {}
+        self._broke: dict[int | str, int] = {}
         self._well: dict[
             str, int | None
         ] = {}  # files in which the job said that it ended well, and the rank that said so
@@ -104,9 +52,12 @@ class Ranks:
         self._comms: dict[int, set[str]] = defaultdict(set)
         self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
         self.clocks = Clocks()
-        self.failed: LogLine | None = None
         self.timeout: LogLine | None = None
-        self.raised: LogLine | None = None
+        # the first line of each sort by which a rank, or a file, failed since it last survived an error
+        self._failures: dict[Failure, tuple[int, LogLine]] = {}
+        self._raised: dict[int | str, int] = {}  # the last exception of its own
+        self._survived: dict[int | str, int] = {}  # exceptions up to this one
+        self.over_at = -1  # where the launcher or the scheduler last reported the end of the job
 
     def _row(self, line: LogLine) -> dict[str, Any] | None:
         if line.rank is None:
@@ -166,14 +117,16 @@ class Ranks:
             # that the launcher held back
             return
         error = not watched and "rank-error" in matches and "NCCL INFO" not in text
+        own = error and not ECHO.search(text)
         if error or watched:
-            self._broke[line.rank] = order
-            self.failed = self.failed or line
+            who = _who(line)
+            self._broke[who] = order
+            self._failures.setdefault((who, error, own, self._survived.get(who)), (order, line))
             self.timeout = self.timeout or (
                 line if "rank-work" in matches or "checkTimeout" in text else None
             )
-        if error and not ECHO.search(text):
-            self.raised = self.raised or line
+        if own:
+            self._raised[_who(line)] = order
         elif "rank-progress" in matches:
             self._went(line, order)
             row = self._again(line) if self._over == line.file else row
@@ -181,26 +134,41 @@ class Ranks:
                 row["progress"] = line
         if ended and not error:
             self._went(line, order)
+            self._survived[_who(line)] = self._raised.get(_who(line), -1)
         if row is not None:
             row["ended"], row["warned"] = row["ended"] or ended, row["warned"] or watched
-            row["first_error"] = row["first_error"] or (line if error else None)
 
     def _ended_well(self, line: LogLine) -> None:
         """The job survived what was printed before; what follows is its teardown."""
         file, self._well[line.file] = line.file, line.rank
         self._broke.clear()
-        self.failed, self.timeout, self.raised = (
-            at if at and at.file != file else None for at in (self.failed, self.timeout, self.raised)
-        )
+        self.timeout = self.timeout if self.timeout and self.timeout.file != file else None
+        self._failures = {f: at for f, at in self._failures.items() if at[1].file != file}
         for row in self._rows.values():
             row["timeouts"] = [t for t in row["timeouts"] if t.at.file != file]
-            if row["first_error"] and row["first_error"].file == file:
-                row["first_error"] = None
 
     def _went(self, line: LogLine, order: int) -> None:
-        who = line.file if line.rank is None else line.rank
+        who = _who(line)
         self._well.pop(line.file, None)
-        self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
+        self._progress[who] = (order, *self._progress.get(who, ()))[:SURVIVES]
+        if len(self._progress[who]) == SURVIVES and self._progress[who][-1] > self._raised.get(who, order):
+            self._survived[who] = self._raised[who]
+
+    def _survived_to(self, who: int | str) -> int:
+        """Up to where this rank, or file, survived its own exceptions; -1 if it survived none. A job that
+        ended later without another exception may have ended by the survived one."""
+        survived = self._survived.get(who, -1)
+        ended = max([self.over_at, *self._broke.values()], default=-1) > survived
+        return survived if not ended or self._raised.get(who, -1) > survived else -1
+
+    def failures(self) -> list[tuple[LogLine, bool, bool]]:
+        """(line, whether it is an exception, whether it follows no other rank's failure), without exceptions
+        that ranks survived, in the order of the logs."""
+        return [
+            (line, error, own)
+            for (who, error, own, _), (order, line) in self._failures.items()
+            if order > self._survived_to(who)
+        ]
 
     def _again(self, line: LogLine) -> dict[str, Any] | None:
         """After an attempt was over, ranks go on in the same file: the launcher has started them again."""
@@ -208,6 +176,7 @@ class Ranks:
         self.again_in[line.file] += 1
         if self._newest:  # what other nodes wrote is dropped, or not, by their own files
             self._rows = {rank: row for rank, row in self._rows.items() if line.file not in row["files"]}
+            self._failures = {f: at for f, at in self._failures.items() if at[1].file != line.file}
         return self._row(line)
 
     def _communicator(self, rank: int, row: dict[str, Any], comm: re.Match[str]) -> None:
@@ -254,22 +223,23 @@ class Ranks:
         )
         if went and not any(broke):
             row["progress"] = line
-            self._progress[line.rank] = max((order, -1), self._progress.get(line.rank, (-1, -1)))
+            self._progress[_who(line)] = max((order,), self._progress.get(_who(line), ()))
 
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
         """Whether this rank (or an unnamed one in this file) made progress after ``order``, and none failed
         later. One unnamed line is not enough: it may have been printed late."""
-        if file in self._well:
+        if file in self._well or order <= self._survived_to(file if rank is None else rank):
             return True
-        own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
+        own, nobody = ((*self._progress.get(who, ()), -1, -1) for who in (rank, file))
         return max(own[0], nobody[rank is not None]) > order and all(
             at < order for at in self._broke.values()
         )
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""
+        first = {line.rank: line for line, error, _ in reversed(self.failures()) if error}
         return [
-            RankLog(**{**row, "communicators": len(self._comms[rank])})
+            RankLog(**{**row, "communicators": len(self._comms[rank]), "first_error": first.get(rank)})
             for rank, row in sorted(self._rows.items())
         ]
 

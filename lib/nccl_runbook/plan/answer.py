@@ -62,7 +62,9 @@ def plans_of(target: str, asked: Site, rules: areal_rules.Rules) -> tuple[list[P
         if (
             slip
             or " " not in target
-            and target.endswith((".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py"))
+            and target.endswith(
+                (".yaml", ".yml", ".sh", ".sbatch", ".slurm", ".py", ".toml", ".json", ".log", ".txt")
+            )
         ):
             raise ValueError(f"there is no file {target}")
         return [of_text(target, "", asked, rules)], []
@@ -135,7 +137,8 @@ def _sized(asked: Site, gpus_of_launch: int) -> Site:
         raise ValueError(
             f"{gpus} GPUs per node are too many: at most {MOST_GPUS} can be planned"
             if gpus
-            else "the number of GPUs of a node is not in it: add --gpus 8, or as many as a node has"
+            else "the allocation does not give the number of GPUs per node: add --gpus 8, or as "
+            "many as a node has"
         )
     return dataclasses.replace(asked, gpus=gpus)
 
@@ -293,5 +296,13 @@ def _of_framework(known: str, commands: list[Any], script: Script, where: str, a
     gpus = _sized(asked, script.gpus or per_node).gpus
     launch = launch_flags.merged(known, commands, gpus)
     mode, placed, nodes = frameworks.place(launch, gpus, asked.nodes or script.nodes, script.spread)
-    finding = judge_plan.judge_launch(launch, mode, placed, gpus * nodes, gpus)
-    return Plan(where, "", known, "", gpus, finding, mode, placed)
+    return Plan(
+        where,
+        "",
+        known,
+        "",
+        gpus,
+        judge_plan.judge_launch(launch, mode, placed, gpus * nodes, gpus),
+        mode,
+        placed,
+    )

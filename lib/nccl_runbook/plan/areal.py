@@ -256,8 +256,10 @@ def _joined(parts: Sequence[Part], at: int, rules: Rules) -> list[Part]:
             raise Refused(INVALID, 'components joined by "|" must have names, such as fsdp[actor]:d4')
         if part.world_size != parts[0].world_size:
             joined = 'both sides of "|"' if rules.era == "A" else 'components joined by "|"'
-            sizes = f"{parts[0].world_size} and {part.world_size} GPUs"
-            raise Refused(INVALID, f"{joined} must be equally large: {sizes}")
+            raise Refused(
+                INVALID,
+                f"{joined} must be equally large: {parts[0].world_size} and {part.world_size} GPUs",
+            )
     return [dataclasses.replace(p, anchor=at if i else None) for i, p in enumerate(parts)]
 
 

@@ -115,7 +115,7 @@ def judge_launch(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node
     """The finding about a launch; unknown flags that resemble those of the table are evidence."""
     cause, known = CAUSE if placed.verdict == "duplicate" else None, launch.row["flags"]
     slips = [
-        f"--{n}: not known to us; the nearest flag is --{near}"
+        f"--{n}: not in our table; the nearest flag is --{near}"
         for n in launch.flags
         if n not in known
         for near in difflib.get_close_matches(n, known, 1, 0.95)

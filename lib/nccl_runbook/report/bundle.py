@@ -61,7 +61,7 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
     """
     step_records, left_out = read_records(run_dir)
     if not step_records:
-        why = "; ".join(left_out.values()) or "it holds no record"
+        why = "; ".join(left_out.values()) or "it contains no record"
         raise records.RecordError(f"{run_dir} is not the folder of a run: {why}")
     printed = sorted(p for p in (run_dir / "logs").rglob("*") if p.is_file())
     if len(printed) > MOST_FILES:
@@ -84,8 +84,7 @@ def bundle(run_dir: Path, logs: Sequence[Path]) -> Bundle:
     shared: list[records.Record] = [
         records.read(records.Record, redactor.json(to_json(record))) for record in step_records
     ]
-    run = records.read(RunInfo, redactor.json(info))
-    document = verdict_document(run, shared)
+    document = verdict_document(records.read(RunInfo, redactor.json(info)), shared)
     files = {redactor.text(name): redactor.text(text) for name, text in texts.items()}
     return Bundle(
         {

@@ -142,7 +142,13 @@ def finding_text(finding: Finding) -> str:
         for r in finding.remedy
         for line in (f"    {WHO[r.who]}: {r.text}", *(f"        {copied}" for copied in r.lines))
     ]
-    return "\n".join([f"{look.symbol} {look.word}: {finding.title}{status}", *lines, *fixes])
+    return "\n".join(
+        [
+            f"{look.symbol} {look.word}: {finding.title.rstrip('.') if status else finding.title}{status}",
+            *lines,
+            *fixes,
+        ]
+    )
 
 
 @dataclasses.dataclass(repr=False)

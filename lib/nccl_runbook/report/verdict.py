@@ -27,7 +27,7 @@ from nccl_runbook.report.verdict_document import (
     StepEntry,
     VerdictDocument,
 )
-from nccl_runbook.report.verdict_sentence import MEASURED, tests_nothing, verdict_sentence
+from nccl_runbook.report.verdict_sentence import MEASURED, headline, tests_nothing, verdict_sentence
 
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
@@ -109,7 +109,7 @@ def merge_causes(records: Iterable[Record], made: Collection[str] = ()) -> list[
 
 
 def _merged(cause: str, findings: list[tuple[str, Finding]], made: Collection[str]) -> Cause:
-    best = min((f for _, f in findings), key=lambda f: STATUSES.index(f.status or "ruled-out"))
+    best = min((f for _, f in findings), key=lambda f: (STATUSES.index(f.status or "ruled-out"), not f.tried))
     opposed = {"ruled-out"} - {best.status}  # what such a finding saw speaks against the cause
     pro = [e for step, f in findings if f.status not in opposed for e in _sourced(step, f.evidence)]
     contra = [
@@ -127,7 +127,7 @@ def _merged(cause: str, findings: list[tuple[str, Finding]], made: Collection[st
     return Cause(
         id=cause,
         status=best.status,
-        title=known()[cause].title if best.id in MEASURED else best.title,
+        title=known()[cause].title if best.id in MEASURED else headline(best, (f for _, f in findings)),
         evidence=[e for e in _told_once(pro) if not _asks([e.text], made)],
         against=_told_once(contra),
         remedy=[
@@ -185,14 +185,25 @@ def _different(records: Iterable[Record]) -> list[str]:
 
 def fixes(document: VerdictDocument) -> list[tuple[str, list[Remedy]]]:
     """(title, remedies), most certain first: of established and likely causes, then of findings from WARN up
-    without a cause. If there are neither: of possible causes and unknown findings, then of unexplained ones,
-    so that a page with trouble always says what to do."""
+    without a cause; of what is only noted, only if nothing is wrong. If there are neither: of possible causes
+    and unknown findings, then of unexplained ones, so that a page with trouble always says what to do."""
     free = worst_first(
         f for s in document.steps for f in s.findings if f.cause is None and f.remedy and f.id != UNDECIDED
     )
     bad = [f for f in free if f.severity in (Severity.BROKEN, Severity.WARN)]
+    serious = {
+        f.cause
+        for s in document.steps
+        for f in s.findings
+        if f.severity not in (Severity.NOTE, Severity.OK, Severity.SKIPPED)
+        or document.verdict not in ("broken", "degraded")
+    }
     sure = [
-        *((c.title, c.remedy) for c in document.causes if c.status in ("established", "likely") and c.remedy),
+        *(
+            (c.title, c.remedy)
+            for c in document.causes
+            if c.status in ("established", "likely") and c.remedy and c.id in serious
+        ),
         *((f.title, list(f.remedy)) for f in bad if f.remedy != (NOTHING_KNOWN,)),
     ]
     open_ones = [

@@ -30,7 +30,7 @@ PROOF = {
 }
 
 
-MEASURED = ("hang-told", "transport-at-fault", "variable-at-fault")  # say what happened, not why
+MEASURED = ("hang-told", "transport-at-fault")  # say what happened, not why
 
 
 def tests_nothing(step: StepEntry) -> bool:
@@ -67,11 +67,11 @@ def _bare(text: str) -> str:
 
 def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | None:
     """The finding that leads; None if nothing is wrong, or a failure without a cause comes first. Order:
-    proven, then worst, then by PROOF, then with a more than possible cause. Dumps or a look that show a
-    missing rank are proof; the death of a rank does not say why."""
+    proven, then worst, then by PROOF, then with a cure that was tried, then with a more than possible cause.
+    Dumps or a look that show a missing rank are proof; the death of a rank does not say why."""
     status_of = {c.id: c.status for c in causes}
 
-    def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, bool, int, int]:
+    def order(one: tuple[str, Finding]) -> tuple[bool, bool, int, bool, bool, int, int]:
         step, finding = one
         status = status_of.get(finding.cause or "", "")
         proven = (
@@ -84,6 +84,7 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
             not proven,
             finding.severity is not Severity.BROKEN,
             PROOF.get(step, 4),
+            not finding.tried,  # with a cure beside a control
             status not in ("established", "likely"),
             [*PROOF, step].index(step),
             STATUSES.index(status) if status else len(STATUSES),
@@ -99,6 +100,15 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
     return None if first and first.id == UNDECIDED else first
 
 
+def headline(finding: Finding, others: Iterable[Finding]) -> str:
+    """The finding's title. If an experiment proves a setting ("NAME=VALUE: ..."), what ``others`` say about
+    that value comes first ("NAME: VALUE names nothing")."""
+    setting, _, effect = finding.title.partition(": ")
+    same = [f.title.replace(": ", "=", 1) for f in others if f.cause == finding.cause]
+    about = [title for title in same if title.startswith(f"{setting} ")]
+    return f"{about[0]}: {effect}" if about and finding.tried else finding.title
+
+
 def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
     """What leads, behind the verdict."""
     lead = leading(steps, causes)
@@ -109,7 +119,7 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
         ]
         return f"{word.capitalize()}: {''.join(whys[:1])}"
     status = next((c.status for c in causes if c.id == lead.cause), lead.status or "")
-    trouble = _bare(lead.title) or lead.id
+    trouble = _bare(headline(lead, (f for s in steps for f in s.findings))) or lead.id
     if lead.id in MEASURED and lead.cause:  # what happened is seen; how sure is why
         return f"{word.capitalize()}: {trouble} ({status}: {known()[lead.cause].title})"
     return (

@@ -56,7 +56,9 @@ def collect(
         str(repeats),
     ]
     if tp < 1 or (len(devices) - 1) % tp:
-        raise ValueError(f"tensor_parallel: {len(devices) - 1} ranks of engines are not a multiple of {tp}")
+        raise ValueError(
+            f"tensor_parallel: the number of engine ranks, {len(devices) - 1}, is not a multiple of {tp}"
+        )
     local = len(engine.prefix) == 1  # behind docker exec or srun the folder is another one
     parent = os.path.abspath(directory or tempfile.gettempdir())
     sweep([parent, _SHM] if local else [], [_FOLDER])
@@ -142,8 +144,8 @@ def _world(
     if left_s < _LEAST_S:
         return Gap(
             "not-run",
-            f"{max(0.0, left_s):.0f} s of the budget were left; to run it alone: --methods {method}, "
-            f"or methods={method}",
+            f"{max(0.0, left_s):.0f} s of the budget were left. To run only this method: --methods "
+            f"{method}, or methods={method}",
         )
     if method.startswith(_ON_GPUS) and devices[0] is None:
         return Gap("unsupported", "it needs GPUs, but CUDA shows none")
@@ -178,6 +180,7 @@ def _world(
             args,
             env,
             min(left_s, _ONE_GPU_S) if method == "nccl-one-gpu" else left_s,
+            shown=spec.get("line", ""),
         )
     )
 

@@ -78,12 +78,12 @@ class SyncArm:
         late = (
             "all compared, all correct; time ran out during the variants"
             if self.variants
-            else "did not end in time"
+            else "did not finish in time"
         )
         return (
             "all compared, all correct"
             if self.complete
-            else self.stopped or (late if self.timed_out else "did not pass")
+            else self.stopped or (late if self.timed_out and not self.broke else "did not pass")
         )
 
     def __str__(self) -> str:
@@ -96,12 +96,18 @@ class SyncArm:
         return all(e == "exited 0" for e in self.ended)
 
     @property
+    def broke(self) -> bool:
+        """Whether a rank ended with an error by itself. The others then only waited for it."""
+        return any(e.startswith(("exited", "signalled")) and e != "exited 0" for e in self.ended)
+
+    @property
     def passed(self) -> bool:
         """Whether every byte of every finished sync is right, and one sync was steady: the method finished,
         or its share of the time ran out after its syncs, or with at least a third of it spent on them. With
         less, the next sync may be hanging."""
         cut = (
             self.timed_out
+            and not self.broke
             and len(self.syncs) > 1
             and (bool(self.variants) or 3 * sum(s.seconds for s in self.syncs) > self.deadline_s)
         )

@@ -5,13 +5,13 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import recognise
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.messages.printed.recognise import SHARED_GPU
 from nccl_runbook.placement import Placement
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, SyncArm, SyncRuns
-from nccl_runbook.sync.judge_failures import _source, gb, of_one
+from nccl_runbook.sync.judge_failures import _source, gb, of_one, recognised
 from nccl_runbook.sync.methods import METHODS, PREFERRED
 from nccl_runbook.sync.reshard.facts import resharded
 from nccl_runbook.sync.reshard.judge import against_control
@@ -89,7 +89,7 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
             "rate-above-link",
             Severity.UNKNOWN,
             f"{arm.method}: {rate:.0f} GB/s is above any link here ({limit:.0f} GB/s), "
-            "so the timing is wrong",
+            "so the measured time is wrong",
             (Evidence(f"{gb(runs.size_bytes)} in {seconds:.4f} s", _source(arm)),),
         )
     )
@@ -167,8 +167,8 @@ def topology(runs: SyncRuns | Gap) -> str:
     if len(set(runs.devices)) < len(runs.devices) or len(set(known)) < len(known):
         return "one-gpu"
     nccl = [a for a in runs.run if a.method.startswith("nccl")]
-    refusal = recognise(text for a in nccl for text in [*a.errors.values(), *a.last_lines])
-    if refusal and refusal[0].id == "duplicate-gpu" and len(known) == len(runs.devices):
+    refused = any(message and message.message == SHARED_GPU for message in map(recognised, nccl))
+    if refused and len(known) == len(runs.devices):
         return "bus-ids"
     carried = " ".join(name for a in nccl if isinstance(a.transports, dict) for name in a.transports)
     ways = {"P2P": "p2p", "SHM": "shm", "NET": "sockets"}

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from nccl_runbook.causes.causes import causes, recognise, remedies
+from nccl_runbook.causes.causes import causes, remedies
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.messages.printed.recognise import SHARED_GPU, own_words, recognise
 from nccl_runbook.placement import Placement
 from nccl_runbook.sync.facts import SyncArm, SyncRuns
 
@@ -12,9 +14,10 @@ HANG_S = 60.0  # an arm that finished no sync in that time is stuck, not slow
 
 def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     """What is wrong with one method, by the first row that applies; None if nothing is."""
-    known, over_nccl = recognise(_messages(arm)), arm.method.startswith("nccl")
+    known, over_nccl = recognised(arm), arm.method.startswith("nccl")
     on_one_gpu = over_nccl and _shared(runs, plan)
-    is_refused = over_nccl and known is not None and known[0].id == "duplicate-gpu"
+    is_refused = over_nccl and known is not None and known.message == SHARED_GPU
+    has_reason = known is not None and known.status != "possible"
     finding = next(
         finding
         for fits, finding in (
@@ -22,9 +25,9 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
             (arm.complete, shared_gpu_not_refused if on_one_gpu else None),
             (arm.shortage, not_enough),
             (arm.stopped, interrupted),
-            (is_refused, expected_refusal if on_one_gpu else refused_though_gpus_differ),
-            (on_one_gpu and known is None, failed_on_one_gpu),
-            (arm.timed_out, did_not_end),
+            (on_one_gpu and (is_refused or not has_reason), refused_on_one_gpu),
+            (is_refused, refused_though_gpus_differ),
+            (arm.timed_out and not arm.broke, did_not_end),
             (True, failed),
         )
         if fits
@@ -32,9 +35,16 @@ def of_one(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding | None:
     return finding and finding(arm, runs, plan)
 
 
-def _messages(arm: SyncArm) -> list[str]:
-    """What the failed ranks raised and printed, line by line."""
-    return [line for text in [*arm.errors.values(), *arm.last_lines] for line in text.splitlines()]
+def recognised(arm: SyncArm) -> Pointer | None:
+    """The surest message of what the failed ranks raised and printed; None if the catalogue knows none."""
+    return recognise({arm.method: "\n".join([*arm.errors.values(), *arm.last_lines])})
+
+
+def _shown(arm: SyncArm) -> str:
+    """The message of the catalogue, else the first line that a failed rank raised or printed."""
+    message = recognised(arm)
+    lines = (line for text in [*arm.errors.values(), *arm.last_lines] for line in text.splitlines())
+    return message.evidence[0].text if message else next(lines, "no rank printed anything")
 
 
 def _source(arm: SyncArm) -> str:
@@ -57,9 +67,8 @@ def wrong_bytes(arm: SyncArm, *_: Any) -> Finding:
         (
             Remedy(
                 "you",
-                "Do not use this method until the cause is known. Repeat it to see whether it "
-                "stays with one GPU or "
-                "pair when repeated:",
+                "Do not use this method until the cause is known. Repeat the sync to see whether "
+                "the fault stays with one GPU or pair:",
                 (arm.shell_line,),
             ),
         ),
@@ -91,21 +100,25 @@ def _shared(runs: SyncRuns, plan: Placement) -> bool:
     return bool(plan.shared) or len(set(known)) < len(known)
 
 
-def expected_refusal(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
-    """NCCL refuses two ranks on one GPU, and these two share one."""
-    cause = causes()["trainer-and-engine-share-gpu"]
+def refused_on_one_gpu(arm: SyncArm, runs: SyncRuns, plan: Placement) -> Finding:
+    """NCCL does not support two ranks on one GPU. Its refusal is expected, and a failure without its usual
+    message (a peer's echo, a hang of the experimental mode) says nothing about this machine."""
+    cause, message = causes()["trainer-and-engine-share-gpu"], recognised(arm)
+    is_refusal = message is not None and message.message == SHARED_GPU
     return Finding(
-        cause.id,
+        cause.id if is_refusal else "failed-on-one-gpu",
         Severity.NOTE,
-        f"{cause.title}, so NCCL refuses to connect them (expected here). "
-        "The other methods need no second GPU",
+        f"{cause.title}, so NCCL refuses to connect them (expected here). Other methods need no second GPU"
+        if is_refusal
+        else f"{arm.method} did not work between two ranks on one GPU (expected: NCCL refuses that)",
         (
-            Evidence(recognise(_messages(arm))[1], _source(arm)),
+            Evidence(_shown(arm), _source(arm)),
             Evidence(f"planned devices by rank: {plan.devices}; UUIDs seen: {', '.join(runs.uuids)}", "plan"),
+            Evidence("ranks: " + ", ".join(arm.ended), _source(arm)),
         ),
         remedies(cause),
         cause.id,
-        "established",
+        "established" if is_refusal else "likely",
     )
 
 
@@ -117,32 +130,14 @@ def refused_though_gpus_differ(arm: SyncArm, runs: SyncRuns, _: Placement) -> Fi
     return Finding(
         "refused-though-gpus-differ",
         Severity.BROKEN,
-        "NCCL reports that two ranks share a GPU, but they were placed on different GPUs",
+        "NCCL reports that two ranks share a GPU, but the plan gave them different GPUs",
         (
-            Evidence(recognise(_messages(arm))[1], _source(arm)),
+            Evidence(_shown(arm), _source(arm)),
             Evidence(f"UUIDs: {', '.join(u or 'unknown' for u in runs.uuids)}", "runs.uuids"),
         ),
         remedies(cause, status),
         cause.id,
         status,
-    )
-
-
-def failed_on_one_gpu(arm: SyncArm, *_: Any) -> Finding:
-    """NCCL does not support two ranks on one GPU, so a failure without its usual message (a peer's echo, a
-    hang of the experimental mode) says nothing about this machine."""
-    cause = causes()["trainer-and-engine-share-gpu"]
-    return Finding(
-        "failed-on-one-gpu",
-        Severity.NOTE,
-        f"{arm.method} did not work between two ranks on one GPU (expected), without NCCL's usual message",
-        (
-            Evidence([*_messages(arm), "no rank printed anything"][0], _source(arm)),
-            Evidence("ranks: " + ", ".join(arm.ended), _source(arm)),
-        ),
-        remedies(cause),
-        cause.id,
-        "likely",
     )
 
 
@@ -204,29 +199,22 @@ def did_not_end(arm: SyncArm, *_: Any) -> Finding:
 
 def failed(arm: SyncArm, *_: Any) -> Finding:
     """Any other failure; with a cause if a rank's message is known."""
-    messages = _messages(arm)
-    known = recognise(messages)
-    cause = known[0] if known and known[0].id != "duplicate-gpu" else None
+    known = recognised(arm)
+    cause = own_words(known) if known else None
+    status = known and ("possible" if known.status == "possible" else "likely")
+    by_hand = Remedy(
+        "you",
+        "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
+        (arm.shell_line,),
+    )
     return Finding(
         "weight-sync-failed",
         Severity.BROKEN,
         f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
-        (
-            Evidence(
-                known[1] if known else messages[0] if messages else "no rank printed anything", _source(arm)
-            ),
-            Evidence("ranks: " + ", ".join(arm.ended)),
-        ),
-        (
-            *(remedies(cause) if cause else ()),
-            Remedy(
-                "you",
-                "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
-                (arm.shell_line,),
-            ),
-        ),
+        (Evidence(_shown(arm), _source(arm)), Evidence("ranks: " + ", ".join(arm.ended))),
+        remedies(cause, status) if cause else (by_hand,),
         cause and cause.id,
-        cause and "likely",
+        status,
     )
 
 

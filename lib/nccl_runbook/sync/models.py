@@ -8,6 +8,8 @@ import json
 import math
 import os
 import re
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,14 @@ _HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header
 
 
 def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
-    """The model with only this many layers, for a machine that cannot hold or move all of them; 0 for all."""
-    return {**spec, "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"]}
+    """The model with only this many layers, for a machine that cannot hold or move all of them; 0 for all.
+    Its ``line`` is shell text that prints this specification."""
+    own = [sys.executable, "-m", "nccl_runbook.sync.models", spec.get("source", spec["name"]), str(layers)]
+    return {
+        **spec,
+        "layers": min(layers, spec["layers_of"]) if layers else spec["layers_of"],
+        "line": f'"$({shlex.join(own)})"',
+    }
 
 
 def _spec(
@@ -106,7 +114,7 @@ def find(name: str) -> dict[str, Any]:
         if name.lower() in (full.lower(), full.split("/")[1].lower()):
             return model
     if os.path.exists(name):
-        return _bounded(_from_path(Path(name)), name)
+        return {**_bounded(_from_path(Path(name)), name), "source": os.path.abspath(name)}
     near = difflib.get_close_matches(name, known, 1, 0.4)
     raise ValueError(
         f"unknown model {name!r}: "
@@ -164,7 +172,7 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     def number(*names: str) -> int:
         value = next((config[n] for n in names if config.get(n) is not None), None)
         if type(value) is not int or not 0 < value < _MOST:
-            raise ValueError(f"{path}: {names[0]} is missing, or is not a number that a model can have")
+            raise ValueError(f"{path}: {names[0]} is missing, or is not a possible value")
         return value
 
     moe, hidden, heads = kind == "qwen3_moe", number("hidden_size"), number("num_attention_heads")
@@ -225,3 +233,7 @@ def _listed(name: str, shapes: dict[str, list[int]]) -> dict[str, Any]:
     return _spec(
         name, rest, layers[0], len(layers), prefix.replace("{", "{{").replace("}", "}}") + "{i}.", []
     )
+
+
+if __name__ == "__main__":  # in the lines that repeat a weight sync
+    print(json.dumps(part(find(sys.argv[1]), int(sys.argv[2]))))

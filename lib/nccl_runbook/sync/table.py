@@ -45,7 +45,7 @@ def methods_table(runs: SyncRuns) -> Table:
     )
 
 
-@titled("With one thing changed")
+@titled("By bucket size and engine load")
 def sweeps_table(runs: SyncRuns) -> Table:
     """The same methods with one change (bucket, busy engines, fewer bytes), and t = N a + B / b from two
     sizes."""
@@ -53,8 +53,8 @@ def sweeps_table(runs: SyncRuns) -> Table:
         "",
         ["method", "bucket MiB", "engines multiply", "GB", "s", "GB/s", "a: us a tensor", "b: GB/s"],
         [row for arm in runs.run for row in _sweep(arm, runs)],
-        "t = N a + B / b, from the whole tensors and a sixteenth of each; empty if time hardly grew with "
-        "size. If b is above the "
+        "t = N a + B / b, from the whole tensors and a sixteenth of each; empty if the time hardly "
+        "grew with the size. If b is above the "
         "link's rate, the cost of each tensor overlaps with the transfer, and the sum does not hold.",
     )
 
@@ -125,7 +125,7 @@ def _note(runs: SyncRuns) -> str:
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
     return " ".join(
         (
-            f"Steady: the median of {max(1, runs.repeats - 1)} after the first, with its phases.",
+            f"Steady: the median of the {max(1, runs.repeats - 1)} syncs after the first, with its phases.",
             *(
                 ["NCCL's first sync also creates the communicator."]
                 if any(a.method.startswith("nccl") for a in runs.run)

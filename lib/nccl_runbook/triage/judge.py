@@ -8,18 +8,18 @@ from nccl_runbook.core.facts import bus_of_message, grouped
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Severity
 from nccl_runbook.messages.clues import ENDED, says, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.messages.judge import current, surely_after
+from nccl_runbook.messages.judge import Pointer, current, failed_line, surely_after
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     NVIDIA_WORDS,
     Answer,
     Decides,
     Hypothesis,
     elsewhere,
-    failed_line,
     platform,
 )
 from nccl_runbook.triage.hypotheses.judge_undecided import (
     check_first,
+    ended_by_code,
     findings_beside,
     is_fault,
     log_points_to_cause,
@@ -38,7 +38,6 @@ from nccl_runbook.triage.hypotheses.judge_weights import (
 )
 from nccl_runbook.triage.ranks import (
     judge_experiments,
-    judge_pointer,
 )
 
 HANG = "nccl-runbook hang "
@@ -87,7 +86,7 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
     )
 
 
-def _hypothesis(cause_id: str, own_pointers: list[judge_pointer.Pointer], logs: Logs) -> Hypothesis:
+def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypothesis:
     best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
     evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
@@ -134,8 +133,8 @@ def _not_done(remedy: Rows, logs: Logs) -> Rows:
     kept = tuple(row for row, (_, _, lines) in zip(left, remedy) if row[2] or not lines)
     already_set = (
         "you",
-        "The usual setting is in the log already. Check that the ranks which failed have it; if so, "
-        "it does not help here.",
+        "The log already contains the usual setting. Check that the failed ranks have this setting. "
+        "If they do, the setting does not help here.",
         (),
     )
     return kept if kept or not remedy else (already_set,)
@@ -184,7 +183,9 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         if why
     ]
     if not hypotheses or hypotheses[0].cause == "benign":
-        unread.insert(0, Finding("no-cause-in-log", Severity.UNKNOWN, nothing_shown(logs, hypotheses)))
+        learn = ended_by_code(logs, hypotheses)
+        severity = Severity.BROKEN if learn else Severity.UNKNOWN
+        unread.insert(0, Finding("no-cause-in-log", severity, nothing_shown(logs, hypotheses), remedy=learn))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health; a line that ends a job is a fault
         # before its cause is known

@@ -3,9 +3,10 @@ a reporter describes: a setting or a version, and whether the job worked with it
 
 from nccl_runbook.causes.causes import Advice, causes
 from nccl_runbook.core.facts import rank_names
+from nccl_runbook.core.findings import MOST_QUOTED, cut
 from nccl_runbook.messages.clues import AT_WORK, says
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.messages.judge import raised_first
+from nccl_runbook.messages.judge import Pointer, raised_first
 from nccl_runbook.messages.judge_silent import unheard
 from nccl_runbook.triage.ranks.judge_calls import (
     all_wait_alike,
@@ -22,7 +23,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     ranks_on_one_gpu,
     versions_differ,
 )
-from nccl_runbook.triage.ranks.judge_pointer import Pointer, matches, traceback_advice, waiting_ranks
+from nccl_runbook.triage.ranks.judge_pointer import matches, traceback_advice, waiting_ranks
 
 
 def judge(logs: Logs) -> list[Pointer]:
@@ -58,8 +59,8 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
     """A rank raised its own exception while others waited for it."""
     first, echoes = raised_first(logs)
     close = (
-        f"ranks {', '.join(str(line.rank) for line in first)} raised too close together "
-        "to show which was first"
+        f"ranks {', '.join(str(line.rank) for line in first)} failed too close together to show "
+        "which was first"
     )
     return (
         [
@@ -172,17 +173,22 @@ def runs_apart(logs: Logs) -> list[Pointer]:
 
 def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program itself, with no other rank heard; it matters more if no rank waited."""
-    return (
-        [
-            Pointer(
-                "peer-crashed",
-                "possible",
-                (logs.raised,),
-                (),
-                450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300,
-                traceback_advice(logs.raised, logs),
-            )
-        ]
-        if logs.raised
-        else []
-    )
+    if not logs.raised:
+        return []
+    who = "the program" if logs.raised.rank is None else f"rank {logs.raised.rank}"
+    name = logs.raised.text.partition(":")[0]
+    how = "raised" if name.endswith(("Error", "Exception", "Interrupt", "Exit")) else "ended with"
+    decides = traceback_advice(logs.raised, logs).decides
+    ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
+    advice = Advice(f"{who.capitalize()} {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
+    place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
+    return [
+        Pointer(
+            "peer-crashed",
+            "possible",
+            (logs.raised,),
+            (),
+            place,
+            advice if ended else Advice(),
+        )
+    ]

@@ -105,9 +105,9 @@ def order_table(logs: Logs) -> Table:
     )
     several = len({line.host for _, line, *_ in timed}) > 1
     note = (
-        f"Clocks against {logs.clocks[0].clock}: {apart}. Events closer than that have no known order."
+        f"Clocks against {logs.clocks[0].clock}: {apart}. The order of events closer than that is unknown."
         if apart
-        else "The clocks of the hosts cannot be aligned: the order between hosts is that of "
+        else "The clocks of the hosts cannot be aligned: events of different hosts are ordered by "
         "their own time stamps." * several
     )
     lanes = grouped(
@@ -168,7 +168,7 @@ def there_tables(here: str, hosts: list[str], rows: list[tuple[str, str, str]]) 
     return (
         [
             Table(
-                "Run on the hosts of the job",
+                "Run these on the hosts of the job",
                 ["line", "to check for", "takes"],
                 [list(row) for row in rows],
                 note,

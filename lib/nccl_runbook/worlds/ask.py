@@ -19,7 +19,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S, FIRST_DEADLINE_S = 30.0, 20.0, 60.0
 # A rank of a healthy world gives a sign of life at least every 1.5 s there; without any a world hangs. Once
 # one hung, less will do.
 STALL_FIRST_S, STALL_S = 12.0, 5.0
-SPENT = "the budget was spent: raise budget_s"
+SPENT = "no time was left: raise budget_s"
 
 
 def on_gpus(devices: List[Optional[int]]) -> bool:

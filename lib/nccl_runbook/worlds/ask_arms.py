@@ -158,12 +158,12 @@ def collect(
     engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Callable[..., Any]
 ) -> Union[Arms, Gap]:
     """The control, every arm that can act, the control again, and *clean* if the environment may be at
-    fault. A Gap with fewer than two ranks. ``budget_s``: seconds; ``halve``: search.halving.halve, which
-    finds the guilty variables."""
-    if len(devices) < 2:
+    fault. With one rank no arm is run, and a Gap is returned if the control passes. ``budget_s``: seconds;
+    ``halve``: search.halving.halve, which finds the guilty variables."""
+    session, alone = _Session(engine, devices, budget_s), len(devices) < 2
+    control, named = session.control(), {} if alone else ARMS if session.gpu else CPU_ARMS
+    if alone and control.passed:
         return Gap("unsupported", "one GPU: a transport needs two ranks")
-    session = _Session(engine, devices, budget_s)
-    control, named = session.control(), ARMS if session.gpu else CPU_ARMS
     trials: Dict[str, Union[Trial, Gap]] = {
         n: gap for n in named for gap in [_cannot_act(n, control)] if gap is not None
     }

@@ -4,10 +4,10 @@ control by pairs of GPUs."""
 import dataclasses
 
 from nccl_runbook.causes.causes import NOT_SEEN, causes, remedies
-from nccl_runbook.causes.failed_world import explain
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.messages.printed.failed_world import explain
 from nccl_runbook.search.group_testing import Diagnosis, replay, wilson
 from nccl_runbook.search.outcomes import most_runs
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pairs, Search, Singles
@@ -51,9 +51,7 @@ def _sizes(ladder: Ladder) -> str:
 
 def _rehearsal(ladder: Ladder) -> list[Finding]:
     if failing := ladder.first_failing:
-        return [
-            explain("rehearsal-fails", f"rehearsal on the CPU: {failing.name}", failing.world, failing.again)
-        ]
+        return [explain("rehearsal-fails", f"{failing.name} on the CPU", failing.world, failing.again)]
     return [
         _unknown(
             "rehearsed",
@@ -103,7 +101,11 @@ def _pairs(pairs: Pairs | Gap) -> list[Finding]:
 def _every_pair(what: str, world: World, again: World) -> Finding:
     """Every pair fails: suspect what all share, unless the ranks themselves name the cause."""
     finding = explain("every-pair-fails", what, world, again)
-    return finding if finding.cause else dataclasses.replace(finding, remedy=(SHARED,))
+    return (
+        finding
+        if finding.status in ("established", "likely")
+        else dataclasses.replace(finding, remedy=(SHARED,))
+    )
 
 
 def diagnosis(search: Search) -> Diagnosis:

@@ -66,6 +66,12 @@ def decide(outcomes: Outcomes) -> Decision:
                 Decision("inconclusive", "the runbook's own process was killed while the ranks ran"),
             ),
             (
+                outcomes.settled and not unsteady,
+                Decision(
+                    "variable", "it passes without these variables", "clean", "env-conflict", "established"
+                ),
+            ),
+            (
                 outcomes.message and outcomes.control in FAILING,
                 Decision(
                     "explained",
@@ -81,7 +87,7 @@ def decide(outcomes: Outcomes) -> Decision:
                     "it passes without the variables of your environment",
                     "clean",
                     "env-conflict",
-                    "established" if outcomes.settled else "likely",
+                    "likely",
                 ),
             ),
             (True, _by_arms(outcomes)),

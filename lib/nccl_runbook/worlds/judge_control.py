@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from nccl_runbook.causes.causes import NOT_SEEN, causes, remedies
 from nccl_runbook.causes.tables import table
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.facts_world import World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy
 from nccl_runbook.worlds.facts import Arm, Arms, Guilty, Trial
@@ -129,7 +129,8 @@ def _proof(guilty: Guilty) -> tuple[Evidence, ...]:
 
 
 def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
-    """The finding for a control that fails, with the evidence that the arms add."""
+    """The finding for a control that fails, with the evidence that the arms add: a proven change, what the
+    ranks reported themselves, or that it is not the transport or nothing can be concluded."""
     tried = {
         a.name: Evidence(f"{a.name}: {outcome(a, arms.control)}", "table below")
         for a in arms.arms
@@ -142,6 +143,11 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
         *fault.evidence,
         *tried.values(),
         *(
+            []
+            if arms.arms
+            else [Evidence("transports were not compared: that needs two ranks", "table below")]
+        ),
+        *(
             [NOT_SEEN]
             if decision.kind not in {*SEEN_ON_HARDWARE, "inconclusive", "not-the-transport"}
             else []
@@ -150,39 +156,23 @@ def control_fails(arms: Arms, decision: Decision, fault: Finding) -> Finding:
     if decision.kind == "variable":
         return _variable(arms, decision, fault, evidence)
     cure = next((a for a in arms.arms if a.name == decision.arm), None)
+    workaround = (_meanwhile(cure, arms),) if cure else ()
     if decision.kind == "explained" or cure is None:
-        return _undecided(arms, decision, fault, evidence, cure)
+        kind = {"explained": "", "not-the-transport": "not the transport: "}.get(
+            decision.kind, "inconclusive: "
+        )
+        words = f"{kind}{decision.why}".replace("inconclusive: intermittent", "intermittent")
+        evidence = (*evidence, Evidence(words, "table below"))
+        return dataclasses.replace(fault, evidence=evidence, remedy=(*fault.remedy, *workaround))
     title = (
         f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
         f"and passed with {cure.name}"
         f"{'; no single transport' * (decision.kind == 'sockets')}"
     )
-    remedy = (*remedies(causes().get(decision.cause or ""), decision.status), _meanwhile(cure, arms))
+    remedy = (*remedies(causes().get(decision.cause or ""), decision.status), *workaround)
     return Finding(
         "transport-at-fault", fault.severity, title, evidence, remedy, decision.cause, decision.status
     )
-
-
-def _undecided(
-    arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...], cure: Arm | None
-) -> Finding:
-    """The finding if the ranks reported the cause themselves, it is not the transport, or nothing can be
-    concluded."""
-    if decision.kind == "explained":
-        return dataclasses.replace(
-            fault,
-            title=f"{fault.title}; it passes without {_names(arms.guilty)}"
-            if isinstance(arms.guilty, Guilty) and not arms.guilty.why_not
-            else fault.title,
-            evidence=evidence,
-            remedy=(*fault.remedy, *((_meanwhile(cure, arms),) if cure else ())),
-        )
-    words = (
-        ""
-        if "intermittent" in decision.why
-        else {"not-the-transport": "not the transport: "}.get(decision.kind, "inconclusive: ")
-    )
-    return dataclasses.replace(fault, evidence=(*evidence, Evidence(f"{words}{decision.why}", "table below")))
 
 
 def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
@@ -198,10 +188,8 @@ def _meanwhile(arm: Arm, arms: Arms) -> Remedy:
 def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Evidence, ...]) -> Finding:
     """A variable of the environment is to blame: proven by halving, or at least that the same passes without
     all of them."""
-    guilty, settled = (
-        arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried"),
-        decision.status == "established",
-    )
+    guilty = arms.guilty if isinstance(arms.guilty, Guilty) else Guilty({}, 0, 0, "not tried")
+    settled = decision.status == "established"
     # confounded: others do it too
     names = (
         arms.clean.env
@@ -214,14 +202,20 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         for pattern, cause in table("environment/environment")["causes"].items()
         if re.fullmatch(pattern, k)
     ]
-    cause = causes()[named[0] if named and settled else decision.cause or ""]
+    by_message = [fault.cause] if fault.status in ("established", "likely") else []
+    cause_id = [*by_message, *named, decision.cause][0] if settled else decision.cause
     left = (
         f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}"
         if "budget" in guilty.why_not
-        else ""
+        else f"which of {len(names)}: {guilty.why_not}"
     )
-    which = (
-        _names(guilty) if settled else f"its variables ({left or f'which of {len(names)}: {guilty.why_not}'})"
+    world, it = arms.control.world, "it" if len(names) == 1 else "them"
+    effect = _DID.get(world.ended, world.ended)
+    ranks = counted(world.request.world_size, "rank") + " on the CPU" * (arms.backend == "gloo")
+    title = (
+        f"{_names(guilty)}: {ranks} {effect} with {it}, and passed without {it}"
+        if settled
+        else f"the test {effect} with your settings, and passed without its variables ({left})"
     )
     unset = _unset(
         "Remove it, or set a value that works:"
@@ -232,11 +226,9 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
     return Finding(
         "variable-at-fault",
         fault.severity,
-        f"the test {_DID.get(arms.control.world.ended, arms.control.world.ended)} with your settings, "
-        "and passed without "
-        f"{which}",
+        title,
         evidence,
         (unset,),
-        cause.id,
+        cause_id,
         decision.status,
     )

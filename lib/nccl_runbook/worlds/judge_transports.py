@@ -4,9 +4,9 @@ P2P off is never the fix."""
 import dataclasses
 import re
 
-from nccl_runbook.causes.failed_world import explain
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Severity
+from nccl_runbook.messages.printed.failed_world import explain
 from nccl_runbook.worlds.facts import NOT_RUN, Arm, Arms, Guilty, Pairs, Trial
 from nccl_runbook.worlds.judge_arms import Decision, decide
 from nccl_runbook.worlds.judge_control import _names, _price, _proof, _unset, control_fails, in_words, outcome
@@ -19,8 +19,13 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
     """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` show between
     which GPUs."""
     if isinstance(arms, Gap):
-        severity = Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN
-        return [Finding("transports-not-run", severity, arms.detail or str(arms))]
+        return [
+            Finding(
+                "transports-not-run",
+                Severity.SKIPPED if arms.reason == "unsupported" else Severity.UNKNOWN,
+                arms.detail or str(arms),
+            )
+        ]
     control = arms.control
     if arms.backend == "gloo" and control.passed:
         return _rehearsal(arms)
@@ -29,10 +34,13 @@ def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Fin
         if control.passed
         else explain("control-fails", "your unchanged environment", control.world, control.again)
     )
-    decision = decide(in_words(arms, fault is not None and fault.cause is not None))
+    decision = decide(in_words(arms, fault is not None and fault.status in ("established", "likely")))
     if fault is not None:
-        finding = dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision))
-        return [narrowed(finding, pairs)]
+        return [
+            narrowed(
+                dataclasses.replace(control_fails(arms, decision, fault), tried=_tried(arms, decision)), pairs
+            )
+        ]
     if decision.kind != "inconclusive":  # nothing is broken now
         return [
             _loss(arms),
@@ -53,7 +61,7 @@ def _rehearsal(arms: Arms) -> list[Finding]:
     # with what else there is of the same
     ran = [*((a.trial, None) for a in arms.arms), (arms.control_after, arms.control.world)]
     failed = [
-        explain("rehearsal-fails", f"rehearsal on the CPU: {t.name}", t.world, t.again or same)
+        explain("rehearsal-fails", f"{t.name} on the CPU", t.world, t.again or same)
         for t, same in ran
         if isinstance(t, Trial) and not t.passed
     ]

@@ -43,7 +43,7 @@ from nccl_runbook.machine.facts import Machine
 
 RENDEZVOUS_PORT = 29500  # torchrun's default
 RANKS_SHARE, RANKS_LEAST_S = 0.25, 5.0  # of what the budget leaves, for one world; two healthy hosts take 1 s
-STEP, GPUS_STEP = "08-hosts", "01-gpu-visibility"
+GPUS_STEP = "01-gpu-visibility"
 
 
 def hosts(
@@ -53,7 +53,9 @@ def hosts(
     ] = [],  # noqa: B006
     record: Annotated[
         list[Path],
-        typer.Option(metavar="FILE...", help="Compare these records of several hosts; no machine is asked."),
+        typer.Option(
+            metavar="FILE...", help="Compare these records of several hosts, without contacting a machine."
+        ),
     ] = [],  # noqa: B006
     job: Annotated[
         str,
@@ -66,9 +68,7 @@ def hosts(
         str,
         typer.Option(metavar="LINE", help="How to start a program on HOST.", show_default=True),
     ] = carriers.SSH,
-    ray: Annotated[
-        bool, typer.Option("--ray", help="The nodes of the Ray cluster that this machine belongs to.")
-    ] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Use the nodes of this machine's Ray cluster.")] = False,
     port: Annotated[
         int,
         typer.Option(
@@ -77,7 +77,7 @@ def hosts(
     ] = 0,
     budget: Annotated[str, typer.Option(metavar="TIME", help="Time limit: 90s, 5m.")] = "90s",
     no_ranks: Annotated[
-        bool, typer.Option("--no-ranks", help="Start no ranks; compare facts and try TCP paths.")
+        bool, typer.Option("--no-ranks", help="Start no ranks: only compare facts and test TCP paths.")
     ] = False,
     json: answer.JsonOption = False,
     redact: answer.RedactOption = "",
@@ -90,7 +90,7 @@ def hosts(
 ) -> None:
     """Compare the hosts of one job, try TCP between them, and run ranks over all."""
     if sum(map(bool, (names, job, ray, record))) > 1:
-        answer.leave("name one: hosts, --job, --ray or --record")
+        answer.leave("use only one of: host names, --job, --ray, --record")
     if record:
         answer.named([str(path) for path in record], one=True)
         end(read.read(record, judged), json, html, fail_on)
@@ -99,7 +99,7 @@ def hosts(
         names, carrier = carriers.chosen(names, job, ray, over, python)
         port, budget_s = port or int(os.environ.get("MASTER_PORT") or RENDEZVOUS_PORT), duration_s(budget)
         if not 0 < port < 65536:
-            raise UsageError(f"MASTER_PORT={port} is no port")
+            raise UsageError(f"MASTER_PORT={port} is not a port number")
     except (ask.NoAllocation, UsageError) as error:
         answer.leave(error)
     except ValueError as error:
@@ -129,19 +129,19 @@ def asked(
         mark("agents", f"{len(agents.here)} of {len(names)} hosts answer")
         gathered = paths.paths(agents, port)
         failed = (f.title for f in judge_paths.judge_paths(gathered) if f.severity.value == "broken")
-        mark("paths", next(failed, "TCP paths were tried"))
+        mark("paths", next(failed, "TCP paths tested"))
         facts = redactor.json(ask.facts(agents, environment.request(whole=True, torch=True), _environment))
         hosts = Hosts(
             facts, paths=gathered, marks=marks, worlds=Gap("not-run", "no ranks were started, as asked")
         )
-        mark("facts", f"{len(hosts.answered)} hosts gave facts")
+        mark("facts", f"facts collected from {len(hosts.answered)} hosts")
         if not no_ranks:
             gpus = {h.host: int(str(h.facts.get("network.gpus.count", "0"))) for h in hosts.answered}
             deadline_s = max(RANKS_LEAST_S, RANKS_SHARE * (began + budget_s - time.monotonic()))
             hosts = dataclasses.replace(
                 hosts, worlds=worlds.ladder(worlds.Worlds(agents, gpus, redactor.json), deadline_s, fault)
             )
-            mark("ranks", "ranks were run over the hosts")
+            mark("ranks", "ranks ran over the hosts")
         # a host may go while the others are asked
         lost = {h for w in known(hosts.worlds) for h in w.lost}
         return dataclasses.replace(
@@ -178,7 +178,7 @@ def judged(record: Record) -> tuple[str, str]:
             else read.unjudged(record)
         )
     try:
-        machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "no gpus in the record")))
+        machine = read_as(Machine | Gap, record.facts.get("gpus", Gap("absent", "the record has no GPUs")))
     except RecordError as error:
         return "unknown", str(error)
     status, reason = step_status(judge_gpus.judge_gpus(machine))
@@ -205,8 +205,8 @@ def end(hosts: Hosts, json: bool, html: Path | None, fail_on: str) -> None:
         code,
         html,
         lambda: answer.page_of(
-            STEP,
-            f"{verdict.capitalize()}: {findings[0].title}"
+            "hosts",
+            f"{verdict.capitalize()}: {findings[0].title.rstrip('.')}"
             + f" ({findings[0].status})" * (findings[0].status in ("likely", "possible")),
             findings,
             tables(hosts, different),

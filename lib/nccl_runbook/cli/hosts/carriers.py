@@ -41,7 +41,7 @@ def over(line: str, hosts: Sequence[str], python: Sequence[str]) -> Carrier:
         if not re.fullmatch(
             r"[A-Za-z0-9][\w.:/@-]{0,252}", host
         ):  # one that begins with - would be an option
-            raise UsageError(f"{host!r} is no host name")
+            raise UsageError(f"{host!r} is not a host name")
     return lambda host: [*(word.replace("{host}", host) for word in words), *python]
 
 

@@ -36,14 +36,15 @@ def watch(
     ] = [],  # noqa: B006
     job: Annotated[str, typer.Option(metavar="ID", help="Watch only the ranks of this Slurm job.")] = "",
     after: Annotated[
-        str, typer.Option(metavar="TIME", help="How long a rank may stand still before the job is looked at.")
+        str,
+        typer.Option(metavar="TIME", help="How long a rank may stand still before `watch` looks at the job."),
     ] = "2m",
     wait: Annotated[
         str,
         typer.Option(metavar="TIME", help="How long to wait for the first rank; then the exit code is 4."),
     ] = "10m",
     every: Annotated[
-        float, typer.Option(metavar="S", min=0.2, max=3600.0, help="Seconds between two questions.")
+        float, typer.Option(metavar="S", min=0.2, max=3600.0, help="Seconds between two checks.")
     ] = 10.0,
     gap: Annotated[
         float, typer.Option(metavar="S", min=0.5, max=3600.0, help="Seconds between the samples of the look.")
@@ -69,7 +70,7 @@ def watch(
     while True:
         ranks = [r for r in progress.ask(named) if job in ("", r.variables.get("SLURM_JOB_ID"))]
         if len(ranks) > most_ranks:
-            answer.say(f"{counted(len(ranks), 'rank')} found; asked every {every:g} s")
+            answer.say(f"{counted(len(ranks), 'rank')} found; checked every {every:g} s")
         if ranks:
             present = time.monotonic()
         # a launcher may start its ranks again
@@ -102,10 +103,10 @@ def _leave_ended(ranks: int, watched_s: float, json: bool, fail_on: str) -> NoRe
     """The job ended; its exit status is not visible from outside, so this is no proof of health."""
     code = exit_code("unknown", fail_on)
     sentence = (
-        f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; none was seen to hang. Whether they ended "
-        "well, their log shows"
+        f"{counted(ranks, 'rank')} ended within {watched_s:.0f} s; none was seen to hang. Their log "
+        "shows whether they ended well"
         if ranks
-        else f"no rank was seen within {watched_s:.0f} s: the process ended, or started none before --wait"
+        else f"no rank appeared within {watched_s:.0f} s: the process ended, or started none before --wait"
     )
     text = f"{sentence}\nverdict: unknown (exit code {code})"
     answer.end(look.document([], [], "unknown", code) if json else text, code)

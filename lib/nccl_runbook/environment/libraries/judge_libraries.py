@@ -30,7 +30,7 @@ def by_path(env: Environment) -> dict[str, Library]:
 
 
 def _named(lib: Library) -> str:
-    return f"libnccl {lib.version}" if isinstance(lib.version, str) else "a libnccl without a version"
+    return f"libnccl {lib.version}" if isinstance(lib.version, str) else "a libnccl without version"
 
 
 def wheel_disagrees(lib: Library) -> Finding | None:
@@ -48,7 +48,7 @@ def wheel_disagrees(lib: Library) -> Finding | None:
             "wheel-disagrees",
             Severity.WARN,
             f"{lib.path} is {_named(lib)}{''.join(kept)}, while {', '.join(wrong)} is installed at the "
-            "same path: pip does not show which one runs",
+            "same path: pip cannot show which one runs",
             tuple(
                 Evidence(f"{w}: recorded hash {s}", f"environment.host.libraries.{lib.path}")
                 for w, s in lib.wheels.items()

@@ -36,7 +36,7 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
             "debugging-left-on",
             Severity.WARN if costs else Severity.NOTE,
             "between nodes all data goes through sockets; within a node it has no effect",
-            "If there is InfiniBand, RoCE or a network plugin, remove it:",
+            "If the hosts have InfiniBand, RoCE or a network plugin, remove the variable:",
             f"unset {forced.name}",
         )
 
@@ -95,7 +95,7 @@ def interface_missing(s: Setting) -> Iterator[Finding]:
         yield s.finding(
             "interface-missing",
             Severity.NOTE if hit else Severity.BROKEN,
-            f"no interface here matches {', '.join(missed)}; there are {', '.join(here)}",
+            f"{', '.join(missed)} names no interface of this host ({', '.join(here)})",
             "Name an interface that every host has, or remove the variable:",
             f"{s.name}={usable[0]}" if usable else f"unset {s.name}",
             **({} if hit else {"cause": "socket-interface-wrong", "status": "established"}),

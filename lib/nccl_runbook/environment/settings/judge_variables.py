@@ -28,14 +28,18 @@ def unread_variable(s: Setting) -> Iterator[Finding]:
     if s.name in unread():
         says, instead = unread()[s.name]
         yield s.finding(
-            "unread-variable", Severity.WARN, says, "It has no effect. Remove it, and use instead:", instead
+            "unread-variable",
+            Severity.WARN,
+            says,
+            "The variable has no effect. Remove it, and use instead:",
+            instead,
         )
     elif near := nearest(s.name):
         yield s.finding(
             "unread-variable",
             Severity.WARN,
             f"no known library reads it; the nearest name is {near}",
-            f"It has no effect. Remove it, or, if you want what {near} does, use that name:",
+            f"The variable has no effect. Remove it. If you meant {near}, use that name:",
             *([f"unset {s.name}"] if variables()[near].debugging else [f"{near}={s.value}"]),
         )
 
@@ -133,7 +137,7 @@ def not_yet_read(s: Setting, v: Variable) -> Iterator[Finding]:
             f"read from {v.reader.name} {v.since} on; {'.'.join(map(str, s.in_use))} runs here",
             "Use the name of this version:"
             if old
-            else "It has no effect here. Remove it, or use a newer version:",
+            else "The variable has no effect here. Remove it, or use a newer version:",
             f"{old}={s.value}" if old else f"unset {s.name}",
         )
 
@@ -160,7 +164,8 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             "debugging-left-on",
             Severity.WARN,
             f"is still set; {known['costs'][s.name]}",
-            "An experiment, not a fix. Remove it, and find the broken transport with 04-transports:",
+            "This is an experiment, not a fix. Remove the variable, and find the broken transport "
+            "with 04-transports:",
             f"unset {s.name}",
         )
     elif is_set and (
@@ -170,8 +175,7 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
         yield s.finding(
             "debugging-left-on",
             Severity.NOTE,
-            "its log fills the disk; it costs no bandwidth that could be measured "
-            "(45.3 ms a sync with and without)"
+            "its log fills the disk. No cost in bandwidth was measured (45.3 ms per sync with and without)"
             if logs
             else "for experiments only; do not keep it in scripts",
             "When the fault is found:",

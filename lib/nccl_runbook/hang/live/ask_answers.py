@@ -80,7 +80,7 @@ def stacks(py_spy: Union[str, Gap], pid: int, within_s: float = STACK_DEADLINE_S
         return (
             Gap(
                 "no-permission",
-                "py-spy may not read it; with kernel.yama.ptrace_scope 1 or higher, "
+                "py-spy may not read this process; with kernel.yama.ptrace_scope 1 or higher, "
                 "only root or the job's parent process may look",
             )
             if re.search(r"ermission|not permitted|root", words)
@@ -187,7 +187,7 @@ def _dump_by_pipe(pid: int, variables: Dict[str, str], rank: Optional[int]) -> G
         ),
         "",
     )
-    keep = "keep the dump that is there, which it overwrites, then " * bool(
+    keep = "first copy the existing dump, which is overwritten; then " * bool(
         file and os.path.lexists(f"/proc/{pid}/root{os.path.abspath(file)}{rank}")
     )
     return Gap(

@@ -95,7 +95,7 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         not_seen=[
             *not_seen_of(now, bare),
             *(
-                f"what {host} does by now: it was looked at {seconds:.0f} s before the others"
+                f"the current state of {host}: it was looked at {seconds:.0f} s before the others"
                 for host, seconds in sorted(before.items())
             ),
         ],
@@ -103,7 +103,8 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     if any(look.gap_s == 0 for _, look in members):
         return strangers(base, now) or dataclasses.replace(
             base,
-            sentence=f"{counted(len(views), 'rank')} seen once; a second sample shows whether they move",
+            sentence=f"{counted(len(views), 'rank')} seen once. Take a second sample to see whether "
+            "they move",
             decides="python3 nccl-look.pyz --live --gap 10",
         )
     rules = (
@@ -128,6 +129,18 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
     return dataclasses.replace(
         picture, sentence=_attempt(members) + picture.sentence, decides=_where(picture, now, bare)
     )
+
+
+def with_command(pictures: Sequence[Picture], pids: Optional[Sequence[int]]) -> List[Picture]:
+    """The pictures. A further look is that of `nccl-runbook`, at these processes; with None (looks that were
+    recorded, perhaps elsewhere) that of nccl-look.pyz."""
+    line = " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids or ()), "--gap"])
+    return [
+        p
+        if pids is None
+        else dataclasses.replace(p, decides=p.decides.replace("python3 nccl-look.pyz --live --gap", line))
+        for p in pictures
+    ]
 
 
 def _where(picture: Picture, members: Members, bare: Sequence[str]) -> str:

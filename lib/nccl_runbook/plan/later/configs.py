@@ -8,6 +8,9 @@ from typing import Any
 
 from nccl_runbook.plan import read_training_file as training_file
 
+# for one key of many parts tomllib takes the square of its length, and memory, too: 16,000 parts take 1 GB
+# (CPython 3.11)
+MOST_DOTS = 1 << 11
 MOST_PARENTS = 8  # of the longest chain in NeMo-RL's examples/configs: 3
 _DEFAULTS = re.compile(r"^defaults:((?:[ \t]*(?:\n[ \t]*-[ \t]*)?[\"']?[\w./-]+[\"']?)+)", re.M)
 _NEMO = re.compile(r"^(?:policy|cluster):", re.M)
@@ -29,6 +32,8 @@ def whole(text: str, file: Path | None) -> str:
 
 def _of_toml(text: str) -> dict[str, str]:
     """Plain values by dotted name; a table without any is "given"."""
+    if text.count(".") > MOST_DOTS:
+        raise ValueError(f"more than {MOST_DOTS} dots, too many for a configuration")
     try:
         left: list[tuple[str, Any]] = [("", tomllib.loads(text))]
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -45,8 +50,11 @@ def _of_toml(text: str) -> dict[str, str]:
 
 
 def _parents(text: str) -> list[str]:
-    named = re.findall(r"[\w.][\w./-]*", " ".join(_DEFAULTS.findall(text)))
-    return [name for name in named if name.endswith((".yaml", ".yml"))]
+    return [
+        name
+        for name in re.findall(r"[\w.][\w./-]*", " ".join(_DEFAULTS.findall(text)))
+        if name.endswith((".yaml", ".yml"))
+    ]
 
 
 def _inherited(text: str, file: Path, left: int) -> dict[str, str]:

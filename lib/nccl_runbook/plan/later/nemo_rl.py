@@ -65,11 +65,11 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     )
     if train < 1 or rollout < 1:
         train, rollout = max(1, train), max(1, rollout)
-    engines = part(
-        "engine", backend, "generation", max(1, rollout // tensor), tensor, 0 if together else None
-    )
     return (
-        [part("trainer", "nemo-rl", "policy", train), engines],
+        [
+            part("trainer", "nemo-rl", "policy", train),
+            part("engine", backend, "generation", max(1, rollout // tensor), tensor, 0 if together else None),
+        ],
         own,
         "ipc" if together else "xccl",
         notes,

@@ -48,5 +48,10 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
         (several, "prime-rl starts several nodes through Slurm only"),
     )
     engines = [part("engine", "vllm", "inference", max(1, rollout // tensor), tensor)] if rollout > 0 else []
-    parts = [*engines, part("trainer", "prime-rl", "trainer", train)]
-    return parts, [p for p in pools if p[0] * p[1]], "xccl" if in_memory else "disk", notes, refusals
+    return (
+        [*engines, part("trainer", "prime-rl", "trainer", train)],
+        [p for p in pools if p[0] * p[1]],
+        "xccl" if in_memory else "disk",
+        notes,
+        refusals,
+    )

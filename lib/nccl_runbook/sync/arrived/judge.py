@@ -4,9 +4,9 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.sync.arrived.facts import Arrival
 
 REMEDIES = {
-    "absent": "See which names your sync sends, and which the engine loads under them.",
+    "absent": "Compare the names that your sync sends with the names that the engine loads.",
     "dtype": "Convert before you send; or name dtype= in the trainer's digest, if the engine converts.",
-    "shape": "See how the engine cuts and fuses this tensor, and what its loader was given.",
+    "shape": "Check how the engine splits and fuses this tensor, and what its loader received.",
     "values": "Make both digests between the same two steps. If the tensor still differs, see where your "
     "sync loads it: an old value, another rank's part, or another order.",
 }
@@ -28,7 +28,11 @@ def judge(arrival: Arrival) -> list[Finding]:
                 "weights-arrived",
                 Severity.NOTE if loose else Severity.OK,
                 f"all {sum(len(p.trainer) for p in arrival.pairs)} tensors of the trainer are in the engine"
-                + (f"; of {loose} of the engine's the order of rows was not compared" if loose > 0 else ""),
+                + (
+                    f"; for {loose} tensors of the engine, the order of rows was not compared"
+                    if loose > 0
+                    else ""
+                ),
                 (how,),
             )
         ]

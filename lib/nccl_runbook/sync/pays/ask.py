@@ -30,7 +30,7 @@ def link_rate(text: str) -> float:
     bytes or bits."""
     rate = _RATE.fullmatch(text)
     if not rate or not float(rate[1]):
-        raise ValueError(f"--link {text[:40]!r} is no rate: write 25GB/s (bytes) or 200Gb/s (bits)")
+        raise ValueError(f"--link {text[:40]!r} is not a rate: write 25GB/s (bytes) or 200Gb/s (bits)")
     return float(rate[1]) * PREFIXES[rate[2]] / (1 if rate[3] == "B" else 8)
 
 

@@ -6,7 +6,6 @@ import re
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.findings import Finding, Remedy
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import SLOW, Clue, says
 from nccl_runbook.messages.facts import CONTEXT, Logs
 
 PLATFORMS = {
@@ -70,40 +69,6 @@ def elsewhere(decides: tuple[str, ...]) -> tuple[str, ...]:
         decides
         if not NVIDIA_WORDS.search(" ".join(decides))
         else ("by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
-    )
-
-
-def fires(clue: Clue, logs: Logs) -> bool:
-    """Whether the clue's line was seen, with everything that must and nothing that must not accompany it."""
-    matches = logs.seen.get(clue.message)
-    if (
-        matches is None
-        or matches.resumed
-        and not clue.stays
-        or clue.cause in SLOW
-        and clue.status != "established"
-        and not may_be_slow(logs, matches.resumed)
-    ):
-        return False
-    return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)
-
-
-def may_be_slow(logs: Logs, works: bool = False) -> bool:
-    """Whether a reporter complains of slowness, a rate was measured, or it is unknown whether the job failed
-    or works."""
-    return (
-        says(logs.context, "<slow>")
-        or "nccl-tests-row" in logs.seen
-        or not (works or says(logs.context, "<complaint>") or failed_line(logs))
-    )
-
-
-def failed_line(logs: Logs) -> LogLine | None:
-    """A line that shows that the job failed, whatever the cause; None without one."""
-    ended = logs.seen.get("job-ended")
-    return next(
-        (row.first_error or row.timeouts[0].at for row in logs.ranks if row.first_error or row.timeouts),
-        ended.lines[0] if ended and not ended.resumed else logs.failed,
     )
 
 

@@ -6,7 +6,8 @@ from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity, quot
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import LOST, SLOW, catalogue, version, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, failed_line, platform, where
+from nccl_runbook.messages.judge import failed_line
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform, where
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
 from nccl_runbook.triage.symptoms import step_texts
 
@@ -17,24 +18,32 @@ _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     """Why no cause is named, in one sentence."""
-    read = [f for f in logs.files if not f.problem and f.lines]
+    read = [
+        f
+        for f in logs.files
+        if f.lines and not f.problem and not (logs.foreign and f.left_out.startswith("damaged JSON"))
+    ]
     if not logs.files:
         fit = len(fits(logs, hypotheses))
         return (
-            f"these words fit {counted(fit, 'cause')}, and do not show which. Also name the log of the job"
+            f"these words fit {counted(fit, 'cause')}. Also name the log of the job, to see which"
             if fit
             else "these words alone show no cause. Also name the log of the job"
             if logs.context
             else "no log was named"
         )
     if not read:
-        why = [f"{f.name} {f.problem or 'is empty'}" for f in logs.files if f.problem or not f.size_bytes]
+        why = [
+            f"{f.name}: {f.problem or f.left_out}" if f.lines or f.problem else f"{f.name} is empty"
+            for f in logs.files
+            if f.problem or f.lines or not f.size_bytes
+        ]
         return f"nothing could be read ({'; '.join(why[:3])})" if why else "no log was read"
     lines = counted(sum(f.lines for f in read), "line")
     if _over_sockets(logs) and not fits(logs, hypotheses):
         return (
             "no known fault, but NCCL sends over TCP sockets (NET/Socket), "
-            "at a tenth or less of what InfiniBand or RoCE carry"
+            "with a tenth or less of the bandwidth of InfiniBand or RoCE"
         )
     if hypotheses:
         shown = quoted(hypotheses[0].evidence[0].text)
@@ -45,11 +54,10 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             f"no known fault in {lines}: {harmless}"
             f"{_unknown(logs) or '. A log cannot show that a job is healthy'}"
         )
-    if coded := next((name for name in catalogue()["meanings"] if name in logs.seen), ""):
-        line = logs.seen[coded].lines[0]
-        return f"{quoted(line.text)} ({where(line)}) means that {catalogue()['meanings'][coded]}"
+    if coded := _result_code(logs):
+        return f"{catalogue()['meanings'][coded]} ({where(logs.seen[coded].lines[0])})"
     return (
-        f"{lines} read, and this does not look like the log of a GPU job"
+        f"{lines} read, but this does not look like the log of a GPU job"
         if logs.foreign
         else f"no known fault in {lines}"
         + (
@@ -58,6 +66,29 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             else _unknown(logs) or ". A log cannot show that a job is healthy" * (failed_line(logs) is None)
         )
     )
+
+
+def _result_code(logs: Logs) -> str:
+    """The id of a result code of NCCL that was printed; empty without one."""
+    return next((name for name in catalogue()["meanings"] if name in logs.seen), "")
+
+
+def ended_by_code(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[Remedy, ...]:
+    """How to learn why, if the job ended with a bare result code of NCCL; empty if it did not."""
+    failed = failed_line(logs)
+    if (
+        hypotheses
+        or failed is None
+        or failed.file == CONTEXT
+        or works(logs.context)
+        or not _result_code(logs)
+    ):
+        return ()
+    text = (
+        "Run the job again with NCCL's warnings. The first line NCCL WARN names the reason, on the rank that "
+        "fails first:"
+    )
+    return usual("", launcher=logs.launcher, rows=[("your launcher", text, ["export NCCL_DEBUG=WARN"])])
 
 
 def _over_sockets(logs: Logs) -> bool:
@@ -107,18 +138,30 @@ def is_fault(hypothesis: Hypothesis, logs: Logs) -> bool:
     """Whether its line was printed (not only quoted), names the fault, and ends jobs. The line of a rank
     that lost its peer does not."""
     ended, line = logs.seen.get("job-ended"), hypothesis.evidence[0]
-    ends = [
+    ends = {
         *(ended.lines if ended and not ended.resumed else ()),
         logs.failed,
+        logs.raised,
         *(r.first_error for r in logs.ranks),
-    ]
+    }
     return (
         bool(_decoded(hypothesis))
         and line not in [t.at for r in logs.ranks for t in r.timeouts]
-        and line in ends
+        and (not ends.isdisjoint(hypothesis.evidence) or _last_warning(line, logs.failed))
         and line.file != CONTEXT
         and not LOST.search(line.text)
         and not works(logs.context)
+    )
+
+
+def _last_warning(line: LogLine, failed: LogLine | None) -> bool:
+    """Whether NCCL warned in this line before torch reported NCCL's error, which names no reason itself."""
+    return (
+        failed is not None
+        and failed.file == line.file
+        and failed.line > line.line
+        and "NCCL WARN" in line.text
+        and "NCCL error" in failed.text
     )
 
 
@@ -139,7 +182,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
         for line, those in lines.items()
     ]
     return hosts, rows or [
-        ("nccl-runbook run", "all steps: causes that a log cannot show", "about 5 minutes")
+        ("nccl-runbook run", "all steps, for causes that a log cannot show", "about 5 minutes")
     ]
 
 
@@ -152,7 +195,7 @@ def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             (
                 "other-vendor",
                 vendor,
-                f"The job ran on {vendor}: advice that holds only for NVIDIA is left out.",
+                f"The job ran on {vendor}. Advice that is only for NVIDIA is left out.",
                 (),
             ),
             (

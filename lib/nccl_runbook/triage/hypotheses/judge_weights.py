@@ -7,21 +7,17 @@ import re
 from nccl_runbook.causes.causes import Advice, Cause, causes
 from nccl_runbook.core.findings import STATUSES
 from nccl_runbook.logs.facts import LogLine
-from nccl_runbook.messages.clues import ENDED, SLOW, Clue, catalogue, clues, compiled, works
+from nccl_runbook.messages.clues import ENDED, SLOW, catalogue, clues, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
-from nccl_runbook.messages.lines import plain
+from nccl_runbook.messages.judge import Pointer, failed_line, fires, may_be_slow, points_to
 from nccl_runbook.triage import judge_ranks
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     Hypothesis,
     elsewhere,
-    failed_line,
-    fires,
-    may_be_slow,
     platform,
 )
 from nccl_runbook.triage.ranks import (
     judge_experiments,
-    judge_pointer,
 )
 
 MOST = 5  # hypotheses, and causes that fit, that are worth a reader's time
@@ -75,27 +71,35 @@ def fits(logs: Logs, hypotheses: list[Hypothesis]) -> list[Cause]:
 WENT_ON = "The job continued after these lines, or had ended well before them."
 
 
-def pointers(logs: Logs) -> list[judge_pointer.Pointer]:
+def pointers(logs: Logs) -> list[Pointer]:
     """What messages point to, and what the ranks show."""
     named = [
-        _pointer(clue, logs)
+        points_to(clue, logs)
         for clue in clues()
         if fires(clue, logs) and not (clue.words and clue.status == "possible")
     ]
     known = {
-        (p.evidence[0], status) for p in named for status in STATUSES[STATUSES.index(p.status) :]
+        (p.evidence[0], status)
+        for p in named
+        if p.cause != "peer-crashed" or p.advice
+        for status in STATUSES[STATUSES.index(p.status) :]
     }  # that cause, not only an exception
-    return [
-        *named,
-        *(
-            p
-            for p in judge_ranks.judge(logs)
-            if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
-        ),
+    of_ranks = [
+        p
+        for p in judge_ranks.judge(logs)
+        if p.cause != "peer-crashed" or (p.evidence[0], p.status) not in known
     ]
+    if (
+        not named
+        and len(of_ranks) == 1
+        and of_ranks[0].evidence[0] == logs.raised
+        and (of_ranks[0].advice or Advice()).says
+    ):
+        return [dataclasses.replace(of_ranks[0], status="likely")]  # nothing else is known that ended the job
+    return [*named, *of_ranks]
 
 
-def survived(logs: Logs) -> list[judge_pointer.Pointer]:
+def survived(logs: Logs) -> list[Pointer]:
     """Messages after which the job went on."""
     went_on = [
         message.lines[0]
@@ -107,7 +111,7 @@ def survived(logs: Logs) -> list[judge_pointer.Pointer]:
     lines = tuple(line for line in went_on if _ALARMS.search(line.text))[:4]
     return (
         [
-            judge_pointer.Pointer(
+            Pointer(
                 "benign",
                 "possible",
                 lines,
@@ -121,29 +125,7 @@ def survived(logs: Logs) -> list[judge_pointer.Pointer]:
     )
 
 
-def _pointer(clue: Clue, logs: Logs) -> judge_pointer.Pointer:
-    place = (
-        100 + 0.3 * clue.order - 100 * bool(clue.also)
-    )  # what must stand beside it makes a message say more
-    asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
-    matches = [
-        next(filter(None, (compiled(asked[i]).search(plain(line.text)) for line in logs.seen[i].lines)), None)
-        for i in (*clue.also, clue.message)
-    ]
-    advice = clue.advice and clue.advice.filled(
-        {name: value for match in matches if match for name, value in match.groupdict().items() if value}
-    )
-    return judge_pointer.Pointer(
-        clue.cause,
-        clue.status,
-        (*logs.seen[clue.message].lines[:4], *(logs.seen[i].lines[0] for i in clue.also)),
-        (),
-        place,
-        advice,
-    )
-
-
-def weighed(pointer: judge_pointer.Pointer, logs: Logs) -> judge_pointer.Pointer:
+def weighed(pointer: Pointer, logs: Logs) -> Pointer:
     """The pointer, less certain if only the reporter says it, or if it was printed after what it should
     explain."""
     doubts = [
@@ -180,7 +162,7 @@ def failed_before(line: LogLine, logs: Logs) -> bool:
     )
 
 
-def _after_timeout(pointer: judge_pointer.Pointer, logs: Logs) -> bool:
+def _after_timeout(pointer: Pointer, logs: Logs) -> bool:
     """Whether each line of evidence stands below a watchdog line of the same rank."""
     first = {r.rank: (r.timeouts[0].at.file, r.timeouts[0].at.line) for r in logs.ranks if r.timeouts}
     printed = [e for e in pointer.evidence if e.file != CONTEXT]

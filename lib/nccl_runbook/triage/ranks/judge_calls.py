@@ -5,11 +5,14 @@ import re
 from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.messages.facts import Logs, Timeout
-from nccl_runbook.triage.ranks.judge_pointer import Pointer, matches, waiting_ranks
+from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.triage.ranks.judge_pointer import matches, waiting_ranks
 
 _COUNT = re.compile(
     r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I
 )
+
+Call = tuple[int | None, str, int | None]  # number, operation, elements of a collective
 
 
 def counts_differ(logs: Logs) -> list[Pointer]:
@@ -52,10 +55,41 @@ def calls_differ(logs: Logs) -> list[Pointer]:
             else "likely"
         )
         causes = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
-    lines = tuple(
-        same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()
-    )  # one of each call
-    return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()]
+    by_call = grouped(((t.seq, t.op, t.numel_in), (rank, t)) for rank, t in works)
+    lines = tuple(same[0][1].at for same in by_call.values())  # one of each call
+    return [
+        *_operations_differ(by_call),
+        *(Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()),
+    ]
+
+
+def _operations_differ(by_call: dict[Call, list[tuple[int, Timeout]]]) -> list[Pointer]:
+    """Watchdogs of one group report one number with two operations: these calls cannot match."""
+    calls = [same[0] for (_, op, _), same in by_call.items() if op != "ELIDED"]
+    for rank, work in calls[1:]:
+        first, other = calls[0]
+        if work.seq != other.seq or work.op == other.op or work.group != other.group:
+            continue
+        says = (
+            f"As number {work.seq}, rank {first} called {other.op} and rank {rank} called {work.op}. "
+            "They wait for each other. Ranks match collectives by order, so one rank made a call too many "
+            "or took another branch, at this call or before it."
+        )
+        find = (
+            "Find where the ranks part: let torch compare each collective, and look for a condition "
+            f"or an early return before call {work.seq} that holds on rank {first} or {rank} alone:"
+        )
+        return [
+            Pointer(
+                "collective-mismatch",
+                "established" if work.group else "likely",
+                (other.at, work.at),
+                () if work.group else ("the lines do not name the group: two groups count on their own",),
+                24,
+                Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),)),
+            )
+        ]
+    return []
 
 
 def _group(rank: int, work: Timeout) -> str:
@@ -110,7 +144,7 @@ def all_wait_alike(logs: Logs) -> list[Pointer]:
 
 def numbered_calls_differ(logs: Logs) -> list[Pointer]:
     """NCCL prints another operation, size or type under one number within groups of one size."""
-    against = ("groups of the same size may be different groups; then these calls do not belong together",)
+    against = ("these may be two groups of the same size; then the calls do not belong together",)
     find = (
         "you",
         "Compare these two calls, and find out why the ranks differ: another branch, "

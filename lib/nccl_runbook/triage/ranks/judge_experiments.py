@@ -9,7 +9,7 @@ from nccl_runbook.causes.tables import table
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import compiled
 from nccl_runbook.messages.facts import CONTEXT
-from nccl_runbook.triage.ranks.judge_pointer import Pointer
+from nccl_runbook.messages.judge import Pointer
 
 # meaning of the words of a trial: [says] of the table
 _SAYS = {
@@ -105,7 +105,7 @@ def _versions(row: Mapping[str, str], context: str) -> list[Pointer]:
             f"Go back to the {row['name']} that worked, or update the libraries that use it.",
             (),
         )
-        says = f"The report names {row['name']} {begins[0][0]} as the version from which on this happens."
+        says = f"According to the report, this happens from {row['name']} {begins[0][0]} on."
         return [Pointer(row["cause"], "possible", lines, (), 500, Advice(says, (change,)))]
     cuda = _SAYS["cuda"].search(context)
     install = row["install"].format(version=good[0][0], cuda=cuda[1] if cuda else 12)

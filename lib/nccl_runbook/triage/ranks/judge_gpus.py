@@ -4,7 +4,8 @@ from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.facts import Logs
-from nccl_runbook.triage.ranks.judge_pointer import Pointer, matches
+from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.triage.ranks.judge_pointer import matches
 
 MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
 

@@ -1,6 +1,5 @@
-"""A pointer from the table of ranks to a cause, and what every kind of pointer needs."""
+"""What every pointer from the table of ranks to a cause needs."""
 
-import dataclasses
 import re
 import shlex
 
@@ -8,19 +7,6 @@ from nccl_runbook.causes.causes import Advice
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import PRINTED, compiled
 from nccl_runbook.messages.facts import CONTEXT, Logs, RankLog
-
-
-@dataclasses.dataclass(frozen=True)
-class Pointer:
-    """Evidence for a cause. ``place``: among equally certain ones the smallest leads; ``advice``: replaces
-    the cause's."""
-
-    cause: str
-    status: str
-    evidence: tuple[LogLine, ...]
-    against: tuple[str, ...] = ()
-    place: float = 0
-    advice: Advice | None = None
 
 
 def waiting_ranks(logs: Logs) -> list[RankLog]:

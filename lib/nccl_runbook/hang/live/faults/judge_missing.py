@@ -125,8 +125,8 @@ def behind(base: Picture, members: Members) -> Optional[Picture]:
             base,
             "skipped",
             views,
-            f"{evidence[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the others "
-            "did not make",
+            f"{evidence[0].text.partition(' ')[2].partition(' ')[2]}: it made a call that the other "
+            "ranks did not make",
             "collective-on-some-ranks-only",
             "likely",
             evidence,
@@ -156,9 +156,8 @@ def rank_elsewhere(base: Picture, members: Members) -> Optional[Picture]:
         return dataclasses.replace(
             base,
             decides=LOOK_THERE,
-            sentence=f"{names(went)} left when the connection to a peer broke, "
-            "according to "
-            "the log. Which rank left first?",
+            sentence=f"{names(went)} ended when the connection to another rank broke, according to "
+            "the log. Which rank ended first?",
         )
     before, late = stale(members), [v for v in late if v not in went]
     if not late or moving or not sure and len(still) <= len(late):

@@ -55,7 +55,7 @@ def strangers(base: Picture, members: Members) -> Optional[Picture]:
     return dataclasses.replace(
         base,
         job=NO_JOB,
-        sentence=f"{base.ranks[0].name} is not a rank of a GPU job as far as we can see: {lacks}. "
+        sentence=f"{base.ranks[0].name} does not look like a rank of a GPU job: {lacks}. "
         "A rank has RANK or SLURM_PROCID in its environment. Name a rank or its launcher (torchrun, srun)",
         decides="nccl-runbook look --pid PID   # a rank or its launcher",
     )

@@ -89,8 +89,8 @@ def without_store(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "unreachable",
         late,
-        f"{alone}, where {counted(others, 'other')} have met: there {address} is not rank 0's "
-        "host, or a firewall refuses it",
+        f"{alone}, where {counted(others, 'other')} have met: on that host {address} is not rank "
+        "0's host, or a firewall refuses the connection",
         "rendezvous-misconfigured",
         "likely",
         evidence,
@@ -106,9 +106,8 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
         return None
     common = set.intersection(*map(set, paths)) if len(paths) > 1 and known >= set().union(*paths) else set()
     why = (
-        f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is not "
-        "acknowledged: the path drops "
-        "packets (firewall, link), or a host is down"
+        f"what ranks send between {', '.join(' and '.join(path) for path in sorted(paths)[:4])} is "
+        "not acknowledged. The path drops packets (firewall, link), or a host is down"
     )
     held = [s for links in paths.values() for s in links[:2]]
     cut_off = [v for v in base.ranks if common == {v.host}]

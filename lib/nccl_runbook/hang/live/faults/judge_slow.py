@@ -43,13 +43,16 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         f"{drawn[odd[0].host, odd[0].pid]:.0f} W, the others {min(others):.0f} to {max(others):.0f} W, "
         "all at 100 %"
     )
-    still = Evidence("all ranks launched the same number of collectives, and none since", "NCCL RAS")
+    still = Evidence(
+        "all ranks launched the same number of collectives, and no rank launched another one since",
+        "NCCL RAS",
+    )
     evidence = [Evidence(f"power: {shown}", "NVML"), *[still] * stands_still(members)]
     return accuse(
         base,
         "gpu-stuck",
         odd,
-        f"came, but its GPU still runs something else: it draws {shown}",
+        f"reached the collective, but its GPU still runs something else: it draws {shown}",
         None,
         "likely" if len(evidence) > 1 else "possible",
         evidence,
@@ -124,9 +127,8 @@ def all_moving(base: Picture, members: Members) -> Picture:
             base,
             decides=stack_line(base.ranks),
             sentence=(
-                f"{all_wait(base.ranks)} for something that did not arrive within {members[0][1].gap_s:g} s: "
-                f"{base.ranks[0].name} checks for "
-                f"it again and again in {base.ranks[0].frame}"
+                f"{all_wait(base.ranks)} for data that did not arrive within {members[0][1].gap_s:g} s: "
+                f"{base.ranks[0].name} checks again and again in {base.ranks[0].frame}"
             ),
         )
     verdict = f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"

@@ -33,8 +33,8 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
         return dataclasses.replace(
             base,
             decides=LOOK_THERE,
-            sentence=f"{base.ranks[0].name} waits ({shown}), and nothing shows which other processes belong "
-            "to its job",
+            sentence=f"{base.ranks[0].name} waits ({shown}). No evidence shows which other "
+            "processes belong to its job",
         )
     most, others, calls = spots[0], unseen(members), sorted({v.where for v in base.ranks})
     odd = [v for v, place in zip(base.ranks, places) if most[1] * 2 > len(places) > 2 and place != most[0]]
@@ -45,8 +45,8 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
             (
                 others and len(spots) == 1,
                 "unknown",
-                f"{counted(len(places), 'rank')} looked at, each in the same wait ({shown}); "
-                f"nothing is known of {others}",
+                f"{counted(len(places), 'rank')} seen, all in the same wait ({shown}). Nothing is "
+                f"known about {others}",
                 "",
                 "",
             ),
@@ -76,7 +76,7 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
             (
                 len(spots) > 1,
                 "unknown" if uses_nccl or others else "mismatch",
-                f"the ranks wait in different calls ({shown}); the stacks do not show which side is wrong",
+                f"the ranks wait in different calls ({shown}). The stacks do not show which side is wrong",
                 "collective-on-some-ranks-only",
                 "possible" if uses_nccl or others else "likely",
             ),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+from collections.abc import Sequence
 
-from nccl_runbook.causes.causes import Cause, causes, recognise, remedies
+from nccl_runbook.causes.causes import Cause, causes, remedies
 from nccl_runbook.core.facts import Identity, bus_of_message, clashes
 from nccl_runbook.core.facts_world import WRONG_VALUES, RankResult, World
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
+from nccl_runbook.messages.clues import ECHO
+from nccl_runbook.messages.printed.recognise import SHARED_GPU, own_words, recognise
 
 
 def last_begun(rank: RankResult) -> str:
@@ -27,7 +31,7 @@ def rank_line(rank: RankResult) -> str:
         "exited": f"exit code {rank.code}",
         "signalled": f"killed by signal {rank.code}",
         "timed-out": "still running at the deadline",
-        "lost": "lost together with the runbook's own process",
+        "lost": "lost when the runbook's own process ended",
         "late": "end not reported",
     }[rank.outcome]
     return f"rank {rank.rank}: {ended}{f', state {rank.state}' if rank.state else ''}, {last_begun(rank)}"
@@ -61,59 +65,42 @@ def _duplicate(world: World) -> tuple[str, str, str]:
     return "bus-id-collision", "established", words
 
 
-def _known(rank: RankResult) -> tuple[Cause, str] | None:
-    """The message of one rank that failed, if the tables know it. Wrong values have no message: what else
-    was printed is beside them."""
-    if rank.outcome == "exited" and rank.code in (0, WRONG_VALUES):
-        return None
-    return recognise(
-        [
-            *(line for e in rank.named("error") for line in str(e.get("text", "")).splitlines()),
-            *rank.last_lines,
-        ]
-    )
-
-
-def _message(world: World) -> tuple[Cause, str, list[Evidence]] | None:
-    """The hardest message of all ranks, in the order of the table. What a rank only printed before
-    it hung is likely at most."""
-    recognised = [(rank, known) for rank in world.ranks for known in [_known(rank)] if known]
-    if not recognised:
-        return None
-    rank, (cause, line) = min(recognised, key=lambda s: list(causes()).index(s[1][0].id))
-    if cause.id == "duplicate-gpu":
-        cause_id, status, words = _duplicate(world)
-        named = [
-            Evidence(f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal")
-            for bus in [bus_of_message(line)]
-            if bus
-        ]
-        return (
-            causes()[cause_id],
-            status,
-            [Evidence(line, f"rank {rank.rank}"), *named, Evidence(words, "device map of the ranks")],
-        )
-    return (
-        cause,
-        "likely" if rank.outcome == "timed-out" else cause.by_message,
-        [Evidence(line, f"rank {rank.rank}")],
-    )
-
-
 def _cause_of(world: World) -> tuple[Cause | None, str, list[Evidence]]:
-    """(cause, status, evidence). The ranks' own messages first, then how the processes ended,
-    as peers only echo a death."""
-    if message := _message(world):
-        return message
-    if any(r.state.startswith("T") for r in world.ranks):
-        return causes()["peer-stopped"], "established", []
-    if killed := [r.code for r in world.ranks if r.outcome == "signalled"]:
-        return (
-            (causes()["shm-too-small"], "likely", [])
-            if signal.SIGBUS in killed
-            else (causes()["peer-crashed"], "established", [])
-        )
-    return None, "", []
+    """(cause, status, evidence). The ranks' own messages come first. Beside a rank that was stopped or
+    killed, a message that may only echo that does not count. Before a hang, a message is likely at most.
+    Wrong values have no message: what else was printed is beside them."""
+    message = recognise(
+        {
+            f"rank {r.rank}": "\n".join([*(str(e.get("text", "")) for e in r.named("error")), *r.last_lines])
+            for r in world.ranks
+            if not (r.outcome == "exited" and r.code in (0, WRONG_VALUES))
+        }
+    )
+    stopped = any(r.state.startswith("T") for r in world.ranks)
+    killed = [r.code for r in world.ranks if r.outcome == "signalled"]
+    if message and not (
+        (stopped or killed) and (message.status == "possible" or ECHO.search(message.evidence[0].text))
+    ):
+        line = message.evidence[0]
+        evidence = [Evidence(line.text, line.file)]
+        if message.message == SHARED_GPU:
+            cause_id, status, words = _duplicate(world)
+            named = [
+                Evidence(
+                    f"that CUDA device is the GPU on PCI bus {bus}", "NCCL prints the bus id in hexadecimal"
+                )
+                for bus in [bus_of_message(line.text)]
+                if bus
+            ]
+            return causes()[cause_id], status, [*evidence, *named, Evidence(words, "device map of the ranks")]
+        waited = any(r.outcome == "timed-out" and line.file == f"rank {r.rank}" for r in world.ranks)
+        status = "likely" if waited and message.status == "established" else message.status
+        return own_words(message), status, evidence
+    if not stopped and not killed:
+        return None, "", []
+    if signal.SIGBUS in killed and not stopped:
+        return causes()["shm-too-small"], "likely", []
+    return causes()["peer-stopped" if stopped else "peer-crashed"], "established", []
 
 
 def explain(rule: str, what: str, world: World, again: World | None = None) -> Finding:
@@ -126,11 +113,11 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             f"the runbook's own process was {'stopped (state T)' if is_stopped else 'killed'} "
             "while the ranks ran"
         )
-        why = ended if is_gone else "the ranks had not ended at the deadline"
+        how = ended if is_gone else "the ranks still ran at the deadline"
         return Finding(
             rule,
             Severity.UNKNOWN,
-            f"{what}: {why}",
+            f"{what}: {how}",
             (
                 *(Evidence(rank_line(r), r.log) for r in world.ranks if r.outcome in ("lost", "late")),
                 Evidence(world.log),
@@ -157,9 +144,9 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
             else []
         ),
         *messages,
+        *(Evidence(line, "log") for line in _telling(world) if cause is None),
         *(Evidence(rank_line(r), r.log) for r in bad),
         *(Evidence(_wrong_line(e), "value check") for e in world.wrong[:3]),
-        *(Evidence(line, "log") for line in _telling(world) if cause is None),
     )
     title = (
         f"{what} {'got wrong values' if world.wrong else world.ended}"
@@ -168,7 +155,7 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
     why = f": {cause.title}" if cause else ""
     if again is None or again.passed:
         said_of_repeat, runs = (
-            ("It was not repeated", 1) if again is None else ("It passed the other time", 2)
+            ("The test was not repeated", 1) if again is None else ("The test passed the other time", 2)
         )
         return Finding(
             rule,
@@ -193,6 +180,22 @@ def explain(rule: str, what: str, world: World, again: World | None = None) -> F
         remedies(cause, status),
         cause and cause.id,
         cause and status,
+    )
+
+
+def cannot_run(error: str, prefix: Sequence[str]) -> Finding:
+    """The finding that the judged interpreter (argv ``prefix``) cannot import torch, so no rank can run."""
+    message = recognise({"the judged Python": error})
+    by_hand = shlex.join([*prefix, "-c", "import torch.distributed"])
+    repeat = Remedy("you", "Repeat it by hand, and correct this Python or its variables:", (by_hand,))
+    return Finding(
+        "no-rank-can-run",
+        Severity.BROKEN,
+        error,
+        (Evidence(error, "the judged Python"),),
+        remedies(own_words(message), message.status) if message else (repeat,),
+        message and message.cause,
+        message and message.status,
     )
 
 

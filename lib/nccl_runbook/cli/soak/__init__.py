@@ -1,0 +1,162 @@
+"""`nccl-runbook soak`: one thing again and again, until a time, a number of runs, or a failure.
+
+Example: nccl-runbook soak --for 8h -- bash train_short.sh   or
+nccl-runbook soak --for 30m --failures 20 --against NCCL_P2P_DISABLE=1   or
+nccl-runbook soak --for 10m --sync Qwen/Qwen2.5-0.5B
+"""
+
+import contextlib
+import functools
+import math
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nccl_runbook.book import duration_s
+from nccl_runbook.cli import answer
+from nccl_runbook.compare import ask as compare, read as reader
+from nccl_runbook.compare.soak import ask, judge, table
+from nccl_runbook.compare.soak.facts import Soak
+from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch import stop
+from nccl_runbook.launch.engine import Engine
+from nccl_runbook.launch.gpu_lists import rank_devices
+from nccl_runbook.launch.interpreters import choose
+from nccl_runbook.launch.warm_link import EngineError
+from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
+from nccl_runbook.sync import models
+
+
+def soak(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="Your own command.", show_default=False),
+    ] = None,
+    time_: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="How long: 90s, 30m, 8h. The last run is not cut.")
+    ] = "10m",
+    runs: Annotated[int, typer.Option(metavar="N", min=0, help="End after so many runs. 0: no limit.")] = 0,
+    failures: Annotated[int, typer.Option(metavar="N", min=1, help="End after so many failed runs.")] = 1,
+    run_limit: Annotated[
+        str, typer.Option(metavar="TIME", help="A run that takes longer is ended, and has failed.")
+    ] = "10m",
+    against: Annotated[
+        str,
+        typer.Option(
+            metavar="SETTINGS",
+            help="Run with these settings in turn, as in ab: do they change how often it fails?",
+        ),
+    ] = "",
+    figure: Annotated[
+        str, typer.Option(metavar="REGEX", help="Expression for the number that your command prints.")
+    ] = "",
+    collective: Annotated[str, typer.Option(metavar="OP", help="Without a command.")] = "all_reduce",
+    size: Annotated[
+        int, typer.Option(metavar="BYTES", help="Its size. 0: 256 MiB, or 1 MiB without a GPU.")
+    ] = 0,
+    sync: Annotated[str, typer.Option(metavar="MODEL", help="A weight sync of this model instead.")] = "",
+    method: Annotated[str, typer.Option(help="Method of the weight sync.")] = "",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A new folder, for a line for each run.")
+    ] = None,
+    python: Annotated[
+        str, typer.Option(metavar="PREFIX", help="Interpreter of your job, a path or a prefix.")
+    ] = "",
+    gpus: Annotated[str, typer.Option(metavar="LIST", help="CUDA indices such as 0,1. Default: all.")] = "",
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Also run on GPUs that somebody else uses.")
+    ] = False,
+    json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
+) -> None:
+    """Run your command, a collective or a weight sync again and again. How often does it fail, does it get
+    slower, and does another setting change that? Each run is kept, even if this is killed."""
+    stop.end()  # until the first run
+    stopped = stop.Stop()
+    with contextlib.ExitStack() as stack:
+        try:
+            until = ask.Until(duration_s(time_), runs or 1 << 62, failures, duration_s(run_limit))
+            arms = reader.read(".", against or ".")
+            if somebody := busy.gpus_busy(nvml.users(), allow_busy):
+                raise ValueError(f"{somebody.title}; --allow-busy runs all the same")
+            engine = functools.cache(
+                lambda: stack.enter_context(
+                    Engine(choose(python).prefix, None, Redactor({}), stopped=stopped, until=math.inf)
+                )
+            )
+            devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
+            spec = models.part(models.find(sync), 0) if sync else {}
+            subject = compare.subject(
+                engine, devices, command or [], figure, False, collective, size, spec, method, stopped
+            )
+            folder = out or Path("outputs", f"soak-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+            folder.mkdir(mode=0o700, parents=not out)
+            stopped.remember()
+            soaked = ask.collect(arms, subject, until, folder, stopped)
+        except OSError as error:
+            answer.leave(f"cannot write {error.filename or out}: {error.strerror or error}")
+        except ValueError as error:
+            answer.leave(error)
+        except EngineError as error:
+            answer.leave(error, 1)
+    findings = worst_first(judge.judge(soaked))
+    verdict = verdict_of(findings)
+    code = 128 + stopped.received if stopped.received else exit_code(verdict, fail_on)
+    sentence = f"{verdict.capitalize()}: {findings[0].title}"
+    shown = _document(soaked, findings, verdict, code) if json else _text(sentence, findings, soaked, folder)
+    answer.end(
+        shown,
+        code,
+        html,
+        lambda: answer.page_of("soak", sentence, findings, table.tables(soaked), code),
+    )
+
+
+def _text(sentence: str, findings: list[Finding], soaked: Soak, folder: Path) -> str:
+    lines = [
+        line
+        for f in findings
+        for line in (
+            *([f.title] if f.title not in sentence else []),
+            *(f"    {e.text}" for e in f.evidence),
+            *(f"    {line}" for r in f.remedy for line in (r.text, *r.lines)),
+        )
+    ]
+    tables = map(repr, table.tables(soaked))
+    return "\n\n".join([sentence, "\n".join(lines), *tables, f"every run: {folder / ask.RUNS}"])
+
+
+def _document(soaked: Soak, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
+    return {
+        "schema": "nccl-runbook/soak/1",
+        "verdict": verdict,
+        "exit_code": code,
+        "what": soaked.what,
+        "unit": soaked.unit,
+        "ended": soaked.ended,
+        "wall_s": soaked.wall_s,
+        "differences": soaked.differences,
+        "arms": {
+            arm: {
+                "runs": len(soaked.of(arm)),
+                "failed": len(soaked.failed(arm)),
+                "figures": soaked.figures(arm),
+            }
+            for arm in soaked.arms
+        },
+        "findings": [
+            {
+                "id": f.id,
+                "severity": f.severity.value,
+                "text": f.title,
+                "replacement": "\n".join(line for r in f.remedy for line in r.lines),
+            }
+            for f in findings
+        ],
+    }

@@ -1,0 +1,1 @@
+"""One thing run again and again: how often it fails, and whether it gets slower."""

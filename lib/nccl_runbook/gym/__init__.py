@@ -1,0 +1,1 @@
+"""The gym: real jobs with a mistake, or without, and whether `diagnose` is right about them."""

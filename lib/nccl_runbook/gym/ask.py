@@ -1,0 +1,163 @@
+"""Runs jobs of the gym, and asks `diagnose` about each without a hint.
+
+Each job has namespaces of its own (processes and mounts) if the system permits them: the live look, which
+gets no argument, then sees this job alone, and a full disk is full for this job alone. Otherwise the look
+gets the job's process. Nothing of a job outlives it: see launch.supervised.
+"""
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from nccl_runbook.gym import judge
+from nccl_runbook.gym.facts import Answer, Job, Trial, jobs
+from nccl_runbook.launch import command
+from nccl_runbook.launch.stop import never, own_folder
+
+# copied beside the job, as its own files
+FILES = (*Path(__file__).with_name("job").glob("*.py"), Path(__file__).parents[2] / "nccl_guards.py")
+LOGS = ("job.log", "dumps/*")  # what a job leaves
+CLI = [sys.executable, "-c", "from nccl_runbook.__main__ import main; main()"]
+NAMESPACES = ["--pid", "--fork", "--mount-proc", "--mount", "--kill-child"]
+# sh is process 1 of the namespace, so that a job that loses its parent falls to it
+ROOM = ["unshare", *NAMESPACES, "sh", "-c", '"$@"; exit $?', "sh"]
+TOOK_HOLD_S = 2.0  # after the last rank has come to its trouble: each has met the call in which it hangs
+ARRIVE_S, END_S, ANSWER_S = 90.0, 90.0, 120.0  # to reach the trouble; to end after the timeout; to answer
+
+
+def has_namespaces() -> bool:
+    """Whether this user may make them here."""
+    if not shutil.which("unshare"):
+        return False
+    return subprocess.run([*ROOM, "true"], capture_output=True, check=False).returncode == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Gym:
+    """How jobs are run. ``python``: argv prefix of an interpreter with torch; ``to_the_end``: a job that was
+    looked at runs on, and its log is read as well; ``keep``: the folder for what each job leaves; ``stopped``
+    gives a reason to stop."""
+
+    python: Sequence[str]
+    to_the_end: bool = False
+    keep: Path | None = None
+    stopped: Callable[[], str] = never
+
+    def run(self, chosen: Sequence[Job], at_once: int) -> Iterator[Trial]:
+        """Run the jobs, ``at_once`` at a time, and yield them in their order; those that ``stopped`` ends are
+        left out. ValueError if a job cannot be started."""
+        room = ROOM if has_namespaces() else []
+        with ThreadPoolExecutor(at_once) as pool:
+            yield from (trial for trial in pool.map(lambda job: self._one(job, room), chosen) if trial)
+
+    def _one(self, job: Job, room: Sequence[str]) -> Trial | None:
+        with own_folder("nccl-runbook-gym-") as folder:
+            answer, errors = Path(folder, "answer.json"), Path(folder, "errors.txt")
+            words = [sys.executable, "-m", "nccl_runbook.gym.ask", folder, job.name]
+            words += ["alone" * bool(room), "end" * self.to_the_end, *self.python]
+            with (
+                errors.open("wb") as printed,
+                command.supervised([*room, *words], os.environ, printed) as child,
+            ):
+                command.ends(child, ARRIVE_S + job.timeout_s + END_S + 2 * ANSWER_S, self.stopped)
+            if self.stopped():
+                return None
+            if not answer.exists():
+                raise ValueError(f"{job.name} did not run: {errors.read_text(errors='replace')[-500:]}")
+            if self.keep:
+                _copy_logs(Path(folder), self.keep / job.name)
+            trial = json.loads(answer.read_text())
+            return Trial(job, [Answer(**row) for row in trial["answer"]], trial["outcome"], trial["wall_s"])
+
+
+def _copy_logs(folder: Path, to: Path) -> None:
+    for path in (path for name in LOGS for path in folder.glob(name)):
+        copy = to / path.relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+
+
+def inside(folder: Path, job: Job, is_alone: bool, to_the_end: bool, python: Sequence[str]) -> Trial:
+    """Run the job in this namespace. ``is_alone``: no other job is visible here."""
+    for file in FILES:
+        shutil.copy(file, folder)
+    program = " ".join(python)
+    line = job.launch.format(
+        python=program, torchrun=f"{program} -m torch.distributed.run", does=job.does, port=_free_port()
+    )
+    env = {
+        **os.environ,
+        "JOB_FOLDER": str(folder),
+        "JOB_TIMEOUT_S": str(job.timeout_s),
+        "OMP_NUM_THREADS": "1",
+        **({"JOB_DUMPS": str(folder / "dumps")} if job.dumps else {}),
+    }
+    answers, log, began = [], folder / "job.log", time.monotonic()
+    with (
+        log.open("wb") as printed,
+        command.supervised(["bash", "-c", f"cd {shlex.quote(str(folder))}; {line}"], env, printed) as running,
+    ):
+        if job.look and _arrived(folder, job, running):
+            time.sleep(TOOK_HOLD_S)
+            answers.append(_answer("live", job, folder, *([] if is_alone else [str(running.pid)])))
+        reads_log = not answers or to_the_end or job.dumps
+        if reads_log:
+            command.ends(running, job.timeout_s + END_S)
+    if reads_log:
+        answers.append(_answer("log", job, folder, str(log), *[str(folder / "dumps")] * job.dumps))
+    took_s = round(time.monotonic() - began, 1)
+    return Trial(job, answers, judge.together([a.outcome for a in answers]), took_s)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _arrived(folder: Path, job: Job, running: subprocess.Popen[bytes]) -> bool:
+    """Whether all ranks came to the place where the look begins, before the job ended."""
+    until = time.monotonic() + ARRIVE_S
+    while len(list(folder.glob(f"{job.look}-*"))) < job.many:
+        if running.poll() is not None or time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _answer(door: str, job: Job, folder: Path, *given: str) -> Answer:
+    """What `diagnose` answers, and whether that is right."""
+    began, ready = time.monotonic(), folder / f"ready-{job.rank}"
+    pid = ready.read_text() if ready.exists() else ""
+    ended = subprocess.run(
+        [*CLI, "diagnose", *given, "--json"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=ANSWER_S, check=False,
+    )  # fmt: skip
+    took_s = round(time.monotonic() - began, 1)
+    if not ended.stdout:
+        return Answer(door, "undecided", ended.stderr.strip()[-500:], None, None, [], took_s)
+    document = json.loads(ended.stdout)
+    lead = document["lead"] or {}
+    return Answer(
+        door,
+        judge.outcome(job, document, pid),
+        document["sentence"],
+        lead.get("cause"),
+        lead.get("status"),
+        [e["text"] for e in lead.get("evidence", [])[:3]],
+        took_s,
+    )
+
+
+if __name__ == "__main__":
+    where, name, is_alone, to_the_end, *interpreter = sys.argv[1:]
+    done = inside(Path(where), jobs()[name], bool(is_alone), bool(to_the_end), interpreter)
+    Path(where, "answer.json").write_text(json.dumps(done.to_json()))

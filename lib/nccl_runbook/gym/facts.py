@@ -1,0 +1,79 @@
+"""The jobs of the gym, and what `diagnose` answered about each."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from nccl_runbook.causes.tables import table
+
+Outcome = Literal["right", "undecided", "wrong"]
+RANKS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One row of jobs.toml, which explains its fields."""
+
+    name: str
+    about: str
+    launch: str
+    does: str
+    causes: tuple[str, ...] = ()
+    rank: int | None = None
+    look: str = ""
+    many: int = RANKS
+    says: str = ""
+    timeout_s: int = 45
+    dumps: bool = False
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether something is wrong with the job, so that it has causes."""
+        return bool(self.causes)
+
+
+@functools.cache
+def jobs() -> Mapping[str, Job]:
+    """Name -> job, in the order of the table."""
+    rows = table("gym/jobs")
+    return {
+        row["name"]: Job(**{**row, "launch": rows["launchers"].get(row["launch"], row["launch"])})
+        for row in rows["job"]
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What `diagnose` answered. ``door``: "live" while the job ran, "log" from what it left. ``cause`` and
+    ``status``: of the leading finding, None without one; ``evidence``: its first lines; ``took_s``: of the
+    command."""
+
+    door: Literal["live", "log"]
+    outcome: Outcome
+    sentence: str
+    cause: str | None
+    status: str | None
+    evidence: list[str]
+    took_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One job from its start to its end. ``wall_s`` includes both answers."""
+
+    job: Job
+    answers: list[Answer]
+    outcome: Outcome
+    wall_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The row of ``faults`` in the JSON answer."""
+        return {
+            "fault": self.job.name,
+            "about": self.job.about,
+            "expected": {"causes": list(self.job.causes), "rank": self.job.rank},
+            "answer": [dataclasses.asdict(answer) for answer in self.answers],
+            "outcome": self.outcome,
+            "wall_s": self.wall_s,
+        }

@@ -1,0 +1,95 @@
+"""Ranks whose collectives differ from those of the others."""
+
+from datetime import timedelta
+
+from loop import Loop, count_words
+
+
+class Calls(Loop):
+    """Ranks whose collectives differ from those of the others."""
+
+    def metrics(self) -> None:
+        """Rank 0 makes one all_gather more than the others."""
+        self.until_trouble()
+        if self.rank == 0:
+            losses = [self.torch.zeros(1) for _ in range(self.size)]
+            self.dist.all_gather(losses, self.torch.ones(1))
+        self.end()
+
+    def swaps(self) -> None:
+        """Rank 1 calls broadcast and all_reduce in the other order."""
+        self.until_trouble()
+        if self.rank == 1:
+            self.dist.broadcast(self.torch.ones(8), 0)
+            self.dist.all_reduce(self.torch.ones(64))
+        else:
+            self.dist.all_reduce(self.torch.ones(64))
+            self.dist.broadcast(self.torch.ones(8), 0)
+        self.end()
+
+    def groups(self) -> None:
+        """Rank 0 uses two process groups in the other order."""
+        self.until_trouble()
+        data, tensor = self.dist.new_group(), self.dist.new_group()
+        if self.rank == 0:
+            self.dist.all_reduce(self.torch.ones(64), group=tensor)
+        self.dist.all_reduce(self.torch.ones(64), group=data)
+        if self.rank:
+            self.dist.all_reduce(self.torch.ones(64), group=tensor)
+        self.end()
+
+    def groups_in_a_loop(self) -> None:
+        """Ranks use two process groups in different orders at one line; flight recorder dumps are there."""
+        self.until_trouble()
+        data, tensor = self.dist.new_group(), self.dist.new_group()
+        for group in (data, tensor, *((data, tensor) if self.rank else (tensor, data))):
+            self.dist.all_reduce(self.torch.ones(64), group=group)
+        self.end()
+
+    def shapes(self) -> None:
+        """Rank 2 calls all_reduce with another number of elements."""
+        self.until_trouble()
+        self.dist.all_reduce(self.torch.ones(1 << (20 if self.rank == 2 else 12)))
+        self.end()
+
+    def types(self) -> None:
+        """Rank 1 calls all_reduce with another data type."""
+        self.until_trouble()
+        self.dist.all_reduce(
+            self.torch.ones(1 << 16, dtype=self.torch.float64 if self.rank == 1 else self.torch.float32)
+        )
+        self.end()
+
+    def uneven(self) -> None:
+        """Rank 1 has fewer batches than the others."""
+        self.join()
+        batches = list(range(10 if self.rank != 1 else 6))
+        for _ in batches:
+            self.step()
+        self.end()
+
+    def uneven_guarded(self) -> None:
+        """The same with the guard in front of the first step."""
+        import nccl_guards
+
+        self.join()
+        batches = list(range(10 if self.rank != 1 else 6))
+        nccl_guards.check_minibatches(minibatches=len(batches))
+        for _ in batches:
+            self.step()
+        self.end()
+
+    def receives(self) -> None:
+        """Rank 1 receives from rank 2, which never sends."""
+        self.until_trouble()
+        if self.rank == 1:
+            self.dist.recv(self.torch.ones(8), 2)
+        self.end()
+
+    def monitored(self) -> None:
+        """Rank 2 does not reach monitored_barrier in time."""
+        self.until_trouble()
+        if self.rank == 2:
+            count_words(120)
+        self.dist.monitored_barrier(timeout=timedelta(seconds=45))
+        self.end()

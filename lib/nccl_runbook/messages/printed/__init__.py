@@ -1,0 +1,1 @@
+"""What ranks of our own printed."""

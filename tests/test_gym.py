@@ -1,0 +1,138 @@
+"""The gym: jobs that end within a second or two, judged by their log alone, and the command. All jobs: nccl-runbook dev gym."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from book_samples import run_cli
+from live_worlds import free_port
+from nccl_runbook.causes.causes import causes
+from nccl_runbook.gym import ask, judge, table
+from nccl_runbook.gym.facts import Answer, Job, Trial, jobs
+from warm_cli import read_cli
+
+TRAIN = Path(ask.__file__).parent / "job" / "train.py"
+DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+# what its ranks are given besides; "" takes a variable away
+QUICK: dict[str, dict[str, str]] = {
+    "raises-shell": {}, "raises-spawn": {}, "loss-is-nan": {}, "wrong-argument": {}, "host-memory": {}, "open-files": {}, "shapes-differ": {}, "shapes-differ-detail": DETAIL, "types-differ": {},
+    "interface": {"GLOO_SOCKET_IFNAME": "eth99"}, "no-address": {"MASTER_ADDR": ""}, "no-rank": {"RANK": ""}}
+UNDECIDED = {"exits-early": {}}  # only its victims print a word
+WORKS = ("short", "caught_once")
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[subprocess.Popen[str]]:
+    """It has imported torch, and forks the ranks of each job."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, TRAIN, "--serve"], stdin=pipe, stdout=pipe, text=True, start_new_session=True) as running:
+        yield running
+        os.killpg(running.pid, signal.SIGKILL)
+
+
+def ended(launcher: subprocess.Popen[str], folder: Path, does: str, variables: dict[str, str]) -> tuple[list[int], dict[str, Any]]:
+    """The ends of the ranks, and what `diagnose` answers to their log."""
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1", "JOB_TIMEOUT_S": "10"}
+    print(json.dumps({"does": does, "folder": str(folder), "variables": {**meeting, **variables}, "size": 3}), file=launcher.stdin, flush=True)
+    codes = json.loads(launcher.stdout.readline())
+    return codes, json.loads(read_cli("diagnose", folder / "job.log", "--json").stdout)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_job_that_ends_by_itself_is_explained_by_its_log(launcher: subprocess.Popen[str], tmp_path: Path, name: str) -> None:
+    job = jobs()[name]
+    codes, told = ended(launcher, tmp_path, job.does, QUICK[name])
+    assert any(codes) and judge.outcome(job, told) == "right", (codes, told["sentence"], (tmp_path / "job.log").read_text()[-3000:])
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_what_no_line_shows_is_left_undecided(launcher: subprocess.Popen[str], tmp_path: Path, name: str) -> None:
+    job = jobs()[name]
+    codes, told = ended(launcher, tmp_path, job.does, UNDECIDED[name])
+    assert any(codes) and told["verdict"] == "unknown" and judge.outcome(job, told) == "undecided", told["sentence"]
+
+
+@pytest.mark.parametrize("does", WORKS)
+def test_a_job_that_works_raises_no_alarm(launcher: subprocess.Popen[str], tmp_path: Path, does: str) -> None:
+    codes, told = ended(launcher, tmp_path, does, {})
+    assert codes == [0, 0, 0] and judge.outcome(Job("", "", "", does), told) == "right", told["sentence"]
+
+
+# --- the judgement of the gym itself
+
+def told(sentence: str, cause: str | None, status: str | None, verdict: str = "broken") -> dict[str, Any]:
+    lead = {"cause": cause, "status": status, "evidence": [{"text": sentence, "source": ""}]} if status else None
+    return {"sentence": sentence, "verdict": verdict, "lead": lead}
+
+
+STOPPED = Job("", "", "", "", ("peer-stopped",), 1)
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [
+    (told("Broken: rank 1 is stopped; 2 ranks wait for it in all_reduce.", "peer-stopped", "established"), "right"),
+    (told("Broken: rank 2 is stopped; rank 1 waits for it in all_reduce.", "peer-stopped", "established"), "wrong"),
+    (told("Broken: rank 1 died.", "peer-crashed", "likely"), "wrong"),
+    (told("Unknown: rank 1 may be stopped.", "peer-stopped", "possible"), "undecided"),
+    (told("Broken: a rank is stopped.", "peer-stopped", "likely"), "undecided"),
+    (told("Broken: rank (pid 77) is stopped.", "peer-stopped", "likely"), "right"),
+    (told("Unknown: nothing.", None, None, "unknown"), "undecided"),
+])
+def test_only_the_cause_with_its_rank_counts_as_right(answer: dict[str, Any], outcome: str) -> None:
+    assert judge.outcome(STOPPED, answer, "77") == outcome
+
+
+@pytest.mark.parametrize(("verdict", "outcome"), [("healthy", "right"), ("unknown", "right"), ("degraded", "wrong"), ("broken", "wrong")])
+def test_any_alarm_of_a_job_that_works_is_wrong(verdict: str, outcome: str) -> None:
+    assert judge.outcome(Job("", "", "", ""), told("", None, None, verdict)) == outcome
+
+
+def test_one_wrong_answer_makes_a_job_wrong_and_one_right_answer_is_enough() -> None:
+    assert [judge.together(outcomes) for outcomes in (["right", "undecided"], ["right", "wrong"], ["undecided"], [])] == [
+        "right", "wrong", "undecided", "undecided"]
+
+
+def test_every_job_is_something_that_a_rank_does_and_every_cause_is_in_the_table() -> None:
+    words = TRAIN.parent.glob("*.py")
+    does = {name for path in words for name in re.findall(r"    def (\w+)", path.read_text(encoding="utf-8"))}
+    assert {job.does for job in jobs().values()} <= does
+    assert {cause for job in jobs().values() for cause in job.causes} <= set(causes())
+    assert len([job for job in jobs().values() if job.is_fault]) >= 50 and len([job for job in jobs().values() if not job.is_fault]) >= 25
+
+
+# --- the command
+
+def test_the_command_starts_a_job_that_hangs_and_one_that_works(tmp_path: Path) -> None:
+    ended = run_cli("dev", "gym", "--fault", "stopped", "--fault", "works-short", "--json", "--html", tmp_path / "gym.html", timeout=250)
+    document = json.loads(ended.stdout)
+    rows = {row["fault"]: row for row in document["faults"]}
+    assert ended.returncode == 0 and document["exit_code"] == 0, ended.stderr
+    assert {name: row["outcome"] for name, row in rows.items()} == {"stopped": "right", "works-short": "right"}
+    assert [a["door"] for a in rows["stopped"]["answer"]] == ["live"] and rows["stopped"]["answer"][0]["cause"] == "peer-stopped"
+    assert rows["stopped"]["expected"] == {"causes": ["peer-stopped"], "rank": 1} and "works-short" in (tmp_path / "gym.html").read_text()
+
+
+@pytest.mark.parametrize("words", [["--fault", "no-such-fault"], ["--at-once", "0"], ["--on", "tpu"], ["--python", "/no/such/python"]])
+def test_a_wrong_word_is_refused_before_a_job_starts(words: list[str]) -> None:
+    ended = read_cli("dev", "gym", *words)
+    assert ended.returncode == 2 and len(ended.stderr.strip().splitlines()) == 1 and not ended.stdout
+
+
+def trial(name: str, outcome: str) -> Trial:
+    return Trial(jobs()[name], [Answer("log", outcome, "", None, None, [], 0.1)], outcome, 1.0)
+
+
+@pytest.mark.parametrize(("outcomes", "counts"), [
+    ({"raises": "right", "works-short": "right"}, (1, 0, 0, 0)), ({"raises": "wrong", "killed": "undecided"}, (0, 1, 1, 0)), ({"works-short": "wrong"}, (0, 0, 0, 1))])
+def test_faults_and_false_alarms_are_counted_apart(outcomes: dict[str, str], counts: tuple[int, ...]) -> None:
+    trials = [trial(name, word) for name, word in outcomes.items()]
+    faults = tuple(table.count(trials, word, True) for word in ("right", "undecided", "wrong"))
+    assert (*faults, table.count(trials, "wrong", False)) == counts
+    assert len(table.trials_table(trials).rows) == len(trials)

@@ -1,0 +1,103 @@
+"""An exception that a job survived is no fault, a later end is one; and the verdict of jobs that ended without a known cause."""
+from __future__ import annotations
+
+import json
+
+import pytest
+from nccl_runbook.core.findings import Severity
+from nccl_runbook.logs.file import Limit
+from nccl_runbook.logs.sources import sources
+from nccl_runbook.messages import read as reader
+from nccl_runbook.triage import judge as triage
+from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
+from triage_samples import hung
+from warm_cli import read_cli
+
+OOM = ('Traceback (most recent call last):\n  File "fit.py", line 9, in step\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 768.00 MiB. '
+       "GPU 2 has a total capacity of 47.50 GiB of which 120.00 MiB is free.\n")
+OWN = "Traceback (most recent call last):\nKeyError: 'weight_7'\n"
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(f"step {n} loss {n / 7:.3f}\n" for n in range(first, last + 1))
+
+
+def answer(tmp_path, text: str) -> Answer:
+    (tmp_path / "job.log").write_text(text)
+    return triage.answer(reader.collect([str(tmp_path / "job.log")]))
+
+
+def verdict(given: Answer) -> tuple[str, bool]:
+    """(first cause or empty, whether a finding is broken)."""
+    return given.hypotheses[0].cause if given.hypotheses else "", any(f.severity is Severity.BROKEN for f in given.findings)
+
+
+@pytest.mark.parametrize("text", [
+    steps(1, 3) + OOM + steps(4, 9),
+    steps(1, 3) + OOM + steps(4, 5) + "training finished\n",
+    steps(1, 3) + OOM + steps(4, 9) + OOM + steps(10, 14) + "done\n",
+    "".join(f"[rank1] {line}\n" for line in (steps(1, 2) + OOM + steps(3, 6)).splitlines()),
+    steps(1, 3) + OWN + steps(4, 9),
+])
+def test_an_exception_that_a_job_survived_is_no_fault(tmp_path, text):
+    given = answer(tmp_path, text)
+    assert verdict(given) in [("benign", False), ("", False)] and given.logs.failed is None and given.logs.raised is None
+
+
+@pytest.mark.parametrize("text", [
+    steps(1, 9) + OOM,
+    steps(1, 9) + OOM + steps(10, 11),  # other processes print on for a moment
+    steps(1, 3) + OOM + steps(4, 9) + OOM,
+    steps(1, 3) + OOM + steps(4, 9) + "failed (exitcode: 1) local_rank: 1 (pid: 992) of binary: python\n",
+    steps(1, 3) + OOM + steps(4, 9) + "srun: error: n8: task 3: Exited with exit code 1\n",
+    steps(1, 3) + OOM + steps(4, 9) + hung(1),
+    "[rank1]: " + OOM.splitlines()[-1] + "\n" + "".join(f"[rank0] step {n} loss 2\n" for n in range(8)),
+])
+def test_the_same_exception_is_one_if_the_job_may_have_ended_by_it(tmp_path, text):
+    assert verdict(answer(tmp_path, text)) == ("gpu-memory-exhausted", True)
+
+
+def test_a_later_crash_leads_over_what_the_job_survived(tmp_path):
+    given = answer(tmp_path, steps(1, 3) + OOM + steps(4, 9) + OWN)
+    assert verdict(given) == ("peer-crashed", True) and "weight_7" in given.hypotheses[0].says
+    assert answer(tmp_path, steps(1, 3) + OWN + steps(4, 9) + "NVRM: Xid (PCI:0000:3b:00): 79, pid=4, name=python, GPU has fallen off the bus.\n").hypotheses[0].cause == "gpu-or-link-fault"
+
+
+def test_a_server_that_answers_on_survived_a_bad_request(tmp_path):
+    bad = "ERROR 07-07 11:00:00 [serving.py:24] Traceback (most recent call last):\nERROR 07-07 11:00:00 [serving.py:24]   File \"serving.py\", line 24, in f\nERROR 07-07 11:00:00 [serving.py:24] ValueError: 9001 tokens are too many\n"
+    served = 'INFO:     10.0.0.7:40114 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    assert verdict(answer(tmp_path, bad + served * 4))[1] is False and verdict(answer(tmp_path, served * 4 + bad))[1] is True
+
+
+def test_a_bare_result_code_of_a_job_that_ended_is_broken_and_asks_for_the_warning(tmp_path):
+    code = "[rank3]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:275, unhandled cuda error, NCCL version 2.26.2\n"
+    given = answer(tmp_path, code)
+    lead = given.findings[0]
+    assert (given.hypotheses, lead.id, lead.severity) == ([], "no-cause-in-log", Severity.BROKEN) and "NCCL_DEBUG=WARN" in lead.remedy[0].lines[0]
+    (tmp_path / "job.log").write_text(steps(1, 3))
+    words = triage.answer(reader.collect([str(tmp_path / "job.log")], "what does `unhandled cuda error` mean?"))
+    assert words.findings[0].severity is not Severity.BROKEN
+
+
+def test_behind_a_launchers_prefix_a_message_begins(tmp_path):
+    given = answer(tmp_path, "(ActorModelRayActor pid=90311, ip=172.31.144.201) Traceback (most recent call last):\n"
+                             "(ActorModelRayActor pid=90311, ip=172.31.144.201) AssertionError: loss is NaN at step 40\n")
+    assert verdict(given) == ("peer-crashed", True) and "loss is NaN" in given.hypotheses[0].says and given.hypotheses[0].status == "likely"
+
+
+def test_progress_bars_without_a_line_end_are_read_to_their_end(tmp_path):
+    bars = b"".join(b"\r %d/900000 [00:01<00:02, 3.1it/s]" % n for n in range(550_000)) + b"\r" + OOM.splitlines()[-1].encode() + b"\r"
+    (tmp_path / "bars.log").write_bytes(bars)
+    [(rows, left_out)] = [(sum(map(len, text.rows())), text.left_out) for text in sources([str(tmp_path / "bars.log")], None, Limit(60))]
+    assert len(bars) > 17 << 20 and rows > 550_000 and not left_out
+    assert triage.answer(reader.collect([str(tmp_path / "bars.log")])).hypotheses[0].cause == "gpu-memory-exhausted"
+
+
+@pytest.mark.parametrize("words, command", [
+    ("slow on 3 nodes", "hosts"), ("throughput halves between two hosts, slow", "hosts"), ("multi-node training is slow", "hosts"),
+    ("weights arrive too slowly", "sync"), ("updating the weights of SGLang takes too long", "sync"), ("weight broadcast is slow", "sync"),
+    ("slower since last month", "--against"), ("our job was faster before the upgrade", "--against"), ("tokens per second dropped after we changed the image", "--against"),
+])
+def test_words_about_slowness_lead_to_the_command_that_looks_into_them(words, command):
+    told = json.loads(read_cli("diagnose", words, "--json").stdout)
+    assert f" {command} " in f"{told['next']['line']} " and told["causes"] == []
