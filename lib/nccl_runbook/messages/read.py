@@ -29,14 +29,13 @@ from nccl_runbook.messages.read_ranks import Ranks
 
 MAX_LINES = 8  # kept of one message
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
-# every healthy job prints such lines, with all the words of its set-up: NCCL's own, a shell's trace, dumps
-# of settings and of machines
+# healthy jobs print these with all the words of their set-up: NCCL's own, a shell's trace, dumps of settings
 _CHATTER = re.compile(
     rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
 )
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
-# prefixes of programs, which no person types: a rank, a time, an exception, a line of source
+# prefixes that no person types: a rank, a time, an exception, a line of source
 _STAMP = re.compile(
     r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|"
     r"[\w.-]+:\d+:\d+ \[|"
@@ -189,8 +188,7 @@ class _Reader:
         self._read += lines
 
     def facts(self, files: list, context: str) -> Logs:
-        """Everything together: what else must or must not be there is asked only for
-        clues whose own line was seen."""
+        """Everything together; what must or must not be beside a clue is asked only if its line was seen."""
         self._told([line for line in context.splitlines() if not _STAMP.search(line)])
         telling = list(
             itertools.islice(

@@ -19,11 +19,10 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import (
 )
 from nccl_runbook.triage.hypotheses.judge_undecided import (
     check_first,
-    ended_by_code,
-    findings_beside,
     is_fault,
     log_points_to_cause,
     nothing_shown,
+    result_code,
     there,
     undecided,
 )
@@ -41,6 +40,14 @@ from nccl_runbook.triage.ranks import (
 )
 
 HANG = "nccl-runbook hang "
+_WARNINGS: Rows = (  # a result code of NCCL names no reason
+    (
+        "your launcher",
+        "Run the job again with NCCL's warnings. The first line NCCL WARN names the reason, on the rank that "
+        "fails first:",
+        ("export NCCL_DEBUG=WARN",),
+    ),
+)
 
 
 def judge(logs: Logs) -> list[Hypothesis]:
@@ -183,8 +190,10 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         if why
     ]
     if not hypotheses or hypotheses[0].cause == "benign":
-        learn = ended_by_code(logs, hypotheses)
-        severity = Severity.BROKEN if learn else Severity.UNKNOWN
+        code, failed = not hypotheses and result_code(logs), failed_line(logs)
+        ended = code and failed and failed.file != CONTEXT and not works(logs.context)
+        severity = Severity.BROKEN if ended else Severity.UNKNOWN
+        learn = usual("", launcher=logs.launcher, rows=_WARNINGS) if ended else ()
         unread.insert(0, Finding("no-cause-in-log", severity, nothing_shown(logs, hypotheses), remedy=learn))
     elif all(h.status == "possible" for h in hypotheses):
         # what is only possible is no verdict, never health; a line that ends a job is a fault

@@ -175,20 +175,12 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
     """An exception of the program itself, with no other rank heard; it matters more if no rank waited."""
     if not logs.raised:
         return []
-    who = "the program" if logs.raised.rank is None else f"rank {logs.raised.rank}"
     name = logs.raised.text.partition(":")[0]
     how = "raised" if name.endswith(("Error", "Exception", "Interrupt", "Exit")) else "ended with"
     decides = traceback_advice(logs.raised, logs).decides
     ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
-    advice = Advice(f"{who.capitalize()} {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
+    advice = Advice(f"The program {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
     place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
     return [
-        Pointer(
-            "peer-crashed",
-            "possible",
-            (logs.raised,),
-            (),
-            place,
-            advice if ended else Advice(),
-        )
+        Pointer("peer-crashed", "possible", (logs.raised,), (), place, advice if ended else Advice()),
     ]

@@ -54,7 +54,7 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
             f"no known fault in {lines}: {harmless}"
             f"{_unknown(logs) or '. A log cannot show that a job is healthy'}"
         )
-    if coded := _result_code(logs):
+    if coded := result_code(logs):
         return f"{catalogue()['meanings'][coded]} ({where(logs.seen[coded].lines[0])})"
     return (
         f"{lines} read, but this does not look like the log of a GPU job"
@@ -68,27 +68,9 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
     )
 
 
-def _result_code(logs: Logs) -> str:
+def result_code(logs: Logs) -> str:
     """The id of a result code of NCCL that was printed; empty without one."""
     return next((name for name in catalogue()["meanings"] if name in logs.seen), "")
-
-
-def ended_by_code(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[Remedy, ...]:
-    """How to learn why, if the job ended with a bare result code of NCCL; empty if it did not."""
-    failed = failed_line(logs)
-    if (
-        hypotheses
-        or failed is None
-        or failed.file == CONTEXT
-        or works(logs.context)
-        or not _result_code(logs)
-    ):
-        return ()
-    text = (
-        "Run the job again with NCCL's warnings. The first line NCCL WARN names the reason, on the rank that "
-        "fails first:"
-    )
-    return usual("", launcher=logs.launcher, rows=[("your launcher", text, ["export NCCL_DEBUG=WARN"])])
 
 
 def _over_sockets(logs: Logs) -> bool:

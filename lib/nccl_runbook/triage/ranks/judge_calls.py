@@ -3,7 +3,7 @@
 import re
 
 from nccl_runbook.causes.causes import Advice
-from nccl_runbook.core.facts import grouped
+from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.messages.facts import Logs, Timeout
 from nccl_runbook.messages.judge import Pointer
 from nccl_runbook.triage.ranks.judge_pointer import matches, waiting_ranks
@@ -11,8 +11,6 @@ from nccl_runbook.triage.ranks.judge_pointer import matches, waiting_ranks
 _COUNT = re.compile(
     r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I
 )
-
-Call = tuple[int | None, str, int | None]  # number, operation, elements of a collective
 
 
 def counts_differ(logs: Logs) -> list[Pointer]:
@@ -48,48 +46,37 @@ def calls_differ(logs: Logs) -> list[Pointer]:
             "uneven-minibatches": ("possible", 42),
         }
     elif len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
+        if len({op for op, _ in calls}) > 1:
+            return _operations_differ(works)
         # another call, or another module's weights: ranks may have taken different branches
-        sure = (
-            "possible"
-            if len({op for op, _ in calls}) > 1 or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls)
-            else "likely"
-        )
+        sure = "possible" if any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
         causes = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
-    by_call = grouped(((t.seq, t.op, t.numel_in), (rank, t)) for rank, t in works)
-    lines = tuple(same[0][1].at for same in by_call.values())  # one of each call
+    lines = tuple(
+        same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()
+    )  # one of each call
+    return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()]
+
+
+def _operations_differ(works: list[tuple[int, Timeout]]) -> list[Pointer]:
+    """One number in one group is another operation on some ranks: these calls cannot match."""
+    ranks = grouped((t.op, rank) for rank, t in works)
+    lines = tuple({t.op: t.at for _, t in works}.values())[:4]
+    number, group = works[0][1].seq, works[0][1].group
+    called = " and ".join(f"{rank_names(those)} called {op}" for op, those in ranks.items())
+    says = (
+        f"As number {number}, {called}. They wait for each other. Ranks match collectives by order, so one "
+        "rank made a call too many or took another branch, at this call or before it."
+    )
+    find = (
+        "Find where the ranks part: let torch compare each collective, and look for a condition or an early "
+        f"return before call {number} that holds on some of these ranks only:"
+    )
+    advice = Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),))
+    against = () if group else ("the lines do not name the group: each group counts its own calls",)
     return [
-        *_operations_differ(by_call),
-        *(Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()),
+        Pointer("collective-mismatch", "established" if group else "likely", lines, against, 24, advice),
+        Pointer("rank-dependent-branch", "possible", lines, (), 43),
     ]
-
-
-def _operations_differ(by_call: dict[Call, list[tuple[int, Timeout]]]) -> list[Pointer]:
-    """Watchdogs of one group report one number with two operations: these calls cannot match."""
-    calls = [same[0] for (_, op, _), same in by_call.items() if op != "ELIDED"]
-    for rank, work in calls[1:]:
-        first, other = calls[0]
-        if work.seq != other.seq or work.op == other.op or work.group != other.group:
-            continue
-        says = (
-            f"As number {work.seq}, rank {first} called {other.op} and rank {rank} called {work.op}. "
-            "They wait for each other. Ranks match collectives by order, so one rank made a call too many "
-            "or took another branch, at this call or before it."
-        )
-        find = (
-            "Find where the ranks part: let torch compare each collective, and look for a condition "
-            f"or an early return before call {work.seq} that holds on rank {first} or {rank} alone:"
-        )
-        return [
-            Pointer(
-                "collective-mismatch",
-                "established" if work.group else "likely",
-                (other.at, work.at),
-                () if work.group else ("the lines do not name the group: two groups count on their own",),
-                24,
-                Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),)),
-            )
-        ]
-    return []
 
 
 def _group(rank: int, work: Timeout) -> str:
