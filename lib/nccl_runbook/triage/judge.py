@@ -19,6 +19,7 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import (
 )
 from nccl_runbook.triage.hypotheses.judge_undecided import (
     check_first,
+    findings_beside,
     is_fault,
     log_points_to_cause,
     nothing_shown,
