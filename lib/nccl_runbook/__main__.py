@@ -62,8 +62,9 @@ def app(listed: bool = False) -> Any:
             continue
         command = importlib.import_module(f"nccl_runbook.cli.{name}")
         example = command.__doc__.partition("\n\n")[2].strip().replace("\n", " ")
-        epilog = example.replace(" or nccl-runbook", "   or   nccl-runbook")
-        whole.command(name, epilog=epilog)(getattr(command, name))
+        whole.command(name, epilog=example.replace(" or nccl-runbook", "   or   nccl-runbook"))(
+            getattr(command, name)
+        )
     return whole
 
 

@@ -127,7 +127,7 @@ class _Reader:
             self._add(
                 "devices", f"device of rank {comm.group(1)}", f"cudaDev {comm.group(3)} busId {comm.group(4)}"
             )
-        return bool(settings or via or comm) | self._time(text, who.rank)
+        return self._time(text, who.rank) or bool(settings or via or comm)
 
     def _time(self, text: str, rank: int | None) -> bool:
         for kind, pattern in _TIMES:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nccl_runbook.book.folder import Options, _folder, from_here, in_order, point_latest
+from nccl_runbook.book.folder import Options, from_here, in_order, make_folder, point_latest
 from nccl_runbook.book.kernels import Kernels
 from nccl_runbook.book.plan import Planned, UsageError
 from nccl_runbook.book.visit import Visit, load, save
@@ -78,7 +78,7 @@ class Book:
     def _open_folder(self) -> None:
         """Make the run's folder and the first page, before anything else runs."""
         try:
-            self.run_dir = _folder(self.options)
+            self.run_dir = make_folder(self.options)
             names = ("[0-9][0-9]-*.json", "verdict.json", "index.html")
             if self.options.out and any(
                 os.path.lexists(path) for name in names for path in self.run_dir.glob(name)

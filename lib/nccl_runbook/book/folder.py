@@ -53,7 +53,7 @@ def from_here(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _folder(options: Options) -> Path:
+def make_folder(options: Options) -> Path:
     """The run's own folder, private whatever the umask; of two runs in one second one takes another name."""
     path = (
         options.out.absolute()

@@ -17,7 +17,7 @@ from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_fir
 from nccl_runbook.environment import judge as environment, read as probe, read_file as environment_file
 from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
-from nccl_runbook.environment.table import host_table, libraries_table, variables_table
+from nccl_runbook.environment.table import TABLES
 
 
 def env(
@@ -50,13 +50,14 @@ def env(
 ) -> None:
     """List settings that nobody reads, or that are wrong, renamed or obsolete, and what
     to set instead. Reads only."""
-    wrong = [f"--pid {p}: a process id must be above 0" for p in pid if p < 1] + [
-        "name a file or processes, not both"
-    ] * bool(file and pid)
-    wrong += [
-        f"{v!r} is not a version: write numbers such as 2.11"
-        for v in (torch, nccl)
-        if v and not v[0].isdecimal()
+    wrong = [
+        *(f"--pid {p}: a process id must be above 0" for p in pid if p < 1),
+        *["name a file or processes, not both"] * bool(file and pid),
+        *(
+            f"{v!r} is not a version: write numbers such as 2.11"
+            for v in (torch, nccl)
+            if v and not v[0].isdecimal()
+        ),
     ]
     if wrong:
         answer.leave(wrong[0])
@@ -79,7 +80,7 @@ def env(
             "env",
             f"{verdict.capitalize()}: {findings[0].title}",
             findings,
-            (variables_table(looked_at), libraries_table(looked_at), host_table(looked_at)),
+            [table(looked_at) for table in TABLES],
             code,
             answer.judged(looked_at),
             diff=diff,

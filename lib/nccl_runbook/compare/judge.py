@@ -9,8 +9,8 @@ from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Comparison, Difference, 
 from nccl_runbook.compare.judge_ratio import (
     LEAST_EFFECT,
     Ratio,
-    _median,
     carried,
+    median_of,
     names,
     of_arm,
     one_fails,
@@ -169,7 +169,7 @@ def _failing(c: Comparison, arm: str) -> Finding:
 
 
 def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
-    medians = " against ".join(f"{_median(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
+    medians = " against ".join(f"{median_of(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
     says = f"{name}: B is {r} times A ({medians})"
     if r.holds_one and max(r.high, 1 / r.low) > TELLING:
         return Finding(

@@ -113,10 +113,11 @@ def share(c: Comparison, samples: Sequence[Sample], name: str) -> float | Gap:
     unknown."""
     if not name:
         return statistics.fmean(s.passed == of_arm(c, "B")[0].passed for s in samples)
-    a, b, here = (_median(x, name) for x in (of_arm(c, "A"), of_arm(c, "B"), samples))
+    a, b, here = (median_of(x, name) for x in (of_arm(c, "A"), of_arm(c, "B"), samples))
     return math.log(here / a) / math.log(b / a) if a and b and here else Gap("failed", samples[-1].ended)
 
 
-def _median(samples: Sequence[Sample], name: str) -> float | None:
+def median_of(samples: Sequence[Sample], name: str) -> float | None:
+    """The median of a figure over these samples; None if none has it."""
     values = [v for s in samples if (v := figure(s, name)) is not None]
     return statistics.median(values) if values else None

@@ -42,10 +42,12 @@ _COPIES = (
     "/opt/*/*/lib/libnccl.so.2*",
     "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*",
 )
-_CONF = ("{conf}", "/etc/nccl.conf")
-_PROCESS_FILES = dict.fromkeys(
-    ("/proc/{pid}/limits", "/proc/{pid}/ns/ipc", "/proc/{pid}/net/dev", "/proc/{pid}/net/route"), ""
-)
+_PROCESS_FILES = {
+    **dict.fromkeys(("{conf}", "/etc/nccl.conf"), "="),
+    **dict.fromkeys(
+        ("/proc/{pid}/limits", "/proc/{pid}/ns/ipc", "/proc/{pid}/net/dev", "/proc/{pid}/net/route"), ""
+    ),
+}
 _HOST_FILES = {
     **dict.fromkeys(
         (
@@ -76,9 +78,10 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
     """The JSON request for ranks/environment.py. ``whole``: include slow parts (copies of libnccl, PCI
     bridges, kernel log, host name); ``prefix``: virtual or conda environment whose torch counts if none is
     mapped."""
-    files = {**dict.fromkeys(_CONF, "="), **_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
-    versions = table("environment/versions")
-    packages = dict.fromkeys([*versions["frameworks"], *versions["watched"]])
+    files = {**_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
+    packages = dict.fromkeys(
+        name for part in ("frameworks", "watched") for name in table("environment/versions")[part]
+    )
     return json.dumps(
         {
             "names": _names(),
@@ -114,7 +117,7 @@ def collect(engine: Any, script: str = "") -> Environment | Gap:
 
 
 def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap:
-    world = engine.run(
+    rank = engine.run(
         WorldRequest(
             "the environment of a rank",
             "environment.py",
@@ -123,8 +126,7 @@ def _of_rank(engine: Any, env: Mapping[str, str | None]) -> dict[str, Any] | Gap
             dict(env),
             RANK_DEADLINE_S,
         )
-    )
-    rank = world.ranks[0]
+    ).ranks[0]
     return rank.first("environment") or rank.why_silent()
 
 

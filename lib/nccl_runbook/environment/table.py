@@ -105,12 +105,10 @@ def _room(shm: list[int] | Gap) -> str | Gap:
     return shm if isinstance(shm, Gap) else f"{shm[1] >> 20} MiB free of {shm[0] >> 20} MiB"
 
 
-def tables(env: Environment) -> list[Table]:
-    """Every table of the environment, as its page shows them."""
-    return [variables_table(env), libraries_table(env), host_table(env)]
-
-
 def _cell(value: object) -> Cell:
     if isinstance(value, Gap):
         return Cell(str(value), "unknown")
     return Cell(", ".join(value) or "none" if isinstance(value, list) else str(value))
+
+
+TABLES = (variables_table, libraries_table, host_table)  # as the page of the step shows them

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.gpus import judge_health as gpu_health
-from nccl_runbook.gpus.judge_cuda import _selection, cuda_cannot_start, cuda_misses_gpus, torch_without_cuda
+from nccl_runbook.gpus.judge_cuda import cuda_cannot_start, cuda_misses_gpus, selection_of, torch_without_cuda
 from nccl_runbook.gpus.judge_nvml import (
     cuda_count,
     no_gpu_anywhere,
@@ -26,7 +26,7 @@ def _clear_lines(machine: Machine) -> tuple[str, ...]:
 
 def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES names a missing GPU, repeats one, has a typo, or hides all."""
-    selection = _selection(machine)
+    selection = selection_of(machine)
     if selection and selection.problem and not isinstance(machine.surroundings, Gap):
         value = machine.surroundings.variables["CUDA_VISIBLE_DEVICES"]
         yield Finding(
@@ -54,7 +54,7 @@ def visible_devices_wrong(machine: Machine) -> Iterator[Finding]:
 def gpus_hidden(machine: Machine) -> Iterator[Finding]:
     """CUDA_VISIBLE_DEVICES hides some GPUs; only a note if the scheduler's variable grants exactly the
     rest."""
-    selection = _selection(machine)
+    selection = selection_of(machine)
     hidden = _hidden(machine, selection) if selection and not selection.problem else []
     if selection and hidden and not isinstance(machine.surroundings, Gap):
         variables = machine.surroundings.variables
@@ -94,7 +94,7 @@ def indices_differ(machine: Machine) -> Iterator[Finding]:
     CUDA_DEVICE_ORDER=PCI_BUS_ID."""
     indices = gpu_health.indices_by_cuda(machine)
     in_order = sorted(i for i in indices if i is not None)
-    if _selection(machine) is None and None not in indices and indices != in_order:
+    if selection_of(machine) is None and None not in indices and indices != in_order:
         yield Finding(
             "indices-differ",
             Severity.NOTE,

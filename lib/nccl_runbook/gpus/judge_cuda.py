@@ -13,7 +13,7 @@ from nccl_runbook.machine.facts import Machine
 from nccl_runbook.machine.visible_devices import Selection, read_selection
 
 
-def _selection(machine: Machine) -> Selection | None:
+def selection_of(machine: Machine) -> Selection | None:
     """GPUs that CUDA_VISIBLE_DEVICES allows; None if the variable is not set or NVML does not list the
     GPUs."""
     variables = {} if isinstance(machine.surroundings, Gap) else machine.surroundings.variables
@@ -48,7 +48,7 @@ def torch_without_cuda(machine: Machine) -> Iterator[Finding]:
 
 def cuda_cannot_start(machine: Machine) -> Iterator[Finding]:
     """The host has GPUs, a rank cannot initialise CUDA, and no variable explains it."""
-    cuda, selection = machine.cuda, _selection(machine)
+    cuda, selection = machine.cuda, selection_of(machine)
     if (
         isinstance(cuda, Gap)
         or not cuda.error
@@ -120,7 +120,7 @@ def cuda_misses_gpus(machine: Machine) -> Iterator[Finding]:
         or gpu_health.with_mig(nvml)
     ):
         return
-    selection = _selection(machine)
+    selection = selection_of(machine)
     # those that NVML refuses have a rule of their own
     shown = [g for g in nvml.reached if not selection or g.nvml_index in selection.shown]
     if len(cuda.gpus) < len(shown) and not (selection and selection.problem):

@@ -177,11 +177,6 @@ def users_table(users: GpuUsers | Machine) -> Table:
     )
 
 
-def tables(machine: Machine | Gap) -> list[Table]:
-    """Every table of the GPUs, as their page shows them."""
-    return [views_table(machine), gpus_table(machine), topology_table(machine), users_table(machine)]
-
-
 def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:
     owners = gpu if isinstance(gpu, Gap) else gpu.owners
     if isinstance(owners, Gap):
@@ -197,3 +192,6 @@ def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:
         ]
         for o in owners
     ]
+
+
+TABLES = (views_table, gpus_table, topology_table, users_table)  # as the page of the step shows them

@@ -5,7 +5,7 @@ import re
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang.facts import Group, Hang
-from nccl_runbook.hang.judge_ended import Accused, _ended
+from nccl_runbook.hang.judge_ended import Accused, ended_ranks
 from nccl_runbook.hang.judge_graph import Graph, Wait, called, group_name, source_of, track_of
 from nccl_runbook.hang.judge_odd import against_habit, not_started, odd_ones, stragglers, strays, stuck
 from nccl_runbook.hang.judge_stacks import frame_of, frames_of, is_elsewhere, seen_in, top_of
@@ -22,7 +22,7 @@ RAS_AGAIN = "ncclras -v   # run it twice, ten seconds apart, and give both outpu
 def accuse(hang: Hang, graph: Graph) -> list[Accused]:
     """Every rank with proof against it, once, by rank."""
     first = [
-        *_ended(hang, graph),
+        *ended_ranks(hang, graph),
         *_different(hang),
         # others are known to wait for them, and they wait for no rank
         *(

@@ -27,7 +27,7 @@ class Accused:
     doubtful: bool = False
 
 
-def _ended(hang: Hang, graph: Graph) -> list[Accused]:
+def ended_ranks(hang: Hang, graph: Graph) -> list[Accused]:
     """Ranks that others wait for and that ended with an error of their own, or stand still in state T."""
     waited, first = {r for w in graph.all() for r in w.on | w.perhaps}, raised(hang)
     return [

@@ -1,6 +1,7 @@
 """Hung jobs whose dumps name no rank: one that fell silent, nothing open, or no majority."""
 
 import dataclasses
+import functools
 from collections import Counter
 
 from nccl_runbook.core.facts import counted, rank_names
@@ -31,6 +32,7 @@ CAUSE = {
 
 STACK_LINE = "nccl-runbook look   # beside the job while it hangs: it shows the stack of each rank"
 _WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
+
 
 STATE = (
     'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs. Not listed: it ended. T: '
@@ -112,104 +114,103 @@ def fell_silent(hang: Hang, graph: graphs.Graph, quiet: list[Accused]) -> Told:
 def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     """The answer if operations are open, and no rank can be named."""
     first = [w for w in graph.all() if w.first] or list(graph.all())
-    perhaps = sorted({r for w in first for r in w.perhaps})
     calls = Counter(graphs.called(hang, w) for w in first)
-    collective = calls.most_common(1)[0][0]
-    there = graphs.places(calls)
-    victims = tuple(sorted(graph.waits))
-    evidence = tuple(
-        Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4)
+    there, ranks = graphs.places(calls), counted(len(graph.waits), "rank")
+    waiting = functools.partial(
+        Told,
+        culprits=(),
+        victims=tuple(sorted(graph.waits)),
+        collective=calls.most_common(1)[0][0],
+        evidence=tuple(
+            Evidence(f"{counted(n, 'rank')} in {call}", "open operations") for call, n in calls.most_common(4)
+        ),
     )
+    perhaps = sorted({r for w in first for r in w.perhaps})
+    if perhaps:
+        return waiting(
+            "unknown",
+            sentence=f"{ranks} wait{'s' * (len(graph.waits) == 1)} in {there}; of {rank_names(perhaps)} "
+            "nothing is known, so no rank is named.",
+            decides=f"collect dump or log of {rank_names(perhaps)}",
+        )
+    if any(w.on for w in graph.all() if w.first):
+        return waiting(
+            "order",
+            sentence=f"the ranks wait for each other: {there}. The files do not show which rank left the "
+            "common order.",
+            cause=CAUSE["order"],
+            status="possible",
+            decides=STACK_LINE,
+        )
+    if not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)):
+        return waiting(
+            "unknown",
+            sentence=f"all {ranks} in these files wait in {there}; they do not show whether the group has "
+            "more ranks.",
+            decides="collect the dumps, logs or stacks of all ranks",
+        )
     logged, is_gloo = any(r.timeouts for r in hang.logs.ranks), {d.backend for d in hang.dumps} == {"gloo"}
     late = [
         w.op.frame
         for w in first
         if logged or w.op.state == "timed-out" or 0 < w.op.timeout_ms <= (w.op.age_s or 0) * 1000
     ]
-    kind, sentence, decides = next(
-        row
-        for fits, *row in (
-            (
-                perhaps,
-                "unknown",
-                f"{counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} in {there}; of "
-                f"{rank_names(perhaps)} nothing is known, so no rank is named.",
-                f"collect dump or log of {rank_names(perhaps)}",
-            ),
-            (
-                any(w.on for w in graph.all() if w.first),
-                "order",
-                f"the ranks wait for each other: {there}. The files do not show which rank left the "
-                "common order.",
-                STACK_LINE,
-            ),
-            (
-                not all(g.certain for g in hang.groups if any(w.group == g.name for w in first)),
-                "unknown",
-                f"all {counted(len(victims), 'rank')} in these files wait in {there}; they do not show "
-                "whether the group has more ranks.",
-                "collect the dumps, logs or stacks of all ranks",
-            ),
-            (
-                late,
-                "symmetric",
-                f"all members wait in {there}. No rank is missing. Suspect the path between them"
-                + (", or the library." if is_gloo else ", a GPU, or the library."),
-                STACK_LINE
-                if is_gloo
-                else "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never "
-                "started it",
-            ),
-            (
-                True,
-                "unknown",
-                f"all members are in {there}. One snapshot cannot show progress.",
-                "take the dumps again ten seconds later, and give both folders",
-            ),
+    if not late:
+        return waiting(
+            "unknown",
+            sentence=f"all members are in {there}. One snapshot cannot show progress.",
+            decides="take the dumps again ten seconds later, and give both folders",
         )
-        if fits
-    )
-    return Told(
-        kind,
-        (),
-        victims,
-        sentence,
-        collective,
-        late[0] if kind == "symmetric" else "",
-        CAUSE[kind] if kind == "order" else None,
-        "possible" if kind == "order" else None,
-        evidence,
-        decides,
+    return waiting(
+        "symmetric",
+        sentence=f"all members wait in {there}. No rank is missing. Suspect the path between them"
+        + (", or the library." if is_gloo else ", a GPU, or the library."),
+        frame=late[0],
+        decides=STACK_LINE
+        if is_gloo
+        else "export TORCH_NCCL_ENABLE_TIMING=1   # the next dumps then show whose GPU never started it",
     )
 
 
 def nothing_open(hang: Hang) -> Told:
     """The answer if no operation is open."""
     recorded = {d.rank for d in hang.dumps if d.entries}
-    lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
     damaged = [f for f in hang.files if f.problem and f.what == "dump"]
-    reasons = "; ".join(f"{f.name} {f.problem}" for f in damaged[:3])
-    late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
-    for fits, sentence, decides in (
-        (not recorded, f"{reasons or 'these files do not show how far the ranks came'}.", STACK_LINE),
-        (
-            lacking,
+    if not recorded:
+        reasons = "; ".join(f"{f.name} {f.problem}" for f in damaged[:3])
+        return Told(
+            "unknown",
+            (),
+            (),
+            f"{reasons or 'these files do not show how far the ranks came'}.",
+            decides=STACK_LINE,
+        )
+    lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
+    if lacking:
+        return Told(
+            "unknown",
+            (),
+            (),
             f"nothing is open in {counted(len(recorded), 'dump')}; of {rank_names(lacking)} there is none.",
-            f"collect the dumps of {rank_names(lacking)}",
-        ),
-        (
-            any(f.rank not in recorded for f in damaged),
+            decides=f"collect the dumps of {rank_names(lacking)}",
+        )
+    if any(f.rank not in recorded for f in damaged):
+        return Told(
+            "unknown",
+            (),
+            (),
             "nothing is open in the usable dumps; other dumps cannot be used.",
-            "collect the unused dumps again (the list of files shows what is wrong with each)",
-        ),
-        (
-            late,
+            decides="collect the unused dumps again (the list of files shows what is wrong with each)",
+        )
+    late = "; ".join(f"rank {rank} is {words}" for rank, (words, _, _) in judge_odd.late(hang).items())
+    if late:
+        return Told(
+            "unknown",
+            (),
+            (),
             f"nothing is open; {late}, or its clock is ahead: Gloo does not record when an operation ends.",
-            _WAITS_LEAST,
-        ),
-    ):
-        if fits:
-            return Told("unknown", (), (), sentence, decides=decides)
+            decides=_WAITS_LEAST,
+        )
     blind = any(d.backend == "gloo" for d in hang.dumps)
     return Told(
         "healthy",

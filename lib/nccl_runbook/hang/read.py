@@ -19,7 +19,7 @@ from nccl_runbook.hang.facts import (
     Op,
     Track,
 )
-from nccl_runbook.hang.inputs.read_groups import Key, _group, channels, counts
+from nccl_runbook.hang.inputs.read_groups import Key, channels, counts, group_of
 from nccl_runbook.hang.inputs.read_inputs import Inputs, one_a_rank
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.kind import HEAD_BYTES, READ_BY_HANG, kind
@@ -69,7 +69,7 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
                 ],
                 _with_logs(
                     [
-                        _group(key, certain, readings, inputs.names, times)
+                        group_of(key, certain, readings, inputs.names, times)
                         for key, certain in sorted(members.items())
                     ],
                     [r for r in logged.ranks if r.rank not in readings],

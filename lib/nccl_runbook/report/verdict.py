@@ -27,7 +27,7 @@ from nccl_runbook.report.verdict_document import (
     StepEntry,
     VerdictDocument,
 )
-from nccl_runbook.report.verdict_sentence import MEASURED, _sentence, headline, tests_nothing
+from nccl_runbook.report.verdict_sentence import MEASURED, headline, tests_nothing, verdict_sentence
 
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
@@ -52,7 +52,7 @@ def verdict_document(run: RunInfo, records: Sequence[Record]) -> VerdictDocument
     return VerdictDocument(
         run=run,
         verdict=word,
-        sentence=_sentence(word, run, steps, causes, judged, done),
+        sentence=verdict_sentence(word, run, steps, causes, judged, done),
         exit_code=128 + run.signal if run.signal else exit_code(word, run.fail_on),
         judged=judged,
         causes=causes,

@@ -71,7 +71,7 @@ class VerdictDocument:
     @property
     def running(self) -> bool:
         """Whether steps are still to come."""
-        return _running(self.run, self.steps)
+        return is_running(self.run, self.steps)
 
     @property
     def tried(self) -> str:
@@ -79,7 +79,8 @@ class VerdictDocument:
         return next((f.tried for s in self.steps for f in s.findings if f.tried), "")
 
 
-def _running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
+def is_running(run: RunInfo, steps: Iterable[StepEntry]) -> bool:
+    """Whether steps of this run are still to come."""
     return (
         bool(run.command)
         and not run.interrupted

@@ -6,7 +6,7 @@ from nccl_runbook.causes.causes import causes as known
 from nccl_runbook.core.facts import counted
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Finding, Severity, quoted
 from nccl_runbook.core.records import Judged
-from nccl_runbook.report.verdict_document import Cause, RunInfo, StepEntry, _running
+from nccl_runbook.report.verdict_document import Cause, RunInfo, StepEntry, is_running
 
 START_STEP = "00-start"  # only reads what was given and tests nothing: success does not prove health
 AGAINST_STEP = "98-against"  # lays a good run beside this one: that, too, tests nothing
@@ -38,11 +38,12 @@ def tests_nothing(step: StepEntry) -> bool:
     return step.notebook in (START_STEP, AGAINST_STEP) and step.status in DONE
 
 
-def _sentence(
+def verdict_sentence(
     word: str, run: RunInfo, steps: list[StepEntry], causes: list[Cause], judged: Judged, done: int
 ) -> str:
+    """The verdict in one sentence."""
     trouble = _trouble(word, steps, causes) if word in ("broken", "degraded") else ""
-    if _running(run, steps):
+    if is_running(run, steps):
         known = [_bare(s.reason) for s in steps if s.status in DONE and s.reason]
         so_far = f"; so far: {trouble}" if trouble else f"; so far: {known[-1]}" if known else ""
         return f"Running: {done} of {counted(len(steps), 'step')} done{so_far}."

@@ -184,10 +184,9 @@ def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
 def choice(runs: SyncRuns) -> Finding | None:
     """The finding that names the method to use; None on the CPU, whose figures say nothing about GPUs, and
     if nothing passed."""
-    here = topology(runs)
     fit = [
         a.method
-        for m in PREFERRED.get(here, ())
+        for m in PREFERRED.get(topology(runs), ())
         for a in runs.run
         if a.passed and a.method.partition("@")[0] == m
     ]
@@ -203,7 +202,7 @@ def choice(runs: SyncRuns) -> Finding | None:
     return Finding(
         "weight-sync-choice",
         Severity.NOTE,
-        f"{table('sync/choice')['topology'][here]['title']}: "
+        f"{table('sync/choice')['topology'][topology(runs)]['title']}: "
         f"{fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}",
         tuple(
             Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")

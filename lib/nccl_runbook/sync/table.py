@@ -119,11 +119,6 @@ def own_table(own: OwnSync) -> Table:
     )
 
 
-def tables(runs: SyncRuns | Gap, plan: Any) -> list[Table]:
-    """Every table of the measured methods, as their page shows them."""
-    return [placement_table(plan), methods_table(runs), sweeps_table(runs)]
-
-
 def _note(runs: SyncRuns) -> str:
     given = f"{runs.file_system or 'unknown file system'} at {runs.directory}"
     written = sorted({"/dev/shm" if "shm" in m else given for m in runs.arms if "disk" in m})
@@ -170,3 +165,6 @@ def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
 
 def _phases(phases: dict[str, float]) -> str:
     return ", ".join(f"{name} {seconds:.4f}" for name, seconds in phases.items())
+
+
+TABLES = (methods_table, sweeps_table)  # of what was measured, as the page of the step shows them

@@ -11,7 +11,7 @@ from nccl_runbook.messages.clues import ENDED, says, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import Pointer, current, failed_line, surely_after
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
-    _NVIDIA,
+    NVIDIA_WORDS,
     Answer,
     Decides,
     Hypothesis,
@@ -19,8 +19,8 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     platform,
 )
 from nccl_runbook.triage.hypotheses.judge_undecided import (
-    _beside,
     check_first,
+    findings_beside,
     is_fault,
     log_points_to_cause,
     nothing_shown,
@@ -85,9 +85,9 @@ def judge(logs: Logs) -> list[Hypothesis]:
 def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
     """With only what holds on other vendors' GPUs, too."""
     rows = (
-        (r, tuple(line for line in r.lines if not _NVIDIA.search(line)))
+        (r, tuple(line for line in r.lines if not NVIDIA_WORDS.search(line)))
         for r in hypothesis.remedy
-        if not _NVIDIA.search(r.text)
+        if not NVIDIA_WORDS.search(r.text)
     )
     remedy = tuple(dataclasses.replace(r, lines=lines) for r, lines in rows if lines or not r.lines)
     return dataclasses.replace(
@@ -222,7 +222,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
             for h in hypotheses
         ),
         *unread,
-        *_beside(logs, hypotheses),
+        *findings_beside(logs, hypotheses),
     ]
 
 

@@ -23,7 +23,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
     ranks_on_one_gpu,
     versions_differ,
 )
-from nccl_runbook.triage.ranks.judge_pointer import _traceback, _waiting, matches
+from nccl_runbook.triage.ranks.judge_pointer import matches, traceback_advice, waiting_ranks
 
 
 def judge(logs: Logs) -> list[Pointer]:
@@ -70,7 +70,7 @@ def rank_raised_first(logs: Logs) -> list[Pointer]:
                 (*first[:3], *echoes),
                 (close,) if first[1:] else (),
                 30,
-                _traceback(first[0], logs),
+                traceback_advice(first[0], logs),
             )
         ]
         if first
@@ -105,7 +105,7 @@ def rank_never_came(logs: Logs) -> list[Pointer]:
 
 def rank_is_silent(logs: Logs) -> list[Pointer]:
     """Another rank waited, and this one printed nothing more: it died silently, or does not move."""
-    waiting = _waiting(logs)
+    waiting = waiting_ranks(logs)
     known = max((r.nranks or 0 for r in logs.ranks), default=0)
     silent = [
         r
@@ -177,7 +177,7 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
         return []
     name = logs.raised.text.partition(":")[0]
     how = "raised" if name.endswith(("Error", "Exception", "Interrupt", "Exit")) else "ended with"
-    decides = _traceback(logs.raised, logs).decides
+    decides = traceback_advice(logs.raised, logs).decides
     ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
     advice = Advice(f"The program {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
     place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300

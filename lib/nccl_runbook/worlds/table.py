@@ -242,17 +242,3 @@ def _clean_rows(arms: Arms) -> list[list]:
             for h in halvings
         ),
     ]
-
-
-def tables(
-    ladder: Ladder | Gap, singles: Singles | Gap, pairs: Pairs | Gap, search: Search | Gap
-) -> list[Table]:
-    """Every table of the worlds with fewer GPUs, as their page shows them."""
-    return [ladder_table(ladder), singles_table(singles), pairs_table(pairs), search_table(search)]
-
-
-def transport_tables(
-    arms: Arms | Gap, outcomes: dict[str, str], pairs: Pairs | Gap, links: Links
-) -> list[Table]:
-    """Every table of the transports, as their page shows them; ``outcomes``: as for `arms_table`."""
-    return [arms_table(arms, outcomes), pairs_table(pairs), bandwidth_table(arms, links)]

@@ -27,11 +27,10 @@ def limits_too_low(host: Host, roles: Sequence[Role]) -> Iterator[Finding]:
             limit, pinned = getattr(role, key), key == "memlock"
             if pinned and not known(host.hcas):
                 continue
-            severity = Severity.WARN if pinned and of_several_hosts(role) else Severity.NOTE
             if isinstance(limit, str) and limit.isdecimal() and int(limit) < least:
                 yield Finding(
                     "limit-too-low",
-                    severity,
+                    Severity.WARN if pinned and of_several_hosts(role) else Severity.NOTE,
                     f"{role.name}: only {limit} {words} are allowed",
                     (Evidence(f"{key} {limit}", f"environment.roles[{index}].{key}"),),
                     (Remedy("your launcher", "Raise the limit before the job starts:", (line,)),),

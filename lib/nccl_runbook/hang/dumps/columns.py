@@ -17,8 +17,8 @@ from typing import Any
 
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.hang.dumps.agreement import alike
-from nccl_runbook.hang.dumps.last_steps import P2P, RECENT, TAIL, _ends, _order, _steps, _waiting
-from nccl_runbook.hang.dumps.operations import Column, Refused, _number, _op, numel, ranks_of, short
+from nccl_runbook.hang.dumps.last_steps import P2P, RECENT, TAIL, ends_of, order_of, steps_of, waiting_share
+from nccl_runbook.hang.dumps.operations import Column, Refused, number_of, numel, op_of, ranks_of, short
 from nccl_runbook.hang.facts import Op, needs_all
 
 # numbers of elements that must be the same on every rank; other operations are compared by name only
@@ -30,7 +30,7 @@ _SAME_OUT = ("all_gather", "allgather")
 @dataclasses.dataclass
 class Reading:
     """A whole dump, condensed. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is
-    send) -> (number open, the first); ``steps``: see _steps; ``order``: open operations, as issued;
+    send) -> (number open, the first); ``steps``: see steps_of; ``order``: open operations, as issued;
     ``waiting``: share of recent time spent in operations, and ms between them; ``ends``: when recent
     operations were issued and ended, in ns of this rank's clock (if no end is recorded, when the next was
     issued); ``oldest_ns``, ``newest_ns``: issue times of the first and last entry; ``until_ns``: when the
@@ -82,25 +82,25 @@ def condense(dump: Any, digest: bytes) -> Reading:
     }
     table = _Table(entries)
     opened = sorted(table.open_ats)[:TAIL]
-    last = [_number(e["time_created_ns"]) for e in entries[-TAIL:]]
+    last = [number_of(e["time_created_ns"]) for e in entries[-TAIL:]]
     return Reading(
         table.gloo,
         len(entries),
         bool(entries)
         and int(entries[0].get("record_id") or 0) > 0
         and any(c.first > 1 for c in table.columns.values()),
-        _number(entries[0]["time_created_ns"]) if entries else 0,
+        number_of(entries[0]["time_created_ns"]) if entries else 0,
         max(last, default=0),
-        max([*last, *(_number(e["time_discovered_completed_ns"]) for e in entries[-TAIL:])], default=0),
+        max([*last, *(number_of(e["time_discovered_completed_ns"]) for e in entries[-TAIL:])], default=0),
         members,
         table.columns,
         table.calls,
         table.sides,
-        _steps(entries, opened),
-        _order(entries, opened),
+        steps_of(entries, opened),
+        order_of(entries, opened),
         _last(entries[-1]) if entries else None,
-        _waiting(entries),
-        _ends(entries, members),
+        waiting_share(entries),
+        ends_of(entries, members),
         table.take_status(dump.get("pg_status"), members),
         any(e.get("time_discovered_started_ns") for e in entries[-RECENT:]),
         digest,
@@ -183,7 +183,7 @@ class _Table:
     def _column(self, group: tuple, rows: list) -> Column:
         """The rows of one group. Operations of a coalesced group share its number; the last one is kept."""
         seqs, calls, states, ats = zip(*rows)
-        _number(seqs[0]), _number(seqs[-1])
+        number_of(seqs[0]), number_of(seqs[-1])
         if seqs != tuple(range(seqs[0], seqs[0] + len(seqs))):
             rows = sorted({row[0]: row for row in rows}.values())
             gap = max((i for i in range(1, len(rows)) if rows[i][0] != rows[i - 1][0] + 1), default=0)
@@ -191,7 +191,7 @@ class _Table:
         still = [i for i, letter in enumerate(states) if letter != "c"]
         self.open_ats += [ats[i] for i in still]
         opened, last = (
-            None if i is None else _op(self._entries[ats[i]], seqs[i], self.calls[calls[i]], states[i])
+            None if i is None else op_of(self._entries[ats[i]], seqs[i], self.calls[calls[i]], states[i])
             for i in (still[0] if still else None, -1)
         )
         return Column(
@@ -219,7 +219,8 @@ class _Table:
         in_order = in_order if all(in_order.get(name) == number for name, number in ids.items()) else {}
         counts = {
             name: tuple(
-                max(0, _number(rows[n].get(f"last_{word}_collective"))) for word in ("enqueued", "completed")
+                max(0, number_of(rows[n].get(f"last_{word}_collective")))
+                for word in ("enqueued", "completed")
             )
             for name, n in {**in_order, **ids}.items()
             if n in rows
@@ -252,7 +253,7 @@ class _Table:
                 there if sends else here,
                 sends,
             )
-            number, first = sides.get(key, (0, _op(entry, _number(entry["p2p_seq_id"]), match[0], "o")))
+            number, first = sides.get(key, (0, op_of(entry, number_of(entry["p2p_seq_id"]), match[0], "o")))
             sides[key] = (number + 1, first)
         return sides
 
@@ -261,9 +262,9 @@ class _Table:
 
 
 def _last(entry: dict) -> Op:
-    return _op(
+    return op_of(
         entry,
-        _number(entry["collective_seq_id"]),
+        number_of(entry["collective_seq_id"]),
         short(clipped(entry["profiling_name"].split(":", 1)[-1], 80)),
         "c" if entry["state"] == "completed" else "o",
     )

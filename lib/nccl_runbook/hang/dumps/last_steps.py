@@ -6,7 +6,7 @@ import re
 import zlib
 
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.hang.dumps.operations import _number, _text, short
+from nccl_runbook.hang.dumps.operations import field_text, number_of, short
 from nccl_runbook.hang.facts import needs_all
 
 HISTORY = 2000  # entries in which a rank's habits are looked for
@@ -16,7 +16,7 @@ RECENT, LEAST = 200, 16  # operations over which the time in them is taken
 P2P = re.compile(r"(send|recv) (\d{1,7})(?:->|<-)(\d{1,7})")
 
 
-def _waiting(entries: list) -> tuple[float, float] | None:
+def waiting_share(entries: list) -> tuple[float, float] | None:
     """(share of time in this rank's last operations, as torch saw them end; ms from one to the next); None
     for too few operations, or without times."""
     rows = sorted(
@@ -32,20 +32,20 @@ def _waiting(entries: list) -> tuple[float, float] | None:
     return round(min(1.0, busy / (until - rows[0][0])), 3), round((until - rows[0][0]) / 1e6 / len(rows), 3)
 
 
-def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, int]]:
+def ends_of(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, int]]:
     """Ends by the name that all members use for an operation. One name may be used by several groups, so
     members are part of the key."""
     last = [e for e in entries[-TAIL:] if not _is_p2p(e)]
     done = [(e, e["time_discovered_completed_ns"]) for e in last if e["time_discovered_completed_ns"]]
     names = {name: f"{name} {zlib.crc32(repr(ranks).encode())}" for name, (_, ranks) in members.items()}
     # the time of what its thread issued next: with Gloo, which blocks, it had ended by then
-    threads = grouped((_text(entry, "thread_id"), entry) for entry in last).values()
+    threads = grouped((field_text(entry, "thread_id"), entry) for entry in last).values()
     next_issued = [(e, after["time_created_ns"]) for rows in threads for e, after in zip(rows, rows[1:])]
     rows, what = (done, "") if done else (next_issued, ISSUED)
     return {
         f"{what}{names.get(name, name)}:{e['collective_seq_id']}": (
-            _number(e["time_created_ns"]),
-            _number(at),
+            number_of(e["time_created_ns"]),
+            number_of(at),
         )
         for e, at in rows
         if needs_all(e["profiling_name"].split(":", 1)[-1].strip("_"))
@@ -53,7 +53,7 @@ def _ends(entries: list, members: dict[str, tuple[str, tuple[int, ...]]]) -> dic
     }
 
 
-def _steps(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[str, ...]]]:
+def steps_of(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[str, ...]]]:
     """Which operation follows which, up to the first that is open, hashed: (how new, hash of the predecessor,
     the operation). 0: taken before the last ones, or twice; 1: once, among the last ones; 2: the same, and
     the predecessor had been followed by others twice or more; then in place of the operation those others."""
@@ -84,7 +84,7 @@ def _steps(entries: list, opened: list[int]) -> dict[int, tuple[int, int, tuple[
     }
 
 
-def _order(entries: list, opened: list[int]) -> list[str]:
+def order_of(entries: list, opened: list[int]) -> list[str]:
     """Operations that are not complete, as issued."""
     return list(
         dict.fromkeys(

@@ -49,7 +49,7 @@ def short(value: Any) -> str:
     )
 
 
-def _number(value: Any) -> int:
+def number_of(value: Any) -> int:
     """The number; OverflowError if no clock and no counter of a recorder can hold it."""
     return int.from_bytes(int(value or 0).to_bytes(8, "big", signed=True), "big", signed=True)
 
@@ -74,15 +74,15 @@ def numel(sizes: list) -> int:
     return math.prod(map(int, sizes))
 
 
-def _op(entry: dict, seq: int, call: str, letter: str) -> Op:
+def op_of(entry: dict, seq: int, call: str, letter: str) -> Op:
     """An entry as a fact, with the frame of the user's code; its age is set later."""
     return Op(
         seq,
         call,
         STATES[letter],
-        _number(entry["timeout_ms"]),
+        number_of(entry["timeout_ms"]),
         own_frame(entry["frames"]),
-        created_ns=_number(entry["time_created_ns"]),
+        created_ns=number_of(entry["time_created_ns"]),
     )
 
 
@@ -93,14 +93,15 @@ def own_frame(frames: Any) -> str:
     own = [
         f
         for f in rows
-        if not re.search(r"/(?:site|dist)-packages/|/lib/python3|^<|/torch/", _text(f, "filename"))
+        if not re.search(r"/(?:site|dist)-packages/|/lib/python3|^<|/torch/", field_text(f, "filename"))
     ] or rows
     if not own:
         return ""
-    name, file, line = (_text(own[0], key) for key in ("name", "filename", "line"))
+    name, file, line = (field_text(own[0], key) for key in ("name", "filename", "line"))
     return short(f"{clipped(name, 80)}, {clipped(os.path.basename(file), 80)}:{line[:8]}")
 
 
-def _text(frame: dict, key: str) -> str:
+def field_text(frame: dict, key: str) -> str:
+    """A field of a frame or an entry as text; empty for anything but text and numbers."""
     value = frame.get(key)
     return str(value) if isinstance(value, (str, int)) else ""

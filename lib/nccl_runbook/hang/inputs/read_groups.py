@@ -23,9 +23,10 @@ Key = tuple[str, str, tuple[int, ...]]  # a group's name, description and member
 _MINIBATCHES = re.compile(r"(?i)mini[-_ ]?batch(?:es)?\W{1,4}(\d{1,9})\b|\b(\d{1,9}) mini[-_ ]?batch")
 
 
-def _group(
+def group_of(
     key: Key, certain: bool, readings: dict[int, Reading], names: dict[int, str], times: Times
 ) -> Group:
+    """The facts of one group, from the readings of its ranks."""
     name, desc, ranks = key
     columns = {r: readings[r].columns[name] for r in ranks if r in readings and name in readings[r].columns}
     highest = max((c.first + len(c.calls) - 1 for c in columns.values()), default=0)

@@ -19,7 +19,7 @@ def unless_gone(otherwise: Any, ask: Callable[..., Any], *arguments: Any) -> Any
         return otherwise
 
 
-def _pids() -> Iterator[int]:
+def pids() -> Iterator[int]:
     """Every process of this pid namespace."""
     return map(int, filter(str.isdecimal, os.listdir("/proc")))
 

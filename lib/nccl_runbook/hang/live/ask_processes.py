@@ -9,7 +9,7 @@ from typing import Dict, Iterable, Iterator, List, Optional, Tuple
 
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.core.redact import Redactor, clipped
-from nccl_runbook.hang.live.ask_proc import _pids, ancestors, own_inodes, read, stat_fields, unless_gone
+from nccl_runbook.hang.live.ask_proc import ancestors, own_inodes, pids, read, stat_fields, unless_gone
 from nccl_runbook.hang.live.facts import LEFT_OVER, Ended
 
 # values are read and kept for these names alone
@@ -126,7 +126,7 @@ class Process:
 def processes(all_users: Iterable[int] = ()) -> Dict[int, Process]:
     """pid -> process: those of this user that map libtorch or have a rank in their environment, and those of
     ``all_users``."""
-    own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in _pids() if pid != os.getpid()}
+    own = {pid: unless_gone(None, _process, pid, pid in all_users) for pid in pids() if pid != os.getpid()}
     # under srun the shell from which one looks has a rank in its environment, too
     shells = set(ancestors(os.getpid())) - set(all_users)
     return {
@@ -247,7 +247,7 @@ def ended(ranks: List[int]) -> List[Ended]:
     container all processes end."""
     there = {
         pid: (fields, unless_gone("", read, f"/proc/{pid}/comm"))
-        for pid in _pids()
+        for pid in pids()
         for fields in [unless_gone([], stat_fields, f"/proc/{pid}/stat")]
         if fields
     }

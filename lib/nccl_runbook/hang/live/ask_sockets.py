@@ -5,7 +5,7 @@ import socket
 import struct
 from typing import Dict, Iterator, List
 
-from nccl_runbook.hang.live.ask_proc import _pids, ancestors, own_inodes, read
+from nccl_runbook.hang.live.ask_proc import ancestors, own_inodes, pids, read
 from nccl_runbook.hang.live.ask_processes import LOOPBACK, MOST_SOCKETS, TCP_STATES, Process
 from nccl_runbook.hang.live.facts import Listener, Socket
 
@@ -68,7 +68,7 @@ def _listener(job: str, port: int, inodes: set, ranks: List[int]) -> Listener:
     if not inodes:
         return Listener(job, port, "nobody", None, "")
     above = {a for r in ranks for a in ancestors(r)}
-    pid = next((pid for pid in [*ranks, *sorted(above), *sorted(_pids())] if own_inodes(pid) & inodes), None)
+    pid = next((pid for pid in [*ranks, *sorted(above), *sorted(pids())] if own_inodes(pid) & inodes), None)
     if pid is None:
         return Listener(job, port, "unseen", None, "")
     return Listener(

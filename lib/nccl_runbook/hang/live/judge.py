@@ -11,17 +11,17 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from nccl_runbook.core.facts import Evidence, counted, grouped
 from nccl_runbook.hang.live.facts import Live, LiveRank
-from nccl_runbook.hang.live.faults.judge_missing import _elsewhere, _missing, behind
+from nccl_runbook.hang.live.faults.judge_missing import behind, rank_elsewhere, rank_missing
 from nccl_runbook.hang.live.faults.judge_others import (
     NO_JOB,
-    _not_seen,
-    _stopped,
     launchers,
     left_over,
+    not_seen_of,
+    stopped_ranks,
     strangers,
 )
 from nccl_runbook.hang.live.faults.judge_paths import Members, lost, unreachable, without_store
-from nccl_runbook.hang.live.faults.judge_slow import _moving, _slow, gpu_stuck, slow_by_gpus
+from nccl_runbook.hang.live.faults.judge_slow import all_moving, gpu_stuck, slow_by_gpus, slow_rank
 from nccl_runbook.hang.live.faults.judge_together import together
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, stale, unseen, world_size
 from nccl_runbook.hang.live.judge_ranks import is_still, moved_last, view
@@ -93,7 +93,7 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         views,
         world_size(members),
         not_seen=[
-            *_not_seen(now, bare),
+            *not_seen_of(now, bare),
             *(
                 f"the current state of {host}: it was looked at {seconds:.0f} s before the others"
                 for host, seconds in sorted(before.items())
@@ -111,17 +111,17 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         strangers,
         left_over,
         launchers,
-        _stopped,
+        stopped_ranks,
         _differing_worlds,
-        lambda *_: _missing(base, members, bare),
+        lambda *_: rank_missing(base, members, bare),
         unreachable,
         without_store,
         lost,
         behind,
-        _elsewhere,
+        rank_elsewhere,
         gpu_stuck,
         together,
-        *((_slow, slow_by_gpus, _moving) if all(v.does in ("moving", "busy") for v in views) else ()),
+        *((slow_rank, slow_by_gpus, all_moving) if all(v.does in ("moving", "busy") for v in views) else ()),
     )
     picture = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(
         base, **_undecided(base)

@@ -14,7 +14,7 @@ PLATFORMS = {
     "platform-xpu": "Intel GPUs (oneCCL)",
 }
 
-_NVIDIA = re.compile(
+NVIDIA_WORDS = re.compile(
     r"(?i)nvidia|nvml|nvlink|nvswitch|fabric ?manager|libnccl|\bdcgm|nccl-runbook (?:run|ab)|\bXid\b|nccl\.so"
 )
 
@@ -67,7 +67,7 @@ def elsewhere(decides: tuple[str, ...]) -> tuple[str, ...]:
     library's own test."""
     return (
         decides
-        if not _NVIDIA.search(" ".join(decides))
+        if not NVIDIA_WORDS.search(" ".join(decides))
         else ("by hand", "the same collective in the test of that library (rccl-tests, hccl_test)", "")
     )
 

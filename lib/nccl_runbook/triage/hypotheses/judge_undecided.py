@@ -168,7 +168,7 @@ def there(logs: Logs, hypotheses: list[Hypothesis]) -> tuple[list[str], list[tup
     ]
 
 
-def _beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
+def findings_beside(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
     """What a reader must know to judge these causes."""
     vendor, again = platform(logs), logs.attempts > 1 and hypotheses and hypotheses[0].cause != "benign"
     return [

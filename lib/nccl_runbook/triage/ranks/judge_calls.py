@@ -6,7 +6,7 @@ from nccl_runbook.causes.causes import Advice
 from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.messages.facts import Logs, Timeout
 from nccl_runbook.messages.judge import Pointer
-from nccl_runbook.triage.ranks.judge_pointer import _waiting, matches
+from nccl_runbook.triage.ranks.judge_pointer import matches, waiting_ranks
 
 _COUNT = re.compile(
     r"(?<!\d)(\d+)(?:/\d+)?\s?(?:batch|it\b|steps?\b)|\b(?:step|iter(?:ation)?|batch)\W{0,3}(\d+)", re.I
@@ -20,19 +20,21 @@ def counts_differ(logs: Logs) -> list[Pointer]:
         for r, m in [(r, _COUNT.search(r.progress.text)) for r in logs.ranks if r.progress]
         if m
     }
-    if len(counts) < 2 or not _waiting(logs):
+    if len(counts) < 2 or not waiting_ranks(logs):
         return []
     low, high = min(counts.values(), key=lambda c: c[0]), max(counts.values(), key=lambda c: c[0])
     if high[0] - low[0] < 2 or [c for c, _ in counts.values()].count(high[0]) < 2:
         return []
     return [
-        Pointer("uneven-minibatches", "likely", (high[1], low[1], _waiting(logs)[0].timeouts[0].at), (), 25)
+        Pointer(
+            "uneven-minibatches", "likely", (high[1], low[1], waiting_ranks(logs)[0].timeouts[0].at), (), 25
+        )
     ]
 
 
 def calls_differ(logs: Logs) -> list[Pointer]:
     """Waiting ranks wait in different calls: other numbers, or one number with another operation or size."""
-    works = [(r.rank, t) for r in _waiting(logs) for t in r.timeouts[:1] if t.seq is not None]
+    works = [(r.rank, t) for r in waiting_ranks(logs) for t in r.timeouts[:1] if t.seq is not None]
     numbers, calls = {t.seq for _, t in works}, {(t.op, t.numel_in) for _, t in works}
     causes: dict[str, tuple[str, int]] = {}  # cause -> status and place
     if len({_group(rank, t) for rank, t in works}) > 1 and len(calls) > 1:
@@ -102,7 +104,7 @@ def tensors_differ(logs: Logs) -> list[Pointer]:
     return [
         Pointer(
             "collective-mismatch",
-            "likely" if _waiting(logs) else "possible",
+            "likely" if waiting_ranks(logs) else "possible",
             (one[2], other[2]),
             (),
             17,
@@ -113,7 +115,7 @@ def tensors_differ(logs: Logs) -> list[Pointer]:
 
 def all_wait_alike(logs: Logs) -> list[Pointer]:
     """A timeout without evidence of who was missing."""
-    if not (waiting := _waiting(logs)):
+    if not (waiting := waiting_ranks(logs)):
         return (
             [Pointer("collective-on-some-ranks-only", "possible", (logs.timeout,), (), 920)]
             if logs.timeout

@@ -9,11 +9,12 @@ from nccl_runbook.messages.clues import PRINTED, compiled
 from nccl_runbook.messages.facts import CONTEXT, Logs, RankLog
 
 
-def _waiting(logs: Logs) -> list[RankLog]:
+def waiting_ranks(logs: Logs) -> list[RankLog]:
+    """Ranks whose watchdog reported a timeout."""
     return [r for r in logs.ranks if r.timeouts]
 
 
-def _traceback(line: LogLine, logs: Logs) -> Advice:
+def traceback_advice(line: LogLine, logs: Logs) -> Advice:
     """An exception says more in the lines above it, if the log has its traceback."""
     shown = f"sed -n '{max(1, line.line - 40)},{line.line}p' {shlex.quote(line.file)}"
     return (

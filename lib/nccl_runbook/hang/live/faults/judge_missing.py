@@ -16,7 +16,7 @@ from nccl_runbook.hang.live.ranks.judge_stacks import ANSWER, INIT, asks
 _PEER_WENT = re.compile(r"(?:closed|reset) by peer|remote process exited|Broken pipe")
 
 
-def _missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[Picture]:
+def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Optional[Picture]:
     """Ranks that should be on the hosts that were looked at, and are not there or have
     no torch yet, while others wait."""
     gone, starting = missing_ranks(members, bare), [v for v in base.ranks if v.does == "starting"]
@@ -134,7 +134,7 @@ def behind(base: Picture, members: Members) -> Optional[Picture]:
     return None
 
 
-def _elsewhere(base: Picture, members: Members) -> Optional[Picture]:
+def rank_elsewhere(base: Picture, members: Members) -> Optional[Picture]:
     """Ranks that are in their own code while others stand still in a collective; without stacks, while
     most stand still on a lock."""
     late, still = (

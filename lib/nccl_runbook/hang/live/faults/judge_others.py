@@ -14,7 +14,7 @@ NO_JOB = "other processes"
 _ELASTIC = "/torch/distributed/elastic/"
 
 
-def _not_seen(members: Members, bare: Sequence[str]) -> Iterable[str]:
+def not_seen_of(members: Members, bare: Sequence[str]) -> Iterable[str]:
     """What was not to be had, each reason once."""
     ended = Gap("absent", "the process ended")
     unknown = grouped(
@@ -95,7 +95,8 @@ def launchers(base: Picture, members: Members) -> Optional[Picture]:
     )
 
 
-def _stopped(base: Picture, members: Members) -> Optional[Picture]:
+def stopped_ranks(base: Picture, members: Members) -> Optional[Picture]:
+    """Ranks that are stopped (state T); None without any."""
     if not (stopped := [v for v in base.ranks if v.does == "stopped"]):
         return None
     return accuse(

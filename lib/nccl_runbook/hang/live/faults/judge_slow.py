@@ -64,7 +64,7 @@ def stands_still(members: Members) -> bool:
     return len({launches(r, look) for r, look in members}) == 1 and launches(*members[0]) is not None
 
 
-def _slow(base: Picture, members: Members) -> Optional[Picture]:
+def slow_rank(base: Picture, members: Members) -> Optional[Picture]:
     """One rank waits least while all others mostly wait: they wait for it at every step."""
     waits = sorted(
         ((share(v.process, lambda what: bool(ON_A_LOCK.search(what))), v) for v in base.ranks),
@@ -120,7 +120,8 @@ def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     return _is_slow(base, used[0][2], "possible", Evidence(shown, "NVML"))
 
 
-def _moving(base: Picture, members: Members) -> Picture:
+def all_moving(base: Picture, members: Members) -> Picture:
+    """The picture of a job whose ranks all move or work."""
     if all(polls(r) for r, _ in members):
         return dataclasses.replace(
             base,
