@@ -207,8 +207,7 @@ def _find_scratch() -> None:
             "/dev/shm"
             if os.access("/dev/shm", os.W_OK)
             else sys.exit(
-                "nccl-look: no temporary folder is writable, not even /dev/shm: set TMPDIR to a "
-                "writable folder"
+                "nccl-look: no temporary folder is writable, not even /dev/shm: name one with TMPDIR"
             )
         )
 
