@@ -10,7 +10,8 @@ from book_samples import CLI
 from nccl_runbook import placement
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.sync import ask as sync, judge as weight_sync, models
-from nccl_runbook.sync.facts import METHODS, SyncArm
+from nccl_runbook.sync.facts import SyncArm
+from nccl_runbook.sync.methods import METHODS
 from nccl_runbook.sync.reshard.facts import resharded
 from test_own_sync import check_phases, watched
 
