@@ -40,7 +40,8 @@ def ids(of: Soak) -> list[str]:
 @pytest.mark.parametrize(("a", "b", "expected"), [
     ("", "", ["soak-no-run"]), ("ppppp", "", ["soak-passed"]), ("ppfpp", "", ["soak-failed"]),
     ("p" * 20, "p" * 20, ["soak-passed", "soak-same-rate"]), ("pf" * 10, "p" * 20, ["soak-failed", "soak-rates-differ"]),
-    ("pf" * 2, "p" * 4, ["soak-failed", "soak-same-rate"])])
+    ("pf" * 2, "p" * 4, ["soak-failed", "soak-same-rate"]),
+    ("p" * 20, "f" * 20, ["soak-passed", "soak-rates-differ"])])
 def test_failures_and_the_difference_of_two_settings(a: str, b: str, expected: list[str]) -> None:
     assert ids(soak(a, b)) == expected
 

@@ -45,7 +45,7 @@ def test_the_first_is_named_whatever_the_clocks_say(tmp_path, ahead):
 def test_nobody_is_the_first_within_the_error(tmp_path):
     logs = job(tmp_path, 5.0, {0: 90.0, 1: 90.4}, jitter=0.9)
     told = crash(logs)
-    assert {e.rank for e in told.evidence[:2]} == {0, 1} and told.against == (f"ranks {told.evidence[0].rank}, {told.evidence[1].rank} raised too close together to show which was first",)
+    assert {e.rank for e in told.evidence[:2]} == {0, 1} and told.against == (f"ranks {told.evidence[0].rank}, {told.evidence[1].rank} failed too close together to show which was first",)
 
 
 def test_nobody_is_the_first_where_nothing_ties_the_clocks_together(tmp_path):

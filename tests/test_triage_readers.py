@@ -181,7 +181,7 @@ def test_bounds_end_with_a_sentence(tmp_path, monkeypatch):
     (tmp_path / "bomb.log.gz").write_bytes(gzip.compress(b"0" * (32 << 20)))
     (tmp_path / "dump").write_bytes(b"\x80\x02}q\x00.")
     told = {f.name.rpartition("/")[2]: f.left_out or f.problem for f in reader.collect([str(tmp_path)]).files}
-    read_mib = re.match(r"read up to ([\d.]+) MiB and no further: what is packed", told["bomb.log.gz"])
+    read_mib = re.match(r"read up to ([\d.]+) MiB and no further: ", told["bomb.log.gz"])
     assert 4 <= float(read_mib[1]) <= 8 and told["dump"].startswith("is a binary file")  # gzip reads 8 to 128 KiB at a time, by version
 
 

@@ -30,7 +30,6 @@ from nccl_runbook.step_parameters import outputs_root, read_parameters
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
 UNTIL_VARIABLE = "NCCL_RUNBOOK_UNTIL"  # when the runner's budget for this step ends, by time.monotonic()
-_LONGEST_WORD = 1 << 17  # bytes of one argument of a command, with its end (Linux, MAX_ARG_STRLEN)
 
 
 class Step:
@@ -218,15 +217,7 @@ class Step:
         shown = dataclasses.replace(
             asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()}
         )
-        line, longest = (
-            world.shell_line if shown == asked else shell_line(self.engine.prefix, shown),
-            max(map(len, asked.args), default=0),
-        )
-        return (
-            line
-            if longest < _LONGEST_WORD
-            else f"{line[:300]} ... (too long to paste: one argument has {longest} characters)"
-        )
+        return world.shell_line if shown == asked else shell_line(self.engine.prefix, shown)
 
     def trial(
         self,

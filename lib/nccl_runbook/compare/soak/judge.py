@@ -12,11 +12,11 @@ SURE = 0.05  # of a difference as large by chance
 
 
 def judge(soak: Soak) -> list[Finding]:
-    """The failures or their absence, the comparison of the arms, and counters that moved."""
+    """The failures of A or their absence, the comparison with B, and counters that moved."""
     if not soak.runs:
         remedy = Remedy("you", "Give it more time with --for, or end no run early.")
         return [Finding("soak-no-run", Severity.UNKNOWN, f"no run ended: {soak.ended}", (), (remedy,))]
-    findings = [_failed(soak)] if soak.failed() else [_passed(soak)]
+    findings = [_failed(soak)] if soak.failed("A") else [_passed(soak)]
     if len(soak.arms) == 2:
         findings.append(_compared(soak))
     return [*findings, *_moved(soak)]
@@ -45,12 +45,12 @@ def _passed(soak: Soak) -> Finding:
         Evidence(f"ended because {soak.ended}", soak.what),
         Evidence(f"95% upper bound: {an_hour} failures an hour", "rule of three: 3 / time without a failure"),
     )
-    text = f"no failure in {_time(soak.wall_s)}: {_rates(soak)}"
+    text = f"no failure in {_time(soak.wall_s)} with your settings: {_rates(soak)}"
     return Finding("soak-passed", Severity.OK, text, evidence)
 
 
 def _failed(soak: Soak) -> Finding:
-    first = soak.failed()[0]
+    first = soak.failed("A")[0]
     number = [*soak.runs].index(first) + 1
     text = f"{_rates(soak)}; the first one was run {number}: {first.ended}"
     evidence = (
