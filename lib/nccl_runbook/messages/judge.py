@@ -100,9 +100,6 @@ class Pointer:
 
 def points_to(clue: Clue, logs: Logs) -> Pointer:
     """What a clue that fires points to, with its advice filled from the message's fields."""
-    place = (
-        100 + 0.3 * clue.order - 100 * bool(clue.also)
-    )  # what must stand beside it makes a message say more
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
     matches = [
         next(filter(None, (compiled(asked[i]).search(plain(line.text)) for line in logs.seen[i].lines)), None)
@@ -116,7 +113,7 @@ def points_to(clue: Clue, logs: Logs) -> Pointer:
         clue.status,
         (*logs.seen[clue.message].lines[:4], *(logs.seen[i].lines[0] for i in clue.also)),
         (),
-        place,
+        100 + 0.3 * clue.order - 100 * bool(clue.also),  # what must stand beside a message makes it say more
         advice,
         clue.message,
     )

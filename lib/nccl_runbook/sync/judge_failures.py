@@ -202,17 +202,20 @@ def failed(arm: SyncArm, *_: Any) -> Finding:
     known = recognised(arm)
     cause = own_words(known) if known else None
     status = known and ("possible" if known.status == "possible" else "likely")
-    by_hand = Remedy(
-        "you",
-        "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
-        (arm.shell_line,),
-    )
     return Finding(
         "weight-sync-failed",
         Severity.BROKEN,
         f"{arm.method} failed" + (f": {cause.title}" if cause else ""),
         (Evidence(_shown(arm), _source(arm)), Evidence("ranks: " + ", ".join(arm.ended))),
-        remedies(cause, status) if cause else (by_hand,),
+        remedies(cause, status)
+        if cause
+        else (
+            Remedy(
+                "you",
+                "Repeat it by hand, and use 03-fewer-gpus to find a smaller run that fails.",
+                (arm.shell_line,),
+            ),
+        ),
         cause and cause.id,
         status,
     )

@@ -180,7 +180,13 @@ def somebody_raised(logs: Logs) -> list[Pointer]:
     decides = traceback_advice(logs.raised, logs).decides
     ended = decides or logs.timeout or (logs.seen.get("job-ended") and not logs.seen["job-ended"].resumed)
     advice = Advice(f"The program {how} {cut(logs.raised.text, MOST_QUOTED)}", decides=decides)
-    place = 450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300
     return [
-        Pointer("peer-crashed", "possible", (logs.raised,), (), place, advice if ended else Advice()),
+        Pointer(
+            "peer-crashed",
+            "possible",
+            (logs.raised,),
+            (),
+            450 if logs.timeout or says(logs.context, "<hang>|<timeout>") else 300,
+            advice if ended else Advice(),
+        ),
     ]

@@ -3,9 +3,10 @@
 import re
 
 from nccl_runbook.causes.causes import Advice
-from nccl_runbook.core.facts import grouped, rank_names
+from nccl_runbook.core.facts import grouped
 from nccl_runbook.messages.facts import Logs, Timeout
 from nccl_runbook.messages.judge import Pointer
+from nccl_runbook.triage.ranks.judge_operations import operations_differ
 from nccl_runbook.triage.ranks.judge_pointer import matches, waiting_ranks
 
 _COUNT = re.compile(
@@ -47,7 +48,7 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         }
     elif len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
         if len({op for op, _ in calls}) > 1:
-            return _operations_differ(works)
+            return operations_differ(works)
         # another call, or another module's weights: ranks may have taken different branches
         sure = "possible" if any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
         causes = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
@@ -55,28 +56,6 @@ def calls_differ(logs: Logs) -> list[Pointer]:
         same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()
     )  # one of each call
     return [Pointer(cause, status, lines[:4], (), place) for cause, (status, place) in causes.items()]
-
-
-def _operations_differ(works: list[tuple[int, Timeout]]) -> list[Pointer]:
-    """One number in one group is another operation on some ranks: these calls cannot match."""
-    ranks = grouped((t.op, rank) for rank, t in works)
-    lines = tuple({t.op: t.at for _, t in works}.values())[:4]
-    number, group = works[0][1].seq, works[0][1].group
-    called = " and ".join(f"{rank_names(those)} called {op}" for op, those in ranks.items())
-    says = (
-        f"As number {number}, {called}. They wait for each other. Ranks match collectives by order, so one "
-        "rank made a call too many or took another branch, at this call or before it."
-    )
-    find = (
-        "Find where the ranks part: let torch compare each collective, and look for a condition or an early "
-        f"return before call {number} that holds on some of these ranks only:"
-    )
-    advice = Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),))
-    against = () if group else ("the lines do not name the group: each group counts its own calls",)
-    return [
-        Pointer("collective-mismatch", "established" if group else "likely", lines, against, 24, advice),
-        Pointer("rank-dependent-branch", "possible", lines, (), 43),
-    ]
 
 
 def _group(rank: int, work: Timeout) -> str:

@@ -1,0 +1,29 @@
+"""Ranks that call different operations as one number."""
+
+from nccl_runbook.causes.causes import Advice
+from nccl_runbook.core.facts import grouped, rank_names
+from nccl_runbook.messages.facts import Timeout
+from nccl_runbook.messages.judge import Pointer
+
+
+def operations_differ(works: list[tuple[int, Timeout]]) -> list[Pointer]:
+    """One number in one group is another operation on some ranks: these calls cannot match. ``works``: rank
+    and timeout of each rank that waits."""
+    ranks = grouped((t.op, rank) for rank, t in works)
+    lines = tuple({t.op: t.at for _, t in works}.values())[:4]
+    number, group = works[0][1].seq, works[0][1].group
+    called = " and ".join(f"{rank_names(those)} called {op}" for op, those in ranks.items())
+    says = (
+        f"As number {number}, {called}. They wait for each other. Ranks match collectives by order, so one "
+        "rank made a call too many or took another branch, at this call or before it."
+    )
+    find = (
+        "Find where the ranks part: let torch compare each collective, and look for a condition or an early "
+        f"return before call {number} that holds on some of these ranks only:"
+    )
+    advice = Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),))
+    against = () if group else ("the lines do not name the group: each group counts its own calls",)
+    return [
+        Pointer("collective-mismatch", "established" if group else "likely", lines, against, 24, advice),
+        Pointer("rank-dependent-branch", "possible", lines, (), 43),
+    ]
