@@ -274,6 +274,13 @@ def test_a_cure_that_was_tried_leads_with_what_the_setting_names():
     assert alone.causes[0].title == "NCCL_X=rail7: 1 rank fails with it", "nothing is said about the value"
 
 
+def test_beside_a_cure_that_was_tried_only_advice_about_that_value_is_a_fix():
+    other, value = Remedy("you", "Ask somebody."), Remedy("your launcher", "Name another one:", ("NCCL_X=rail0",))
+    shown = [proven("02-environment", "NCCL_X: rail7 names no interface", remedy=(value,)), proven("03-fewer-gpus", "1 rank failed", remedy=(other,)),
+             proven("04-transports", "NCCL_X=rail7: 1 rank fails with it", tried="failed; passed")]
+    assert [list(c.remedy) for steps in (shown, shown[:2]) for c in merge_causes(steps)] == [[UNSET, value], [value, other]]
+
+
 def test_what_is_expected_is_no_fix_beside_something_broken():
     expected = proven("05-weight-sync", "two ranks share a GPU", severity=Severity.NOTE, cause="trainer-and-engine-share-gpu", remedy=(Remedy("you", "Use the disk."),))
     titles = {}

@@ -27,7 +27,13 @@ from nccl_runbook.report.verdict_document import (
     StepEntry,
     VerdictDocument,
 )
-from nccl_runbook.report.verdict_sentence import MEASURED, headline, tests_nothing, verdict_sentence
+from nccl_runbook.report.verdict_sentence import (
+    MEASURED,
+    headline,
+    same_setting,
+    tests_nothing,
+    verdict_sentence,
+)
 
 VERDICT_STEP = "99-verdict"  # shows the sum, so it is no part of it
 POSSIBLE = "Possible: "  # before the title of a cause that its evidence does not prove
@@ -121,9 +127,13 @@ def _merged(cause: str, findings: list[tuple[str, Finding]], made: Collection[st
         for step, f in findings
         for e in _sourced(step, (*f.evidence, *f.against) if f.status in opposed else f.against)
     ]
-    named = [f for _, f in findings if f.id == "hang-told"] or [
-        f for _, f in findings
-    ]  # who named the rank knows more than a message
+    every = [f for _, f in findings]
+    # who named the rank, or tried the cure, knows more than a message
+    named = (
+        [f for f in every if f.id == "hang-told"]
+        or [finding for f in every if f.tried for finding in (f, *same_setting(f, every))]
+        or every
+    )
     remedies = (
         [] if best.status == "ruled-out" else [r for f in named if f.status != "ruled-out" for r in f.remedy]
     )
@@ -131,7 +141,7 @@ def _merged(cause: str, findings: list[tuple[str, Finding]], made: Collection[st
     return Cause(
         id=cause,
         status=best.status,
-        title=known()[cause].title if best.id in MEASURED else headline(best, (f for _, f in findings)),
+        title=known()[cause].title if best.id in MEASURED else headline(best, every),
         evidence=[e for e in _told_once(pro) if not _asks([e.text], made)],
         against=_told_once(contra),
         remedy=[

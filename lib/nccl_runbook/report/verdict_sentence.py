@@ -103,10 +103,19 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
 def headline(finding: Finding, others: Iterable[Finding]) -> str:
     """The finding's title. If an experiment proves a setting ("NAME=VALUE: ..."), what ``others`` say about
     that value comes first ("NAME: VALUE names nothing")."""
-    setting, _, effect = finding.title.partition(": ")
-    titles = (f.title.replace(": ", "=", 1) for f in others if f.cause == finding.cause)
-    about = next((title for title in titles if title.startswith(f"{setting} ")), "")
-    return f"{about}: {effect}" if about and finding.tried else finding.title
+    about = next((f.title.replace(": ", "=", 1) for f in same_setting(finding, others)), "")
+    return f"{about}: {finding.title.partition(': ')[2]}" if about and finding.tried else finding.title
+
+
+def same_setting(finding: Finding, others: Iterable[Finding]) -> list[Finding]:
+    """Those of ``others`` with the same cause that are about the same value of the setting that the title
+    begins with."""
+    setting = finding.title.partition(": ")[0]
+    return [
+        f
+        for f in others
+        if f.cause == finding.cause and f.title.replace(": ", "=", 1).startswith(f"{setting} ")
+    ]
 
 
 def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:

@@ -218,7 +218,7 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         else f"the test {effect} with your settings, and passed without its variables ({left})"
     )
     unset = _unset(
-        "Remove it, or set a value that works:"
+        f"Remove {' and '.join(names)}, or set a value that works:"
         if settled
         else "Which of these is needed is not proven. Without all of them it passes:",
         names,
