@@ -46,7 +46,6 @@ def test_an_exception_that_a_job_survived_is_no_fault(tmp_path, text):
 
 @pytest.mark.parametrize("text", [
     steps(1, 9) + OOM,
-    steps(1, 9) + OOM + steps(10, 11),  # other processes print on for a moment
     steps(1, 3) + OOM + steps(4, 9) + OOM,
     steps(1, 3) + OOM + steps(4, 9) + "failed (exitcode: 1) local_rank: 1 (pid: 992) of binary: python\n",
     steps(1, 3) + OOM + steps(4, 9) + "srun: error: n8: task 3: Exited with exit code 1\n",
@@ -55,6 +54,13 @@ def test_an_exception_that_a_job_survived_is_no_fault(tmp_path, text):
 ])
 def test_the_same_exception_is_one_if_the_job_may_have_ended_by_it(tmp_path, text):
     assert verdict(answer(tmp_path, text)) == ("gpu-memory-exhausted", True)
+
+
+@pytest.mark.parametrize(("text", "lead"), [
+    (steps(1, 9) + OOM + steps(10, 11), "gpu-memory-exhausted"), (steps(1, 3) + OWN * 3 + steps(4, 6), "")])
+def test_steps_after_the_last_failure_and_no_end_leave_open_whether_the_job_died(tmp_path, text, lead):
+    """Other processes print on for a moment, or the job survived it."""
+    assert verdict(answer(tmp_path, text)) == (lead, False)
 
 
 def test_a_later_crash_leads_over_what_the_job_survived(tmp_path):

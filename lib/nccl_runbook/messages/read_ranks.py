@@ -162,12 +162,14 @@ class Ranks:
         return survived if not ended or self._raised.get(who, -1) > survived else -1
 
     def failures(self) -> list[tuple[LogLine, bool, bool]]:
-        """(line, whether it is an exception, whether it follows no other rank's failure), without exceptions
-        that ranks survived, in the order of the logs."""
+        """(line, whether it is an exception, whether it follows no other rank's failure), in the order of the
+        logs. Exceptions that ranks survived are left out, and those after which steps follow but no failure:
+        nothing shows that the job ended."""
+        last = max([self.over_at, *self._broke.values()], default=-1)
         return [
             (line, error, own)
             for (who, error, own, _), (order, line) in self._failures.items()
-            if order > self._survived_to(who)
+            if order > self._survived_to(who) and not (error and last < self._progress.get(who, (-1,))[0])
         ]
 
     def _again(self, line: LogLine) -> dict[str, Any] | None:
