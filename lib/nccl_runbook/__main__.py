@@ -44,7 +44,8 @@ _PLAINER = (
         r"No such command '([^']*[./][^']*)'",
         r"\1 is not a command: to read a file, run nccl-runbook diagnose \1",
     ),
-    (r"No such command '(.*)'", r"there is no command \1: nccl-runbook --help lists them"),
+    (r"No such command '([^']*)'\. Did you mean '([^']*)'\?", r"there is no command \1: did you mean \2?"),
+    (r"No such command '([^']*)'", r"there is no command \1: nccl-runbook --help lists them"),
     (r"\.$", ""),
 )
 

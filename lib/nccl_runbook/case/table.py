@@ -119,11 +119,11 @@ def text(case: Case, diff: str = "") -> str:
     if test:
         line = test.line.replace("\n", "\n      ")
         shows = (
-            f"it answers: {test.why}"
+            f"this answers: {test.why}"
             if test.why.endswith("?")
             else test.why
             if test.why.endswith(".")
-            else f"it shows {test.why}"
+            else f"this shows {test.why}"
         )
         lines += [f"next: {line}", f"      {shows}" + f" (about {test.about_s} s)" * bool(test.about_s)]
     if case.collect:

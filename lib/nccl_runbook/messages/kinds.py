@@ -40,12 +40,13 @@ _OURS = re.compile(
     rb"nccl|torch|cuda|rank|traceback|gpu|c10d|gloo|nvidia|deepspeed|vllm|sglang|\bray\b|srun|slurm|"
     rb"xid|nvrm|mpirun|ibv"
 )
-# a line of our own answers: what it quotes was judged already
-_OURSELVES = re.compile(
+# lines that only quote: our own answers, whose lines were judged already, and the source of a traceback
+_QUOTES = re.compile(
     rb"^ {3}(?:seen|decides|against|you|(?:in )?your launcher|the administrator|to do|"
     rb"ask your administrator): |"
-    rb"^Unknown: (?:the log shows|you report) \"|"
-    rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$"
+    rb"^(?:Broken|Degraded|Unknown): (?:the log shows|you report|[^\n]{1,200}\((?:established|likely)\))|"
+    rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$|"
+    rb"^(?:\[\w{1,20}\]:?|\([^()\n]{1,60}\))? {2,60}raise \w[\w.]{0,60}\("
 )
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
@@ -213,7 +214,7 @@ class Kinds:
 
     def _judged(self, at: At, texts: Asked) -> Kind | None:
         """What the line shows, if anything."""
-        if _OURSELVES.search(at[2]):
+        if _QUOTES.search(at[2]):
             return None
         pattern, messages, own = matcher().pattern, {}, {}
         for name, text in [(name, text) for text, may in texts for name in may if name not in self.launchers]:
