@@ -119,7 +119,7 @@ def test_the_command_starts_a_job_that_hangs_and_one_that_works(tmp_path: Path) 
     assert rows["stopped"]["expected"] == {"causes": ["peer-stopped"], "rank": 1} and "works-short" in (tmp_path / "gym.html").read_text()
 
 
-@pytest.mark.parametrize("words", [["--fault", "no-such-fault"], ["--at-once", "0"], ["--on", "tpu"], ["--python", "/no/such/python"]])
+@pytest.mark.parametrize("words", [["--fault", "no-such-fault"], ["--at-once", "0"], ["--on", "tpu"], ["--python", "/no/such/python"], ["--keep", "/proc/x"]])
 def test_a_wrong_word_is_refused_before_a_job_starts(words: list[str]) -> None:
     ended = read_cli("dev", "gym", *words)
     assert ended.returncode == 2 and len(ended.stderr.strip().splitlines()) == 1 and not ended.stdout

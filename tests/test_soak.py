@@ -1,6 +1,7 @@
 """A command, a collective or a weight sync, run again and again: what is counted, what is kept, and how it ends."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -67,6 +68,18 @@ def test_a_counter_that_gets_worse_is_named(before: object, after: object, moved
     assert ids(soak("pp", before=before, after=after)).count("gpu-counter-moved") == moved
 
 
+@pytest.mark.parametrize(("b", "line"), [("a b;c", "export NCCL_X='a b;c'"), ("not set", "unset NCCL_X"), ("set, not shown", "export NCCL_X=   # your value")])
+def test_a_workaround_is_a_line_for_a_shell(b: str, line: str) -> None:
+    better = dataclasses.replace(soak("pf" * 10, "p" * 20), differences=[Difference("NCCL_X", "1", b)])
+    assert judge.judge(better)[0].remedy[0].lines == (line,)
+
+
+def test_the_bound_an_hour_counts_the_time_of_the_users_settings_alone() -> None:
+    runs = [Run("A", 0.0, "passed", 1.0, {}), Run("B", 1.0, "passed", 3599.0, {})]
+    bounds = [e.text for e in judge.judge(dataclasses.replace(soak("p", "p"), runs=runs, wall_s=3600.0))[0].evidence]
+    assert any("1.1e+04 failures an hour" in text for text in bounds)
+
+
 def test_failed_runs_have_a_table_of_their_own_and_no_figures() -> None:
     figures, failed = table.tables(soak("ppfp"))
     assert figures.rows[0][2].text == "3" and [row[0].text for row in failed.rows] == ["3"]
@@ -94,7 +107,8 @@ def test_it_ends_at_the_first_failure_unless_more_are_wanted(tmp_path: Path) -> 
 
 def test_a_collective_of_real_ranks(tmp_path: Path) -> None:
     document = json.loads(run_cli("soak", "--runs", "3", "--json", "--out", tmp_path / "kept", timeout=150).stdout)
-    assert document["verdict"] == "healthy" and len(document["arms"]["A"]["figures"]["all_reduce"]) == 3
+    assert document["verdict"] == "unknown" and [f["id"] for f in document["findings"]] == ["soak-rehearsed"], "over Gloo"
+    assert document["exit_code"] == 4 and len(document["arms"]["A"]["figures"]["all_reduce"]) == 3
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
@@ -112,7 +126,7 @@ def test_what_was_run_is_kept_when_it_is_ended(tmp_path: Path, number: int, code
 
 @pytest.mark.parametrize("words", [
     ["--for", "soon"], ["--failures", "0"], ["--", "no-such-program-here"], ["--figure", "x"], ["--against", "no-such-file.env"], ["--sync", "no/such-model"],
-    ["--collective", "all_to_none"], ["--out", "/no/such/folder/kept"]])
+    ["--collective", "all_to_none"], ["--size", "-5"], ["--against", "HOME=" + os.environ.get("HOME", "")], ["--out", "/no/such/folder/kept"]])
 def test_wrong_words_are_refused_in_one_sentence(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ended = read_cli("soak", *([] if "--out" in words else ["--out", "kept"]), *words)

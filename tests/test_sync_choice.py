@@ -57,7 +57,7 @@ def test_weight_sync_choice_stays_quiet_without_gpus_and_where_nothing_passed():
 
 def test_a_method_cut_by_its_share_of_the_time_counts_where_a_sync_was_steady():
     """Slow, not stuck: what went into whole syncs tells them apart."""
-    cut = {"ended": ["signalled 9", "signalled 9"], "timed_out": True, "deadline_s": 60.0}
+    cut = {"ended": ["timed-out 9", "timed-out 9"], "timed_out": True, "deadline_s": 60.0}
     slow = runs(arm("gloo-flat", (14.0, 13.0), **cut), arm("disk", (30.0, 29.0, 29.0)), uuids=("GPU-a", "GPU-a"))
     assert ": gloo-flat, 13.0000 s" in weight_sync.choice(slow).title and "gloo-flat" not in weight_sync.bytes_verified(slow).title
     assert "weight-sync-too-slow" in [f.id for f in weight_sync.judge(slow, TOGETHER)], "and it is told all the same"

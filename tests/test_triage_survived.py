@@ -57,10 +57,21 @@ def test_the_same_exception_is_one_if_the_job_may_have_ended_by_it(tmp_path, tex
 
 
 @pytest.mark.parametrize(("text", "lead"), [
-    (steps(1, 9) + OOM + steps(10, 11), "gpu-memory-exhausted"), (steps(1, 3) + OWN * 3 + steps(4, 6), "")])
-def test_steps_after_the_last_failure_and_no_end_leave_open_whether_the_job_died(tmp_path, text, lead):
-    """Other processes print on for a moment, or the job survived it."""
-    assert verdict(answer(tmp_path, text)) == (lead, False)
+    (steps(1, 3) + OWN * 3 + steps(4, 7), ""),
+    # one rank of several in a log without ranks
+    (steps(1, 9) + OWN + "step 10 loss 1.4\n" * 7, "peer-crashed"),
+    # what is printed when a program ends, and by the next one
+    (steps(1, 9) + OOM + "wandb: train/global_step 20\nwandb: train/epoch 3\nwandb: train/loss 2.11\n", "gpu-memory-exhausted"),
+    (steps(1, 9) + OOM + "Done.\n", "gpu-memory-exhausted"), (steps(1, 9) + OOM + steps(1, 4), "gpu-memory-exhausted"),
+    (steps(1, 3) + "line 4: 811 Segmentation fault (core dumped) python fit.py\n" + steps(4, 9), "peer-crashed")])
+def test_only_steps_with_higher_numbers_show_that_a_job_survived(tmp_path, text, lead):
+    assert verdict(answer(tmp_path, text)) in ([(lead, True)] if lead else [("", False), ("benign", False)])
+
+
+def test_an_exception_that_one_rank_survived_is_not_the_end_of_another(tmp_path):
+    survived = "".join(f"[rank0]: {line}\n" for line in (steps(1, 3) + OOM + steps(4, 9)).splitlines())
+    given = answer(tmp_path, survived + "[rank1]: KeyError: 'weight_7'\n")
+    assert given.logs.failed is not None and given.logs.failed.rank == 1
 
 
 def test_a_later_crash_leads_over_what_the_job_survived(tmp_path):

@@ -22,7 +22,7 @@ from nccl_runbook.core.redact import Redactor, plain
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import gpu_ranges, parse_gpus, rank_devices
 from nccl_runbook.launch.interpreters import choose
-from nccl_runbook.launch.shell_line import shell_line
+from nccl_runbook.launch.shell_line import pasteable, shell_line
 from nccl_runbook.launch.stop import never, sweep
 from nccl_runbook.launch.warm_link import NoTorch
 from nccl_runbook.step_parameters import outputs_root, read_parameters
@@ -217,7 +217,8 @@ class Step:
         shown = dataclasses.replace(
             asked, env=_shown(asked.env), of_ranks={rank: _shown(env) for rank, env in asked.of_ranks.items()}
         )
-        return world.shell_line if shown == asked else shell_line(self.engine.prefix, shown)
+        line = world.shell_line if shown == asked else shell_line(self.engine.prefix, shown)
+        return pasteable(line, asked.args)
 
     def trial(
         self,

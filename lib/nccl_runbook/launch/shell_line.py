@@ -9,6 +9,7 @@ from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch.gpu_lists import device_arguments
 from nccl_runbook.launch.interpreters import python_word
 
+_LONGEST_WORD = 1 << 17  # bytes of one argument of a command, with its end (Linux, MAX_ARG_STRLEN)
 HOME = Path(__file__).parents[2]  # the folder that holds the package, or nccl-look.pyz as the user named it
 
 
@@ -81,3 +82,10 @@ def _by_rank(prefix: List[str], request: WorldRequest) -> List[str]:
         *prefix[python_word(prefix) :],
         "-u",
     ]
+
+
+def pasteable(line: str, arguments: List[str]) -> str:
+    """The line, or its beginning and why no shell can run it: an argument is longer than Linux allows."""
+    longest = max(map(len, arguments), default=0)
+    why = f"too long to paste: one argument has {longest} characters"
+    return line if longest < _LONGEST_WORD else f"{line[:300]} ... ({why})"

@@ -11,18 +11,16 @@ from nccl_runbook.logs.text import Clocks
 from nccl_runbook.messages.clues import ECHO, compiled
 from nccl_runbook.messages.facts import RankLog, Timeout
 from nccl_runbook.messages.lines import EXPRESSIONS
+from nccl_runbook.messages.survived import Survived
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 MAX_CALLS = 50_000
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
 
 
-SURVIVES = 3  # steps after an exception: other processes print one or two more before they miss the dead one
-
-
 # who failed; whether it was an exception or a fatal line, not a watchdog's; whether it follows no failure of
 # another rank; up to where this rank had survived its exceptions
-Failure = tuple[int | str, bool, bool, int | None]
+Failure = tuple[int | str, bool, bool, int]
 
 
 def _who(line: LogLine) -> int | str:
@@ -42,8 +40,8 @@ class Ranks:
         self.of_pid: dict[
             tuple[str, str], int
         ] = {}  # the rank of a process, by host or file, once one of its lines shows it
-        # the last steps of a rank, or of a file if the rank is unknown, the last one first
-        self._progress: dict[int | str, tuple[int, ...]] = {}
+        # the last two steps of a rank, or of a file if the rank is unknown, the last one first
+        self._progress: dict[int | str, tuple[int, int]] = {}
         self._broke: dict[int | str, int] = {}
         self._well: dict[
             str, int | None
@@ -55,8 +53,7 @@ class Ranks:
         self.timeout: LogLine | None = None
         # the first line of each sort by which a rank, or a file, failed since it last survived an error
         self._failures: dict[Failure, tuple[int, LogLine]] = {}
-        self._raised: dict[int | str, int] = {}  # the last exception of its own
-        self._survived: dict[int | str, int] = {}  # exceptions up to this one
+        self._survived = Survived()
         self.over_at = -1  # where the launcher or the scheduler last reported the end of the job
 
     def _row(self, line: LogLine) -> dict[str, Any] | None:
@@ -121,20 +118,20 @@ class Ranks:
         if error or watched:
             who = _who(line)
             self._broke[who] = order
-            self._failures.setdefault((who, error, own, self._survived.get(who)), (order, line))
+            self._failures.setdefault((who, error, own, self._survived.mark(who)), (order, line))
             self.timeout = self.timeout or (
                 line if "rank-work" in matches or "checkTimeout" in text else None
             )
         if own:
-            self._raised[_who(line)] = order
+            self._survived.raised(_who(line), order, text)
         elif "rank-progress" in matches:
-            self._went(line, order)
+            self._went(line, order, text)
             row = self._again(line) if self._over == line.file else row
             if row is not None:
                 row["progress"] = line
         if ended and not error:
-            self._went(line, order)
-            self._survived[_who(line)] = self._raised.get(_who(line), -1)
+            self._went(line, order, text)
+            self._survived.ended_well(_who(line), text)
         if row is not None:
             row["ended"], row["warned"] = row["ended"] or ended, row["warned"] or watched
 
@@ -147,29 +144,22 @@ class Ranks:
         for row in self._rows.values():
             row["timeouts"] = [t for t in row["timeouts"] if t.at.file != file]
 
-    def _went(self, line: LogLine, order: int) -> None:
+    def _went(self, line: LogLine, order: int, text: str) -> None:
         who = _who(line)
         self._well.pop(line.file, None)
-        self._progress[who] = (order, *self._progress.get(who, ()))[:SURVIVES]
-        if len(self._progress[who]) == SURVIVES and self._progress[who][-1] > self._raised.get(who, order):
-            self._survived[who] = self._raised[who]
+        self._progress[who] = order, self._progress.get(who, (-1, -1))[0]
+        self._survived.stepped(who, text)
 
     def _survived_to(self, who: int | str) -> int:
-        """Up to where this rank, or file, survived its own exceptions; -1 if it survived none. A job that
-        ended later without another exception may have ended by the survived one."""
-        survived = self._survived.get(who, -1)
-        ended = max([self.over_at, *self._broke.values()], default=-1) > survived
-        return survived if not ended or self._raised.get(who, -1) > survived else -1
+        return self._survived.up_to(who, max([self.over_at, *self._broke.values()], default=-1))
 
     def failures(self) -> list[tuple[LogLine, bool, bool]]:
-        """(line, whether it is an exception, whether it follows no other rank's failure), in the order of the
-        logs. Exceptions that ranks survived are left out, and those after which steps follow but no failure:
-        nothing shows that the job ended."""
-        last = max([self.over_at, *self._broke.values()], default=-1)
+        """(line, whether it is an exception, whether it follows no other rank's failure), without exceptions
+        that ranks survived, in the order of the logs."""
         return [
             (line, error, own)
             for (who, error, own, _), (order, line) in self._failures.items()
-            if order > self._survived_to(who) and not (error and last < self._progress.get(who, (-1,))[0])
+            if order > self._survived_to(who)
         ]
 
     def _again(self, line: LogLine) -> dict[str, Any] | None:
@@ -225,14 +215,14 @@ class Ranks:
         )
         if went and not any(broke):
             row["progress"] = line
-            self._progress[_who(line)] = max((order,), self._progress.get(_who(line), ()))
+            self._progress[_who(line)] = max((order, -1), self._progress.get(_who(line), (-1, -1)))
 
     def went_on(self, file: str, rank: int | None, order: int) -> bool:
         """Whether this rank (or an unnamed one in this file) made progress after ``order``, and none failed
         later. One unnamed line is not enough: it may have been printed late."""
         if file in self._well or order <= self._survived_to(file if rank is None else rank):
             return True
-        own, nobody = ((*self._progress.get(who, ()), -1, -1) for who in (rank, file))
+        own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
         return max(own[0], nobody[rank is not None]) > order and all(
             at < order for at in self._broke.values()
         )

@@ -202,7 +202,7 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         for pattern, cause in table("environment/environment")["causes"].items()
         if re.fullmatch(pattern, k)
     ]
-    by_message = [fault.cause] if fault.status in ("established", "likely") else []
+    by_message = [fault.cause] if fault.status == "established" else []
     cause_id = [*by_message, *named, decision.cause][0] if settled else decision.cause
     left = (
         f"{guilty.why_not}, {len(names)} variables left: {', '.join(names)}"

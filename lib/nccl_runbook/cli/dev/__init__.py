@@ -50,6 +50,8 @@ def dev(
     with Stop() as stopped:
         try:
             prefix = choose(python).prefix
+            if keep:
+                keep.mkdir(parents=True, exist_ok=True)
             if not ask.has_namespaces():
                 answer.say("no namespaces for this user: jobs of others are visible to the live look")
             for trial in ask.Gym(prefix, to_the_end, keep, stopped).run(chosen, at_once):
@@ -57,6 +59,8 @@ def dev(
                 answer.say(table.lines(trial))
         except InterpreterError as error:
             answer.leave(error, error.exit_code)
+        except OSError as error:
+            answer.leave(f"cannot write {keep}: {error.strerror or error}")
         except ValueError as error:
             answer.leave(error, 1)
     if stopped.received:

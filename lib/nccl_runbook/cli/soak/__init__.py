@@ -6,8 +6,10 @@ nccl-runbook soak --for 10m --sync Qwen/Qwen2.5-0.5B
 """
 
 import contextlib
+import dataclasses
 import functools
 import math
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,7 +57,7 @@ def soak(
     ] = "",
     collective: Annotated[str, typer.Option(metavar="OP", help="Without a command.")] = "all_reduce",
     size: Annotated[
-        int, typer.Option(metavar="BYTES", help="Its size. 0: 256 MiB, or 1 MiB without a GPU.")
+        int, typer.Option(metavar="BYTES", min=0, help="Its size. 0: 256 MiB, or 1 MiB without a GPU.")
     ] = 0,
     sync: Annotated[str, typer.Option(metavar="MODEL", help="A weight sync of this model instead.")] = "",
     method: Annotated[str, typer.Option(help="Method of the weight sync.")] = "",
@@ -95,10 +97,14 @@ def soak(
             subject = compare.subject(
                 engine, devices, command or [], figure, False, collective, size, spec, method, stopped
             )
-            folder = out or Path("outputs", f"soak-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+            if against and not arms.keys:
+                raise ValueError("--against changes nothing here: name a setting that differs, and no secret")
+            name = f"soak-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+            folder = out or Path("outputs", name)
             folder.mkdir(mode=0o700, parents=not out)
             stopped.remember()
-            soaked = ask.collect(arms, subject, until, folder, stopped)
+            on_gpus = bool(command) or devices()[0] is not None
+            soaked = dataclasses.replace(ask.collect(arms, subject, until, folder, stopped), on_gpus=on_gpus)
         except OSError as error:
             answer.leave(f"cannot write {error.filename or out}: {error.strerror or error}")
         except ValueError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 from nccl_runbook.compare.ask import Subject
 from nccl_runbook.compare.soak.facts import COUNTERS, Run, Soak
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import never
 from nccl_runbook.machine import ask_nvml
@@ -67,7 +67,7 @@ def _over(until: Until, runs: list[Run], at_s: float) -> str:
     if at_s >= until.seconds:
         return f"{until.seconds:.0f} s are over"
     if len(runs) >= until.runs:
-        return f"{until.runs} runs are done"
+        return f"{counted(until.runs, 'run')} ended"
     failed = sum(not run.passed for run in runs)
     return f"{failed} failed" if failed >= until.failures else ""
 

@@ -34,7 +34,7 @@ class Soak:
     """``what`` was run; ``unit``: of its figures; ``differences``: settings of B, empty without B; ``ended``:
     why the soak ended; ``wall_s``: its seconds; ``before`` and ``after``: the counters of each GPU by name
     (see COUNTERS), with NVML's index as key; ``diagnose``: the command
-    that reads what failed runs printed."""
+    that reads what failed runs printed; ``on_gpus``: False for ranks of ours that ran on the CPU."""
 
     what: str
     unit: str
@@ -45,6 +45,7 @@ class Soak:
     before: Mapping[int, Mapping[str, int]] | Gap
     after: Mapping[int, Mapping[str, int]] | Gap
     diagnose: str = ""
+    on_gpus: bool = True
 
     @property
     def arms(self) -> list[str]:

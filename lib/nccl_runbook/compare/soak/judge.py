@@ -1,8 +1,9 @@
 """What a soak shows: whether it failed, how often, and whether B fails less often than A."""
 
 import math
+import shlex
 
-from nccl_runbook.compare.facts import NOT_SET, Difference
+from nccl_runbook.compare.facts import HIDDEN, NOT_SET, Difference
 from nccl_runbook.compare.soak.facts import COUNTERS, Soak
 from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
@@ -40,19 +41,24 @@ def _time(seconds: float) -> str:
 
 
 def _passed(soak: Soak) -> Finding:
-    an_hour = f"{3 * 3600 / soak.wall_s:.2g}" if soak.wall_s else "no"
+    ran_s = sum(run.wall_s for run in soak.of("A"))
+    bound = f"95% upper bound: {3 * 3600 / max(ran_s, 0.001):.2g} failures an hour"
     evidence = (
         Evidence(f"ended because {soak.ended}", soak.what),
-        Evidence(f"95% upper bound: {an_hour} failures an hour", "rule of three: 3 / time without a failure"),
+        Evidence(bound, "rule of three: 3 / time without a failure"),
     )
-    text = f"no failure in {_time(soak.wall_s)} with your settings: {_rates(soak)}"
-    return Finding("soak-passed", Severity.OK, text, evidence)
+    text = f"no failure in {_time(ran_s)} with your settings: {_rates(soak)}"
+    if soak.on_gpus:
+        return Finding("soak-passed", Severity.OK, text, evidence)
+    text = f"the ranks ran on the CPU over Gloo, which says nothing about NCCL and GPUs; {text}"
+    remedy = Remedy("you", "Run the soak on the node that has the GPUs.")
+    return Finding("soak-rehearsed", Severity.UNKNOWN, text, evidence, (remedy,))
 
 
 def _failed(soak: Soak) -> Finding:
     first = soak.failed("A")[0]
     number = [*soak.runs].index(first) + 1
-    text = f"{_rates(soak)}; the first one was run {number}: {first.ended}"
+    text = f"run {number} failed: {first.ended}; {_rates(soak)}"
     evidence = (
         *(Evidence(line, f"run {number}, last lines") for line in [*first.last_lines][-4:]),
         Evidence(f"ended because {soak.ended}", soak.what),
@@ -67,7 +73,8 @@ def _failed(soak: Soak) -> Finding:
 def _set(difference: Difference) -> str:
     if difference.b == NOT_SET:
         return f"unset {difference.setting}"
-    return f"export {difference.setting}={difference.b}"
+    value = "   # your value" if difference.b == HIDDEN else shlex.quote(difference.b)
+    return f"export {difference.setting}={value}"
 
 
 def _name(soak: Soak, arm: str) -> str:

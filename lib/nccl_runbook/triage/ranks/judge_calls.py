@@ -47,10 +47,12 @@ def calls_differ(logs: Logs) -> list[Pointer]:
             "uneven-minibatches": ("possible", 42),
         }
     elif len(numbers) == 1 and len(calls) > 1 and not any(op == "ELIDED" for op, _ in calls):
-        if len({op for op, _ in calls}) > 1:
-            return operations_differ(works)
+        mixed = len({op for op, _ in calls}) > 1
+        if mixed and (pointers := operations_differ(works)):
+            return pointers
         # another call, or another module's weights: ranks may have taken different branches
-        sure = "possible" if any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls) else "likely"
+        unsure = mixed or any(op == "_ALLGATHER_BASE" or n == 1 for op, n in calls)
+        sure = "possible" if unsure else "likely"
         causes = {"collective-mismatch": (sure, 26), "rank-dependent-branch": ("possible", 43)}
     lines = tuple(
         same[0] for same in grouped(((t.seq, t.op, t.numel_in), t.at) for _, t in works).values()

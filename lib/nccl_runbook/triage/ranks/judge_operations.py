@@ -5,10 +5,15 @@ from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.messages.facts import Timeout
 from nccl_runbook.messages.judge import Pointer
 
+NOT_COUNTED = ("SEND", "RECV", "COALESCED", "UNKNOWN", "ELIDED")
+
 
 def operations_differ(works: list[tuple[int, Timeout]]) -> list[Pointer]:
-    """One number in one group is another operation on some ranks: these calls cannot match. ``works``: rank
-    and timeout of each rank that waits."""
+    """One number in one group is another operation on some ranks: these calls cannot match; empty if the
+    numbers of the calls say nothing. ``works``: rank and timeout of each rank that waits."""
+    # each kind of call has a number of its own (ProcessGroupNCCL.cpp, torch 2.11: seqP2P_, seqCollective_)
+    if any(t.op.startswith(NOT_COUNTED) for _, t in works) or len({rank for rank, _ in works}) < len(works):
+        return []
     ranks = grouped((t.op, rank) for rank, t in works)
     lines = tuple({t.op: t.at for _, t in works}.values())[:4]
     number, group = works[0][1].seq, works[0][1].group
@@ -22,8 +27,12 @@ def operations_differ(works: list[tuple[int, Timeout]]) -> list[Pointer]:
         f"return before call {number} that holds on some of these ranks only:"
     )
     advice = Advice(says, (("you", find, ("export TORCH_DISTRIBUTED_DEBUG=DETAIL",)),))
-    against = () if group else ("the lines do not name the group: each group counts its own calls",)
+    against = (
+        "two groups may have the same description; each counts its own calls"
+        if group
+        else "the lines do not name the group: each group counts its own calls",
+    )
     return [
-        Pointer("collective-mismatch", "established" if group else "likely", lines, against, 24, advice),
+        Pointer("collective-mismatch", "likely", lines, against, 24, advice),
         Pointer("rank-dependent-branch", "possible", lines, (), 43),
     ]

@@ -1,0 +1,60 @@
+"""Exceptions that a job survived: it goes on with steps that it had not done before."""
+
+import re
+from collections import Counter
+
+# steps with new, higher numbers after an exception: ranks that miss a dead one complete the step they are in
+SURVIVES = 2
+_STEP = re.compile(
+    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\W{0,3}\[?\s*(\d{1,12})|"
+    r"\bPOST /\S{1,60} HTTP/"  # a server's answer has no number
+)
+# wandb repeats the last figures when a program ends, and a shell's "done" says nothing of the program
+_NO_STEP = re.compile(r"(?i)^\W*+(?:wandb\b|(?:\w*\]?\s*)?done\b)")
+# no process goes on after these, and no CUDA context after such an error
+_FATAL = re.compile(
+    r"Segmentation fault|Killed\s*$|Fatal Python|terminate called|CUDA error|illegal memory access|"
+    r"device-side assert|unspecified launch failure|uncorrectable"
+)
+Who = int | str  # a rank, or a file if the rank is unknown
+
+
+class Survived:
+    """What each rank survived, while lines are read in the order of the logs."""
+
+    def __init__(self) -> None:
+        self._last = -1  # the last error of any rank that echoes no other one
+        self._raised: dict[Who, int] = {}  # the last exception that a program can survive
+        self._to: dict[Who, int] = {}  # exceptions up to this one
+        self._step: dict[Who, int] = {}  # the highest number of a step
+        self._higher: Counter[Who] = Counter()  # steps with higher numbers since the last exception
+
+    def raised(self, who: Who, order: int, text: str) -> None:
+        """An error that echoes no other one."""
+        self._last = order
+        if not _FATAL.search(text):
+            self._raised[who], self._higher[who] = order, 0
+
+    def stepped(self, who: Who, text: str) -> None:
+        """A line that shows progress."""
+        step = None if _NO_STEP.match(text) else _STEP.search(text)
+        if step and (step[1] is None or int(step[1]) > self._step.get(who, -1)):
+            self._step[who] = int(step[1] or self._step.get(who, -1))
+            self._higher[who] += 1
+        if self._higher[who] >= SURVIVES:
+            self._to[who] = self._raised.get(who, -1)
+
+    def ended_well(self, who: Who, text: str) -> None:
+        """A line by which the program says that it is done."""
+        if not _NO_STEP.match(text):
+            self._to[who] = self._raised.get(who, -1)
+
+    def mark(self, who: Who) -> int:
+        """The last exception that this rank has survived so far, -1 without one."""
+        return self._to.get(who, -1)
+
+    def up_to(self, who: Who, ended: int) -> int:
+        """The last exception that this rank survived, -1 without one. ``ended``: where the log last shows a
+        failure or the end of the job, which may come of the survived exception if no other error did it."""
+        survived = self._to.get(who, -1)
+        return survived if ended <= survived or self._last > survived else -1
