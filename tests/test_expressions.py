@@ -82,7 +82,7 @@ def test_lists_name_what_is_there() -> None:
     assert all(any(name.startswith(start) for name in ROWS) for start in ASKED) and BOUNDED.keys() <= {name for (name, _), _ in COMPILED}
 
 
-@pytest.mark.parametrize("expression", [r"(\w+)=", r"-eyJ[\w-]{10,}\.", r"\s+$", r"(?:a|b|ab)*c", r"a.*b.*c", r"x*y*z", r"(\d+)+x", r"\[.*:.*\]",
+@pytest.mark.parametrize("expression", [r"(\w+)=", r"-eyJ[\w-]{10,}\.", r"\s+$", r"(?:a|b|ab)*c", r"a.*b.*c", r"x*y*z", r"(\d+)+x",
                                         r"(?i)error[^;]*fatal", r"[ab]+[bc]+d"])
 def test_a_slow_expression_is_seen(expression: str) -> None:
     assert grows(re.compile(expression), "search")
