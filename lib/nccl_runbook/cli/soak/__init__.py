@@ -8,7 +8,6 @@ nccl-runbook soak --for 10m --sync Qwen/Qwen2.5-0.5B
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import time
 from pathlib import Path
@@ -25,7 +24,7 @@ from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_fir
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
-from nccl_runbook.launch.gpu_lists import rank_devices
+from nccl_runbook.launch.gpu_lists import check_present, rank_devices
 from nccl_runbook.launch.interpreters import choose
 from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
@@ -84,12 +83,13 @@ def soak(
     with contextlib.ExitStack() as stack:
         try:
             until = ask.Until(duration_s(time_), runs or 1 << 62, failures, duration_s(run_limit))
+            check_present(gpus, python)
             arms = reader.read(".", against or ".")
             if somebody := busy.gpus_busy(nvml.users(), allow_busy):
                 raise ValueError(f"{somebody.title}; --allow-busy runs all the same")
             engine = functools.cache(
                 lambda: stack.enter_context(
-                    Engine(choose(python).prefix, None, Redactor({}), stopped=stopped, until=math.inf)
+                    Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)
                 )
             )
             devices = functools.cache(lambda: rank_devices(gpus, 0, engine().cuda_count()))
@@ -99,14 +99,18 @@ def soak(
             )
             if against and not arms.keys:
                 raise ValueError("--against changes nothing here: name a setting that differs, and no secret")
-            name = f"soak-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
-            folder = out or Path("outputs", name)
+            folder = out or Path(
+                "outputs", time.strftime(f"soak-%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
+            )
             folder.mkdir(mode=0o700, parents=not out)
             stopped.remember()
             on_gpus = bool(command) or devices()[0] is not None
             soaked = dataclasses.replace(ask.collect(arms, subject, until, folder, stopped), on_gpus=on_gpus)
         except OSError as error:
-            answer.leave(f"cannot write {error.filename or out}: {error.strerror or error}")
+            answer.leave(
+                f"cannot write {error.filename or out}: {error.strerror or error}",
+                1 if error.errno in answer.FULL else 2,
+            )
         except ValueError as error:
             answer.leave(error)
         except EngineError as error:
@@ -130,8 +134,8 @@ def _text(sentence: str, findings: list[Finding], soaked: Soak, folder: Path) ->
         for f in findings
         for line in (
             *([f.title] if f.title not in sentence else []),
-            *(f"    {e.text}" for e in f.evidence),
-            *(f"    {line}" for r in f.remedy for line in (r.text, *r.lines)),
+            *(f"        {e.text}" for e in f.evidence),
+            *(f"        {line}" for r in f.remedy for line in (r.text, *r.lines)),
         )
     ]
     tables = map(repr, table.tables(soaked))

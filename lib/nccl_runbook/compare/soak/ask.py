@@ -38,7 +38,7 @@ def collect(
 ) -> Soak:
     """Run the subject in turn as A and as B (A B B A), or as A alone if B changes nothing. ``arms``:
     compare.read.Arms; ``folder``: gets runs.jsonl, with a line for each run, and failed.log, with the last
-    lines of each failed run. A run that ``stopped`` ends, or the end of the soak, is left out. ValueError if
+    lines of each failed run. A run that ``stopped`` ends is left out. ValueError if
     the command does not start; OSError if nothing can be written."""
     envs = {"A": arms.env([]), **({"B": arms.env(arms.keys)} if arms.keys else {})}
     runs: list[Run] = []

@@ -15,7 +15,7 @@ SURE = 0.05  # of a difference as large by chance
 def judge(soak: Soak) -> list[Finding]:
     """The failures of A or their absence, the comparison with B, and counters that moved."""
     if not soak.runs:
-        remedy = Remedy("you", "Give it more time with --for, or end no run early.")
+        remedy = Remedy("you", "Give it more time with --for.")
         return [Finding("soak-no-run", Severity.UNKNOWN, f"no run ended: {soak.ended}", (), (remedy,))]
     findings = [_failed(soak)] if soak.failed("A") else [_passed(soak)]
     if len(soak.arms) == 2:
