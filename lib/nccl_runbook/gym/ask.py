@@ -98,6 +98,7 @@ def inside(folder: Path, job: Job, is_alone: bool, to_the_end: bool, python: Seq
         **os.environ,
         "JOB_FOLDER": str(folder),
         "JOB_TIMEOUT_S": str(job.timeout_s),
+        "JOB_BACKEND": "nccl" if job.gpus else "gloo",
         "OMP_NUM_THREADS": "1",
         **({"JOB_DUMPS": str(folder / "dumps")} if job.dumps else {}),
     }

@@ -13,7 +13,7 @@ RANKS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One row of jobs.toml, which explains its fields."""
+    """One row of jobs.toml, which explains its fields, or of gpu_jobs.toml."""
 
     name: str
     about: str
@@ -26,6 +26,7 @@ class Job:
     says: str = ""
     timeout_s: int = 45
     dumps: bool = False
+    gpus: int = 0
 
     @property
     def is_fault(self) -> bool:
@@ -35,12 +36,14 @@ class Job:
 
 @functools.cache
 def jobs() -> Mapping[str, Job]:
-    """Name -> job, in the order of the table."""
-    rows = table("gym/jobs")
-    return {
-        row["name"]: Job(**{**row, "launch": rows["launchers"].get(row["launch"], row["launch"])})
-        for row in rows["job"]
-    }
+    """Name -> job, in the order of the tables: those on the CPU first."""
+    of_tables = {}
+    for name, gpus in (("gym/jobs", 0), ("gym/gpu_jobs", 1)):
+        rows = table(name)
+        for row in rows["job"]:
+            line = rows["launchers"].get(row["launch"], row["launch"])
+            of_tables[row["name"]] = Job(**{"gpus": gpus, **row, "launch": line})
+    return of_tables
 
 
 @dataclasses.dataclass(frozen=True)

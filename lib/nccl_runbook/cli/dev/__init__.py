@@ -9,11 +9,13 @@ from typing import Annotated, Literal
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.findings import Finding, Severity
+from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.gym import ask, table
-from nccl_runbook.gym.facts import Trial, jobs
+from nccl_runbook.gym.facts import Job, Trial, jobs
 from nccl_runbook.launch.interpreters import InterpreterError, choose
 from nccl_runbook.launch.stop import Stop
+from nccl_runbook.machine import ask_nvml, guard
 
 
 def dev(
@@ -21,8 +23,10 @@ def dev(
     fault: Annotated[
         list[str], typer.Option(metavar="NAME", help="Only this job. Repeatable. Default: all.")
     ] = [],  # noqa: B006
-    on: Annotated[Literal["cpu"], typer.Option(help="Where the ranks run: cpu (Gloo).")] = "cpu",
-    at_once: Annotated[int, typer.Option(metavar="N", min=1, max=32, help="Jobs at the same time.")] = 2,
+    on: Annotated[
+        Literal["cpu", "gpu"], typer.Option(help="Where the ranks run: cpu (Gloo) or gpu (NCCL).")
+    ] = "cpu",
+    at_once: Annotated[int, typer.Option(metavar="N", min=1, max=32, help="Jobs at a time on the CPU.")] = 2,
     to_the_end: Annotated[
         bool,
         typer.Option("--to-the-end", help="Let jobs that hang end, and read their logs too."),
@@ -39,13 +43,18 @@ def dev(
     html: answer.HtmlOption = None,
 ) -> None:
     """Prove on this machine that diagnosis works: start real jobs, most of them with a mistake, ask
-    `diagnose` about each without a hint, and compare. Each job has three small ranks, and nothing of it
-    stays."""
+    `diagnose` about each without a hint, and compare. A job has three small ranks over Gloo, or one or two
+    over NCCL, and nothing of it stays."""
     if unknown := [name for name in fault if name not in jobs()]:
         answer.leave(f"there is no job {unknown[0]}: nccl-runbook dev gym --list shows them")
-    chosen = [jobs()[name] for name in dict.fromkeys(fault)] or [*jobs().values()]
+    there = [job for job in jobs().values() if (job.gpus > 0) == (on == "gpu")]
+    chosen = [jobs()[name] for name in dict.fromkeys(fault)] or there
+    if others := [job.name for job in chosen if job not in there]:
+        answer.leave(f"{others[0]} does not run on the {on}: add --on {'cpu' if on == 'gpu' else 'gpu'}")
     if listed:
         answer.end("\n".join(f"{job.name:24} {job.about}" for job in chosen), 0)
+    if on == "gpu":
+        chosen, at_once = _that_fit(chosen), 1  # some jobs fill a GPU
     trials: list[Trial] = []
     with Stop() as stopped:
         try:
@@ -76,6 +85,22 @@ def dev(
     answer.end(document if json else table.sentence(trials), code, html, lambda: _page(trials, code))
 
 
+def _that_fit(chosen: list[Job]) -> list[Job]:
+    """The jobs for which this machine has enough GPUs. Leaves with code 4 if there are none, or if somebody
+    uses them."""
+    users = ask_nvml.users()
+    if isinstance(users, Gap):
+        answer.leave(f"no GPU answers: {users.detail}", 4)
+    if busy := guard.in_the_way(users, False):
+        answer.leave(busy.reason, 4)
+    fit = [job for job in chosen if job.gpus <= len(users.gpus)]
+    if not fit:
+        answer.leave(f"{chosen[0].name} needs {chosen[0].gpus} GPUs; this machine has {len(users.gpus)}", 4)
+    if len(fit) < len(chosen):
+        answer.say(f"{len(chosen) - len(fit)} of {len(chosen)} jobs need more GPUs than there are")
+    return fit
+
+
 def _exit_code(trials: list[Trial]) -> int:
     """0 if all are right, 3 if one is wrong, 4 if one is undecided."""
     outcomes = {trial.outcome for trial in trials}
@@ -85,5 +110,6 @@ def _exit_code(trials: list[Trial]) -> int:
 def _page(trials: list[Trial], code: int) -> str:
     severity = {0: Severity.OK, 3: Severity.BROKEN}.get(code, Severity.UNKNOWN)
     sentence = f"Gym: {table.sentence(trials)}"
-    finding = Finding("gym", severity, sentence)
+    report = Remedy("you", "Read what was answered and report the job with its log, which --keep DIR keeps.")
+    finding = Finding("gym", severity, sentence, remedy=(report,) if severity is Severity.BROKEN else ())
     return answer.page_of("gym", sentence, [finding], [table.trials_table(trials)], code)

@@ -1,5 +1,5 @@
-"""A small training loop over Gloo, as somebody has it. Nothing here names what goes wrong, since stacks and
-tracebacks show these names."""
+"""A small training loop over Gloo or NCCL, as somebody has it. Nothing here names what goes wrong, since
+stacks and tracebacks show these names."""
 
 import os
 import threading
@@ -62,21 +62,29 @@ class Loop:
         import torch.distributed as dist
 
         self.torch, self.dist, self.folder = torch, dist, folder
+        self.backend = os.environ.get("JOB_BACKEND", "gloo")
+        self.device = "cuda" if self.backend == "nccl" else "cpu"
         self.done = 0
 
     def join(self, timeout_s: float = 0) -> None:
         """Make the process group and the model. ``timeout_s``: of the group; 0: JOB_TIMEOUT_S."""
         (self.folder / f"begun-{os.environ.get('RANK', 'x')}").touch()
         limit_s = timeout_s or float(os.environ.get("JOB_TIMEOUT_S", "30"))
-        self.dist.init_process_group("gloo", timeout=timedelta(seconds=limit_s))
+        if self.device == "cuda":
+            self.torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        self.dist.init_process_group(self.backend, timeout=timedelta(seconds=limit_s))
         self.rank, self.size = self.dist.get_rank(), self.dist.get_world_size()
         if dumps := os.environ.get("JOB_DUMPS"):
             threading.Thread(target=write_dump, args=(Path(dumps), self.rank), daemon=True).start()
-        self.net = self.torch.nn.Linear(512, 512)
+        self.net = self.torch.nn.Linear(512, 512).to(self.device)
+
+    def batch(self) -> Any:
+        """256 rows of ones."""
+        return self.torch.ones(256, 512, device=self.device)
 
     def step(self, batch: Any = None) -> Any:
         """One step; returns its loss."""
-        loss = self.net(self.torch.ones(256, 512) if batch is None else batch).sum()
+        loss = self.net(self.batch() if batch is None else batch).sum()
         loss.backward()
         for weight in self.net.parameters():
             self.dist.all_reduce(weight.grad)

@@ -11,10 +11,11 @@ from pathlib import Path
 from calls import Calls
 from early import Early
 from late import Late
+from on_gpu import OnGpu
 from steady import Steady
 
 
-class Training(Calls, Early, Late, Steady):
+class Training(Calls, Early, Late, OnGpu, Steady):
     """Everything that a rank can do, by the name in ``does``."""
 
 

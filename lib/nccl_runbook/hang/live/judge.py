@@ -21,7 +21,13 @@ from nccl_runbook.hang.live.faults.judge_others import (
     strangers,
 )
 from nccl_runbook.hang.live.faults.judge_paths import Members, lost, unreachable, without_store
-from nccl_runbook.hang.live.faults.judge_slow import all_moving, gpu_stuck, slow_by_gpus, slow_rank
+from nccl_runbook.hang.live.faults.judge_slow import (
+    all_moving,
+    gpu_stuck,
+    loaders_wait,
+    slow_by_gpus,
+    slow_rank,
+)
 from nccl_runbook.hang.live.faults.judge_together import together
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, stale, unseen, world_size
 from nccl_runbook.hang.live.judge_ranks import is_still, moved_last, view
@@ -121,7 +127,11 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
         rank_elsewhere,
         gpu_stuck,
         together,
-        *((slow_rank, slow_by_gpus, all_moving) if all(v.does in ("moving", "busy") for v in views) else ()),
+        *(
+            (loaders_wait, slow_rank, slow_by_gpus, all_moving)
+            if all(v.does in ("moving", "busy") for v in views)
+            else ()
+        ),
     )
     picture = next((p for p in (rule(base, now) for rule in rules) if p), None) or dataclasses.replace(
         base, **_undecided(base)

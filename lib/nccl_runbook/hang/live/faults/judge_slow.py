@@ -7,7 +7,7 @@ from typing import Optional
 from nccl_runbook.core.facts import Evidence, Gap, counted
 from nccl_runbook.hang.live.faults.judge_paths import Members
 from nccl_runbook.hang.live.judge_hosts import unseen
-from nccl_runbook.hang.live.judge_ranks import ON_A_LOCK
+from nccl_runbook.hang.live.judge_ranks import ON_A_LOCK, is_still
 from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
 from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView, accuse, all_wait, stack_line
 from nccl_runbook.hang.live.ranks.judge_stacks import polls, share
@@ -120,24 +120,56 @@ def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     return _is_slow(base, used[0][2], "possible", Evidence(shown, "NVML"))
 
 
+def loaders_wait(base: Picture, members: Members) -> Optional[Picture]:
+    """Every rank stands still, and each waits for its data loader. Else None."""
+    if not all("data loader" in v.helper and is_still(v.process) for v in base.ranks):
+        return None
+    first = base.ranks[0]
+    shown = [Evidence(f"{v.name} waits for {v.helper}", f"pid {v.pid} on {v.host}") for v in base.ranks[:4]]
+    return accuse(
+        base,
+        "slow",
+        [first] if len(base.ranks) == 1 else [],
+        f"{'' if len(base.ranks) == 1 else all_wait(base.ranks) + ' for data: ' + first.name + ' '}"
+        f"waits for {first.helper}. No rank moved within {members[0][1].gap_s:g} s; not the network",
+        "data-stall",
+        "likely",
+        shown,
+        f"py-spy dump --pid {first.pid} --subprocesses",
+    )
+
+
 def all_moving(base: Picture, members: Members) -> Picture:
-    """The picture of a job whose ranks all move or work."""
+    """The picture of a job whose ranks all move or work. Without a rank that moves it is not called
+    healthy."""
+    seconds = f"{members[0][1].gap_s:g} s"
     if all(polls(r) for r, _ in members):
         return dataclasses.replace(
             base,
             decides=stack_line(base.ranks),
             sentence=(
-                f"{all_wait(base.ranks)} for data that did not arrive within {members[0][1].gap_s:g} s: "
-                f"{base.ranks[0].name} checks again and again in {base.ranks[0].frame}"
+                f"no progress can be seen within {seconds}: {base.ranks[0].name} mostly sleeps, at "
+                f"{base.ranks[0].frame}. It may wait for a file, or pause between steps"
             ),
         )
-    verdict = f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
-    if busy := [v for v in base.ranks if v.does == "busy"]:
-        verdict = (
-            f"no rank waits in a collective: {len(busy)} of {counted(len(base.ranks), 'rank')} work on the "
-            "host, the first in "
-            f"{busy[0].frame or 'its own code'}"
+    busy = [v for v in base.ranks if v.does == "busy"]
+    works = (
+        f"{len(busy)} of {counted(len(base.ranks), 'rank')} work on the host, the first in "
+        f"{busy[0].frame or 'its own code'}"
+        if busy
+        else ""
+    )
+    if busy and all(is_still(v.process) for v in base.ranks):
+        return dataclasses.replace(
+            base,
+            decides="python3 nccl-look.pyz --live --gap 30",
+            sentence=f"no rank moved within {seconds}: {works}. Look again to see whether it goes on",
         )
+    verdict = (
+        f"no rank waits in a collective: {works}"
+        if busy
+        else (f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking")
+    )
     others = unseen(members)
     return dataclasses.replace(
         base,
