@@ -15,8 +15,11 @@ import pytest
 from book_samples import run_cli
 from live_worlds import free_port
 from nccl_runbook.causes.causes import causes
+from nccl_runbook.cli import dev
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.gym import ask, judge, table
 from nccl_runbook.gym.facts import Answer, Job, Trial, jobs
+from nccl_runbook.machine import ask_nvml
 from warm_cli import read_cli
 
 TRAIN = Path(ask.__file__).parent / "job" / "train.py"
@@ -89,6 +92,12 @@ def test_only_the_cause_with_its_rank_counts_as_right(answer: dict[str, Any], ou
     assert judge.outcome(STOPPED, answer, "77") == outcome
 
 
+@pytest.mark.parametrize(("verdict", "status", "outcome"), [("broken", "possible", "right"), ("unknown", "possible", "undecided"), ("broken", None, "right")])
+def test_a_first_line_that_says_the_fault_is_right_whatever_its_reason(verdict: str, status: str | None, outcome: str) -> None:
+    job = Job("", "", "", "", ("duplicate-gpu",), says="use the same GPU")
+    assert judge.outcome(job, told("Broken: ranks 0 and 1 use the same GPU.", "device-not-set-per-rank", status, verdict)) == outcome
+
+
 @pytest.mark.parametrize(("verdict", "outcome"), [("healthy", "right"), ("unknown", "right"), ("degraded", "wrong"), ("broken", "wrong")])
 def test_any_alarm_of_a_job_that_works_is_wrong(verdict: str, outcome: str) -> None:
     assert judge.outcome(Job("", "", "", ""), told("", None, None, verdict)) == outcome
@@ -119,7 +128,19 @@ def test_the_command_starts_a_job_that_hangs_and_one_that_works(tmp_path: Path) 
     assert rows["stopped"]["expected"] == {"causes": ["peer-stopped"], "rank": 1} and "works-short" in (tmp_path / "gym.html").read_text()
 
 
-@pytest.mark.parametrize("words", [["--fault", "no-such-fault"], ["--at-once", "0"], ["--on", "tpu"], ["--python", "/no/such/python"], ["--keep", "/proc/x"]])
+def test_jobs_on_gpus_are_listed_apart_and_refused_where_no_gpu_answers(tmp_path: Path) -> None:
+    names = {name: read_cli("dev", "gym", "--list", "--on", name).stdout for name in ("cpu", "gpu")}
+    assert all((job.gpus > 0) == (name in [line.split()[0] for line in names["gpu"].splitlines()]) for name, job in jobs().items())
+    assert not {line.split()[0] for line in names["cpu"].splitlines()} & {line.split()[0] for line in names["gpu"].splitlines()}
+    if isinstance(ask_nvml.users(), Gap):
+        assert read_cli("dev", "gym", "--on", "gpu").returncode == 4
+
+
+def test_a_page_says_that_an_answer_was_wrong() -> None:
+    assert "gym" in dev._page([trial("raises", "wrong")], 3)
+
+
+@pytest.mark.parametrize("words", [["--fault", "no-such-fault"], ["--fault", "stopped", "--on", "gpu"], ["--fault", "gpu-memory"], ["--at-once", "0"], ["--on", "tpu"], ["--python", "/no/such/python"], ["--keep", "/proc/x"]])
 def test_a_wrong_word_is_refused_before_a_job_starts(words: list[str]) -> None:
     ended = read_cli("dev", "gym", *words)
     assert ended.returncode == 2 and len(ended.stderr.strip().splitlines()) == 1 and not ended.stdout

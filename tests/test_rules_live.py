@@ -794,3 +794,32 @@ def test_every_job_that_hangs_here_is_named() -> None:
                    for here in (ranks, ranks + other))
     assert [f.id for f in alone] == ["hang-told"] and [f.id for f in both] == ["hang-told", "another-job-hangs"]
     assert both[1].remedy[0].lines[0].split()[-1] in {str(one.pid) for one in ranks + other}
+
+
+LOADER = "/opt/venv/lib/python3.11/site-packages/torch/utils/data/"
+
+
+def waiting_for_its_loader(number: int, child: list[Frame]) -> LiveRank:
+    frames = [Frame("select", "/usr/lib/python3.11/selectors.py", 415), Frame("_next_data", LOADER + "dataloader.py", 1490),
+              Frame("train", "/home/a/train.py", 20)]
+    return dataclasses.replace(s.rank(number, frames, waits="do_sys_poll"), children=[Stack(900 + number, "pt_data_worker", False, False, child)])
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_ranks_that_all_wait_for_their_data_loaders_are_not_healthy(ranks: int) -> None:
+    reading = [Frame("read_row", "/home/a/rows.py", 12), Frame("fetch", LOADER + "_utils/fetch.py", 54), Frame("_worker_loop", LOADER + "_utils/worker.py", 349)]
+    found = told(s.look(*[waiting_for_its_loader(r, reading) for r in range(ranks)]))
+    assert (found.kind, found.cause, found.status, verdict([found])) == ("slow", "data-stall", "likely", "degraded")
+    assert {v.rank for v in found.culprits} == ({0} if ranks == 1 else set())
+
+
+def test_one_rank_that_moves_makes_no_stall_of_the_others_loaders() -> None:
+    reading = [Frame("fetch", LOADER + "_utils/fetch.py", 54), Frame("_worker_loop", LOADER + "_utils/worker.py", 349)]
+    moving = s.rank(1, [Frame("train", "/home/a/train.py", 30)], state="R", waits="", cpu_s=2.0, lines=(0, 1, 2, 3))
+    found = told(s.look(waiting_for_its_loader(0, reading), moving))
+    assert found.kind != "slow" and not found.culprits
+
+
+def test_ranks_that_stand_still_in_host_work_are_unknown() -> None:
+    found = told(s.look(*[s.rank(r, s.SAVING, waits="wait_on_page") for r in range(2)]))
+    assert (found.kind, verdict([found])) == ("unknown", "unknown") and found.decides

@@ -16,9 +16,10 @@ def outcome(job: Job, document: Mapping[str, Any], pid: str = "") -> Outcome:
     if not job.is_fault:
         return "wrong" if document["verdict"] in ("broken", "degraded") else "right"
     lead, sentence = document["lead"] or {}, document["sentence"]
-    if lead.get("status") not in ("established", "likely"):
+    names_it = bool(job.says) and job.says in sentence and document["verdict"] == "broken"
+    if lead.get("status") not in ("established", "likely") and not names_it:
         return "undecided"
-    if lead.get("cause") not in job.causes and not (job.says and job.says in sentence):
+    if lead.get("cause") not in job.causes and not names_it:
         return "wrong"
     if job.rank is None:
         return "right"
