@@ -26,7 +26,7 @@ class Late(Loop):
         """The data loaders of all ranks wait for a mount that does not answer."""
         self.until_trouble()
         for batch in self.torch.utils.data.DataLoader(Rows(16, True), batch_size=2, num_workers=1):
-            self.step(batch.to(self.device))
+            self.step(batch)
 
     def save(self) -> None:
         """Rank 0 writes checkpoints while the others wait."""

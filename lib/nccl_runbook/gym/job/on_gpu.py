@@ -48,8 +48,8 @@ class OnGpu(Loop):
     def label(self) -> None:
         """A label that the model has no class for."""
         self.until_trouble()
-        scores = self.torch.randn(4, 10, device=self.device, requires_grad=True)
-        labels = self.torch.tensor([1, 3, 10, 2], device=self.device)
+        scores = self.torch.randn(4, 10, requires_grad=True)
+        labels = self.torch.tensor([1, 3, 10, 2])
         self.torch.nn.functional.cross_entropy(scores, labels).backward()
         print(f"validation loss {scores.grad.sum().item():.4f}", flush=True)
 
@@ -73,12 +73,12 @@ class OnGpu(Loop):
     def on_cpu(self) -> None:
         """A tensor that was left on the CPU is given to NCCL."""
         self.until_trouble()
-        self.dist.all_reduce(self.torch.ones(8))
+        self.dist.all_reduce(self.torch.ones(8, device="cpu"))
 
     def odd_type(self) -> None:
         """A type that NCCL does not have."""
         self.until_trouble()
-        self.dist.all_reduce(self.torch.ones(8, dtype=self.torch.uint16, device=self.device))
+        self.dist.all_reduce(self.torch.ones(8, dtype=self.torch.uint16))
 
     def mixed(self) -> None:
         """bfloat16 with autocast."""
@@ -103,12 +103,12 @@ class OnGpu(Loop):
         self.end()
 
     def copies(self) -> None:
-        """Batches of pinned memory, copied beside the step."""
+        """Batches of pinned memory."""
         self.join()
         rows = Rows(100)
         for batch in self.torch.utils.data.DataLoader(rows, batch_size=2, num_workers=2, pin_memory=True):
             time.sleep(0.2)
-            self.step(batch.to(self.device, non_blocking=True))
+            self.step(batch)
         self.end()
 
 
