@@ -414,7 +414,7 @@ def test_no_rank_is_no_health() -> None:
 
 def test_of_several_jobs_the_hung_one_is_told_first() -> None:
     """A colleague's healthy job with lower pids must not give the page its title."""
-    fine = [s.rank(n, None, "R", moments=BUSY, cpu_s=3.0, job="localhost:1 in net:[1]") for n in range(2)]
+    fine = [s.rank(n, None, "R", moments=BUSY, cpu_s=3.0, job="localhost:1 in net:[1]", world=2) for n in range(2)]
     one = s.look(*fine, s.rank(0, s.ASLEEP, "S", "hrtimer_nanosleep"), *waiting(1, 2, 3))
     found = judge_looks([one])
     assert [p.job.split()[0] for p in found] == ["localhost:29500", "localhost:1"] and verdict(found) == "broken"
@@ -823,3 +823,20 @@ def test_one_rank_that_moves_makes_no_stall_of_the_others_loaders() -> None:
 def test_ranks_that_stand_still_in_host_work_are_unknown() -> None:
     found = told(s.look(*[s.rank(r, s.SAVING, waits="wait_on_page") for r in range(2)]))
     assert (found.kind, verdict([found])) == ("unknown", "unknown") and found.decides
+
+
+def test_a_rank_that_left_while_another_works_is_neither_healthy_nor_accused() -> None:
+    works = s.rank(0, s.SAVING, state="R", waits="running", cpu_s=3.0, moments=BUSY, world=2, lines=(0, 1, 0, 2))
+    found = told(s.look(works))
+    assert (found.kind, found.culprits, found.cause) == ("unknown", [], None) and "rank 1" in found.sentence
+
+
+@pytest.mark.parametrize(("where", "cause"), [(s.IN_INIT, "rendezvous-misconfigured"), (s.IN_ALL_REDUCE, "peer-crashed")])
+def test_who_left_before_the_ranks_met_is_told_from_who_left_later(where: list[Frame], cause: str) -> None:
+    assert told(s.look(s.rank(0, where, world=2))).cause == cause
+
+
+def test_ranks_whose_gpus_wait_have_met() -> None:
+    waits = s.rank(0, [Frame("train", "/home/a/train.py", 30)], nccl="/x/libnccl.so.2", world=2)
+    found = told(s.look(waits, gpus=[s.gpu(0, 100, 120.0, waits.pid)]))
+    assert (found.cause, [v.rank for v in found.culprits]) == ("peer-crashed", [1])

@@ -89,10 +89,10 @@ class Loop:
         return loss.detach()
 
     def finished(self, loss: Any) -> None:
-        """Count the step; rank 0 prints it."""
-        self.done += 1
+        """Count the step; rank 0 prints it. Every rank waits for the GPU, as for a loss that is logged."""
+        self.done, value = self.done + 1, loss.item()
         if self.rank == 0:
-            print(f"step {self.done} loss {loss.item():.4f}", flush=True)
+            print(f"step {self.done} loss {value:.4f}", flush=True)
         if self.done == TROUBLE:
             (self.folder / f"ready-{self.rank}").write_text(str(os.getpid()))
 

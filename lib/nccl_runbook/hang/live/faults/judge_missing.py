@@ -63,7 +63,8 @@ def rank_missing(base: Picture, members: Members, bare: Sequence[str]) -> Option
             (look.host, e.pid): e for _, look in members for e in look.ended if look.host in gone.values()
         }.values()
     )
-    in_init = all(v.where in INIT for v in base.ranks if v.does == "waits")
+    wait = [v for v in base.ranks if v.does == "waits"]  # not those whose GPU waits: they have met
+    in_init = bool(wait) and all(v.where in INIT for v in wait)
     how, evidence, cause = (
         "ended, or never started",
         [],

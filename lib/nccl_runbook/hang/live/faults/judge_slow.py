@@ -4,9 +4,9 @@ import dataclasses
 import statistics
 from typing import Optional
 
-from nccl_runbook.core.facts import Evidence, Gap, counted
+from nccl_runbook.core.facts import Evidence, Gap, counted, rank_names
 from nccl_runbook.hang.live.faults.judge_paths import Members
-from nccl_runbook.hang.live.judge_hosts import unseen
+from nccl_runbook.hang.live.judge_hosts import missing_ranks, unseen
 from nccl_runbook.hang.live.judge_ranks import ON_A_LOCK, is_still
 from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
 from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView, accuse, all_wait, stack_line
@@ -170,9 +170,9 @@ def all_moving(base: Picture, members: Members) -> Picture:
         if busy
         else (f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking")
     )
-    others = unseen(members)
-    return dataclasses.replace(
-        base,
-        kind="unknown" if others else "healthy",
-        sentence=verdict + f"; nothing is known of {others}" * bool(others),
-    )
+    if others := unseen(members):
+        verdict += f"; nothing is known of {others}"
+    gone = sorted(missing_ranks(members, []))
+    if gone:
+        verdict += f"; {rank_names(gone)} left, and no rank waits. That is normal at the end of a job"
+    return dataclasses.replace(base, kind="unknown" if others or gone else "healthy", sentence=verdict)
