@@ -201,15 +201,22 @@ def described(part: dict[str, Any], inner: dict[str, Any]) -> str:
 
 
 def gym_page() -> str:
-    faults, works = ([job for job in jobs().values() if job.is_fault is wanted] for wanted in (True, False))
+    faults, works = ([job for job in jobs().values() if job.is_fault is wanted and not job.gpus] for wanted in (True, False))
+    on_gpus = [job for job in jobs().values() if job.gpus]
+
+    def row(job):
+        return [code(job.name), cell(job.about), ", ".join(f"[{c}](causes.md#{c})" for c in job.causes), "" if job.rank is None else str(job.rank)]
+
     return f"""# Gym
 
 Does diagnosis work on this machine? The gym starts {len(faults)} jobs with a mistake and {len(works)} that work, asks `nccl-runbook diagnose` about each
 without a hint, and compares. Each job has up to three small ranks that talk over Gloo, so no GPU is used. Nothing of a job outlives it.
+With `--on gpu` it starts {len(on_gpus)} others over NCCL, one after the other, as far as there are idle GPUs for them.
 
 ```
 nccl-runbook dev gym --fault stopped --fault works-torchrun    # two jobs, about half a minute
 nccl-runbook dev gym --at-once 4 --html gym.html               # all of them
+nccl-runbook dev gym --on gpu                                  # the jobs for GPUs: about six minutes on one
 nccl-runbook dev gym --list
 ```
 
@@ -222,11 +229,17 @@ The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one nam
 
 ## Jobs with a mistake
 
-{table(["name", "what is wrong", "right causes", "rank"], ([code(j.name), cell(j.about), ", ".join(f"[{c}](causes.md#{c})" for c in j.causes), "" if j.rank is None else str(j.rank)] for j in faults))}
+{table(["name", "what is wrong", "right causes", "rank"], map(row, faults))}
 
 ## Jobs that work
 
 {table(["name", "what it does"], ([code(j.name), cell(j.about)] for j in works))}
+
+## Jobs on GPUs
+
+For some of these faults, several causes are possible after the log. Then a first line that says what happened is right, too.
+
+{table(["name", "GPUs", "what is wrong or what it does", "right causes", "rank"], ([row(j)[0], str(j.gpus), *row(j)[1:]] for j in on_gpus))}
 """
 
 
