@@ -269,11 +269,12 @@ def _times(ranks: List[RankResult]) -> List[SyncTime]:
     """One SyncTime for each repeat that every rank finished; the trainer reports first."""
     return [
         SyncTime(
-            repeat=events[0]["repeat"],
-            seconds=max(e["seconds"] for e in events),
-            trainer=events[0]["phases"],
-            engine=max(events[1:] or events, key=lambda e: e["seconds"])["phases"],
-            fsync_s=events[0]["fsync_s"],
+            **{
+                **fields_in(SyncTime, events[0]),
+                "seconds": max(e["seconds"] for e in events),
+                "trainer": events[0]["phases"],
+                "engine": max(events[1:] or events, key=lambda e: e["seconds"])["phases"],
+            }
         )
         for events in zip(*(r.named("sync") for r in ranks))
     ]

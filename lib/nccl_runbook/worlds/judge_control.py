@@ -85,15 +85,11 @@ def in_words(arms: Arms, message: bool) -> Outcomes:
 
 def _word(trial: Trial | Gap) -> str:
     """How the control at the end, or *clean*, ended."""
-    return (
-        "not run"
-        if isinstance(trial, Gap) or trial.world.ended == "lost"
-        else "pass"
-        if trial.passed
-        else "once of twice"
-        if trial.again
-        else "fail"
-    )
+    if isinstance(trial, Gap) or trial.world.ended == "lost":
+        return "not run"
+    if trial.passed:
+        return "pass"
+    return "once of twice" if trial.again else "fail"
 
 
 def _unset(text: str, names: Iterable[str]) -> Remedy:
@@ -231,4 +227,5 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         (unset,),
         cause_id,
         decision.status,
+        setting=_names(guilty) if settled else "",
     )
