@@ -113,17 +113,15 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
 def probes(notebook: Path) -> dict[str, Callable[..., Any]]:
     """Fact -> what collects it: the calls ``step.collect(FACT, PROBE, ...)`` in a notebook's code, which is
     parsed and never executed. A probe that is not imported from this package is left out."""
-    places, calls = {}, []
-    for node in _code(notebook):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("nccl_runbook"):
-            places.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "step.collect":
-            calls.append(node.args[:2])
+    nodes = list(_code(notebook))
+    imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and str(n.module).startswith("nccl_runbook")]
+    places = {alias.asname or alias.name: f"{n.module}.{alias.name}" for n in imports for alias in n.names}
     known = {}
-    for fact, probe in calls:
-        first, dot, rest = ast.unparse(probe).partition(".")
-        if isinstance(fact, ast.Constant) and first in places:
-            known[str(fact.value)] = pkgutil.resolve_name(f"{places[first]}{dot}{rest}")
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "step.collect":
+            place, dot, name = ast.unparse(node.args[1]).partition(".")
+            if place in places:
+                known[ast.literal_eval(node.args[0])] = pkgutil.resolve_name(places[place] + dot + name)
     return known
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Union
 
-from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.core.facts import Gap, counted, fields_in, grouped
 from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import own_folder, sweep

@@ -56,11 +56,6 @@ def outcome(arm: Arm, control: Trial) -> str:
     return ("pass" if enough else "passed 1 of 1") if proof else "no effect" if proof is False else "no proof"
 
 
-def outcomes(arms: Arms | Gap) -> dict[str, str]:
-    """Arm name -> outcome."""
-    return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
-
-
 def in_words(arms: Arms, message: bool) -> Outcomes:
     """The outcomes in the terms of the decision. ``message``: whether the control's own errors name the
     cause."""

@@ -29,13 +29,13 @@ _SAME_OUT = ("all_gather", "allgather")
 
 @dataclasses.dataclass
 class Reading:
-    """A whole dump, condensed. A field that ``Dump`` has, too, arrives there. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is
-    send) -> (number open, the first); ``steps``: see steps_of; ``order``: open operations, as issued;
-    ``waiting``: share of recent time spent in operations, ``pace_ms``: ms between them; ``ends``: when
-    recent operations were issued and ended, in ns of this rank's clock (if no end is recorded, when the next
-    was issued); ``oldest_ns``, ``newest_ns``: issue times of the first and last entry; ``until_ns``: when the
-    last one was issued or ended; ``status``: see take_status; ``timed``: whether GPU start times are
-    recorded (TORCH_NCCL_ENABLE_TIMING)."""
+    """A whole dump, condensed. A field that ``Dump`` has, too, arrives there. ``members``: group ->
+    (description, ranks); ``sides``: (group, src, dst, is send) -> (number open, the first); ``steps``: see
+    steps_of; ``order``: open operations, as issued; ``waiting``: share of recent time spent in operations,
+    ``pace_ms``: ms between them; ``ends``: when recent operations were issued and ended, in ns of this rank's
+    clock (if no end is recorded, when the next was issued); ``oldest_ns``, ``newest_ns``: issue times of the
+    first and last entry; ``until_ns``: when the last one was issued or ended; ``status``: see take_status;
+    ``timed``: whether GPU start times are recorded (TORCH_NCCL_ENABLE_TIMING)."""
 
     gloo: bool
     entries: int

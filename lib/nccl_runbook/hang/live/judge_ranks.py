@@ -16,7 +16,7 @@ from nccl_runbook.hang.live.facts import (
     Thread,
 )
 from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
-from nccl_runbook.hang.live.ranks.judge_picture import WAITING, RankView
+from nccl_runbook.hang.live.ranks.judge_picture import RankView
 from nccl_runbook.hang.live.ranks.judge_stacks import (
     BUSY_SHARE,
     GIL_SAMPLES,
