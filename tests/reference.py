@@ -39,7 +39,7 @@ STATUSES = {
     "ruled-out": "A test of this run excludes the cause."}
 KEYS = {
     "schema": "name and version of this document", "sentence": "the answer in one sentence", "decides": "what settles it: the next command to run",
-    "cause": "permanent id, see causes.md", "status": "how sure a cause is, or how a step ended", "evidence": "what was seen, and where", "remedy": "who can do what, with lines to copy",
+    "cause": "permanent id, see causes.md", "status": "how sure a cause is, or how a step ended", "evidence": "what was seen, and where", "remedy": "who can do what, with lines to copy", "setting": "the NAME=VALUE that it is about",
     "against[]": "what speaks against it", "against": "the comparison with the good run", "hypotheses": "causes that a line points to, surest first", "fits": "causes that fit, but that no line shows",
     "undecided": "no cause is likely or established", "unknown_lines": "lines that look like errors and match no message",
     "culprits": "ranks that never came, or that did something else", "victims": "ranks that only wait", "frame": "line of code of the first culprit",

@@ -13,12 +13,12 @@ from nccl_runbook.launch.engine import Engine
 from nccl_runbook.search.halving import halve
 from nccl_runbook.worlds import (
     ask_arms as arms,
-    judge_control as transports_judge_control,
     judge_transports as transports,
 )
 from nccl_runbook.worlds.facts import Arms
 from nccl_runbook.worlds.table import arms_table
 from pydantic import TypeAdapter
+from world_samples import outcomes
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +166,7 @@ def test_a_control_that_passes_runs_only_arms_that_can_act(planted):
 def test_with_a_deeper_budget_the_later_arms_run_too(planted):
     made, _, names = judged(planted, lambda carried, env: False)
     assert {"P2P over NVLink only", "P2P below one host bridge", "simple protocol only"} <= set(names)
-    assert transports_judge_control.outcomes(made)["simple protocol only"] == "pass" and transports_judge_control.outcomes(made)["P2P over NVLink only"] == "no effect"
+    assert outcomes(made)["simple protocol only"] == "pass" and outcomes(made)["P2P over NVLink only"] == "no effect"
 
 
 def test_a_p2p_that_fails_is_named_and_its_way_round_is_repeated_and_priced(planted):
@@ -235,8 +235,8 @@ def test_a_variable_without_which_it_passes_only_once_is_not_accused(planted, mo
 def test_an_arm_that_passes_once_of_twice_beside_a_failing_control_is_no_cure_and_no_failure(planted):
     tried = []
     made, found, _ = judged(planted, lambda carried, env: env.get("NCCL_CUMEM_ENABLE") != "0" or bool(tried.append(env) or len(tried) > 1))
-    assert transports_judge_control.outcomes(made)["cuMem off"] == "passed 1 of 2" and ("passed 1 of 2", "warn") in [
-        (c.text, c.tone) for row in arms_table(made, transports_judge_control.outcomes(made)).rows for c in row]
+    assert outcomes(made)["cuMem off"] == "passed 1 of 2" and ("passed 1 of 2", "warn") in [
+        (c.text, c.tone) for row in arms_table(made).rows for c in row]
     assert (found[0].id, found[0].cause) == ("control-fails", None) and "cuMem off" in found[0].evidence[-1].text and not not_the_transport(found[0])
 
 

@@ -10,7 +10,7 @@ import pytest
 from book_samples import run_cli
 from hang_samples import Job
 from hypothesis import HealthCheck, given, settings, strategies as st
-from nccl_runbook.book.plan import UsageError, _probes, make_plan
+from nccl_runbook.book.plan import UsageError, make_plan, probes
 from nccl_runbook.case.read import collect_start
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.records import RecordError
@@ -45,7 +45,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_every_fact_of_every_notebook_has_its_probe() -> None:
     for notebook in BOOK.glob("[0-9]*.ipynb"):
         cells = ["".join(c["source"]) for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "code"]
-        assert len(_probes(notebook.read_text())) == sum(cell.count("step.collect(") for cell in cells) > 0
+        assert len(probes(notebook)) == sum(cell.count("step.collect(") for cell in cells) > 0
 
 
 @pytest.mark.parametrize("step", ["00-start", "06-timeouts", "07-logs"])

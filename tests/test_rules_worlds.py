@@ -15,7 +15,7 @@ from nccl_runbook.worlds import (
     judge_transports as transports,
 )
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pair, Pairs, Singles
-from world_samples import NET, P2P, SHM, arms, hung, rank, trial, world
+from world_samples import NET, P2P, SHM, arms, hung, outcomes, rank, trial, world
 
 DUPLICATES = [
     "init.cc:904 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60",
@@ -309,12 +309,12 @@ def test_transports_pass_and_the_price_is_named():
 
 
 def test_an_arm_without_effect_is_no_pass():
-    assert transports_judge_control.outcomes(arms()) == {"P2P off": "pass", "SHM off": "no effect", "P2P and SHM off": "pass", "IB off": "not run",
+    assert outcomes(arms()) == {"P2P off": "pass", "SHM off": "no effect", "P2P and SHM off": "pass", "IB off": "not run",
                                            "interface pinned": "pass"}
 
 
 def test_an_arm_without_a_log_is_no_proof():
-    assert transports_judge_control.outcomes(arms(p2p=world(transports=Gap("absent", "no log"))))["P2P off"] == "no proof"
+    assert outcomes(arms(p2p=world(transports=Gap("absent", "no log"))))["P2P off"] == "no proof"
 
 
 def test_transport_at_fault_fires_when_the_control_hangs_and_p2p_off_passes():
@@ -400,7 +400,7 @@ def test_an_arm_that_the_budget_did_not_let_repeat_names_nothing():
     first = made.arms[0].trial.world
     untimed = dataclasses.replace(first, request=dataclasses.replace(first.request, timed=False))
     made = dataclasses.replace(made, arms=[dataclasses.replace(made.arms[0], trial=trial(untimed)), *made.arms[1:]])
-    assert transports_judge_control.outcomes(made)["P2P off"] == "passed 1 of 1" and ids(transports.judge_transports(made)) == [("control-fails", "broken", None)]
+    assert outcomes(made)["P2P off"] == "passed 1 of 1" and ids(transports.judge_transports(made)) == [("control-fails", "broken", None)]
 
 
 def test_one_gpu_is_skipped_and_busy_is_unknown():
@@ -410,8 +410,8 @@ def test_one_gpu_is_skipped_and_busy_is_unknown():
 
 def test_an_arm_acts_after_a_control_that_never_connected_only_if_its_transport_is_not_used():
     stuck = arms(control=hung(transports={}), p2p=world(transports=NET), after=hung())
-    assert transports_judge_control.outcomes(stuck)["P2P off"] == "pass"
-    assert transports_judge_control.outcomes(arms(control=hung(transports={}), p2p=world(transports=P2P)))["P2P off"] == "no effect"
+    assert outcomes(stuck)["P2P off"] == "pass"
+    assert outcomes(arms(control=hung(transports={}), p2p=world(transports=P2P)))["P2P off"] == "no effect"
 
 
 def test_what_was_tried_stands_beside_the_fix_with_its_price():

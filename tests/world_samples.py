@@ -4,6 +4,7 @@ from __future__ import annotations
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.worlds.facts import Arm, Arms, Trial
+from nccl_runbook.worlds.judge_control import outcome
 
 P2P, SHM, NET = {"P2P/CUMEM": 24}, {"SHM/direct/direct": 4}, {"NET/Socket": 8}
 TIMES = {("all_reduce", 16777216): 0.11e-3, ("all_reduce", 268435456): 1.1e-3, ("send_recv", 268435456): 0.75e-3}
@@ -45,3 +46,8 @@ def arms(control=None, p2p=None, shm=None, both=None, pinned=None, after=None, b
         arm("IB off", {"NCCL_IB_DISABLE": "1"}, ["NET/IB"], Gap("absent", "no InfiniBand or RoCE device here")),
         arm("interface pinned", {"NCCL_SOCKET_IFNAME": "lo"}, [], pinned or world(taken=["NCCL_SOCKET_IFNAME=lo"])),
     ], Trial("control again", after or world()))
+
+
+def outcomes(made: Arms) -> dict[str, str]:
+    """Arm -> its outcome, in words."""
+    return {a.name: outcome(a, made.control) for a in made.arms}

@@ -164,11 +164,12 @@ class Book:
             raise UsageError(self.redactor.text(refused))
 
     def _why_not(self, left_s: float) -> str:
-        used_up = f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
-        return next(
-            (why for holds, why in ((self.stop(), "not run: interrupted"), (left_s < 1, used_up)) if holds),
-            "",
-        )
+        """Why the next step does not run; empty if it runs."""
+        if self.stop():
+            return "not run: interrupted"
+        if left_s < 1:
+            return f"not run: the budget of {self.options.budget_s:.0f} s was used up (--budget)"
+        return ""
 
     def _leave_out(self, planned: Planned, why: str) -> records.Record:
         """The record of a step that the verdict does not need."""

@@ -1,9 +1,12 @@
 """Which notebooks a run executes, and with which parameters."""
 
+import ast
+import contextlib
 import dataclasses
+import json
 import pkgutil
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -14,13 +17,6 @@ from nccl_runbook.report.verdict import VERDICT_STEP
 
 # decided by the runner: each has an option of its own
 _SET_BY_OPTION = {"run_dir": "--out", "record_path": "--record", "python": "--python"}
-# the name of a fact and its probe, in the text of a notebook; a call may go on in the next line, which is a
-# string of its own there
-_COLLECTED = re.compile(
-    r'\.collect\((?:\\n",\s{0,20}")?\s{0,8}\\"(\w+)\\",'
-    r'(?:\\n",\s{0,20}")?\s{0,8}(\w+)([\w.]*)'
-)
-_IMPORTED = re.compile(r"from (nccl_runbook[\w.]{0,99}) import ([\w, ]{1,999})")
 
 
 class UsageError(ValueError):
@@ -96,7 +92,7 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
     by_step: dict[str, Path] = {}
     for path in paths:
         steps = {record.step: record.facts for record in records.load_all(path)}
-        known = {step: _probes(book[step].read_text("utf-8", "replace")) for step in steps if step in book}
+        known = {step: probes(book[step]) for step in steps if step in book}
         if not any({*facts} & {*(known.get(step) or facts), "users"} for step, facts in steps.items()):
             raise UsageError(f"{path} holds no facts that a notebook judges")
         for step in steps:
@@ -114,15 +110,23 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
     return by_step
 
 
-def _probes(notebook: str) -> dict[str, Callable[..., Any]]:
-    """What collects each fact, by the fact's name, in the text of a notebook."""
-    imported = {
-        name.split(" ")[-1]: f"{module}.{name.split(' ')[0]}"
-        for module, names in _IMPORTED.findall(notebook)
-        for name in names.split(", ")
-    }
-    return {
-        fact: pkgutil.resolve_name(imported[first] + rest)
-        for fact, first, rest in _COLLECTED.findall(notebook)
-        if first in imported
-    }
+def probes(notebook: Path) -> dict[str, Callable[..., Any]]:
+    """Fact -> what collects it: the calls ``step.collect(FACT, PROBE, ...)`` in a notebook's code, which is
+    parsed and never executed. A probe that is not imported from this package is left out."""
+    nodes = list(_code(notebook))
+    imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and str(n.module).startswith("nccl_runbook")]
+    places = {alias.asname or alias.name: f"{n.module}.{alias.name}" for n in imports for alias in n.names}
+    known = {}
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "step.collect":
+            place, dot, name = ast.unparse(node.args[1]).partition(".")
+            if place in places:
+                known[ast.literal_eval(node.args[0])] = pkgutil.resolve_name(places[place] + dot + name)
+    return known
+
+
+def _code(notebook: Path) -> Iterator[ast.AST]:
+    """Every node of a notebook's code; none of a cell that is no Python."""
+    for cell in json.loads(notebook.read_text("utf-8", "replace"))["cells"]:
+        with contextlib.suppress(SyntaxError):
+            yield from ast.walk(ast.parse("".join(cell["source"]) if cell["cell_type"] == "code" else ""))

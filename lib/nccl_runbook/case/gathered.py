@@ -14,7 +14,7 @@ from nccl_runbook.messages.facts import Logs
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 from nccl_runbook.triage.judge import answer
 from nccl_runbook.triage.symptoms import deciding, matching
-from nccl_runbook.triage.table import all_tables
+from nccl_runbook.triage.table import tables as log_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ def of_logs(logs: Logs, hang: Hang | Gap | None, compared: Comparison | None = N
             of_findings(
                 LOGS,
                 [*given.findings, *map(symptom_recognised, symptoms)],
-                all_tables(given),
+                log_tables(given),
                 not_seen=[f.title for f in unread],
             )
         )

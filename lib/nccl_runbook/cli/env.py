@@ -17,7 +17,7 @@ from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_fir
 from nccl_runbook.environment import judge as environment, read as probe, read_file as environment_file
 from nccl_runbook.environment.change import diff_of, variable_of
 from nccl_runbook.environment.facts import Environment
-from nccl_runbook.environment.table import TABLES
+from nccl_runbook.environment.table import tables
 
 
 def env(
@@ -80,7 +80,7 @@ def env(
             "env",
             f"{verdict.capitalize()}: {findings[0].title}",
             findings,
-            [table(looked_at) for table in TABLES],
+            tables(looked_at),
             code,
             answer.judged(looked_at),
             diff=diff,

@@ -35,7 +35,7 @@ from nccl_runbook.sync.arrived import judge as judge_arrived, read as read_arriv
 from nccl_runbook.sync.arrived.table import arrival_table
 from nccl_runbook.sync.pays import ask as ask_pays, judge as judge_pays
 from nccl_runbook.sync.pays.table import kinds_table, methods_table as methods_of_pays
-from nccl_runbook.sync.table import TABLES, choice_table, own_table, placement_table
+from nccl_runbook.sync.table import choice_table, own_table, tables
 
 STEP = "05-weight-sync"
 
@@ -246,8 +246,7 @@ def _measured(
         weight_sync.RESTS_ON,
         [
             *intended_tables(intended),
-            placement_table(plan),
-            *(table(runs) for table in TABLES),
+            *tables(plan, runs),
             choice_table(weight_sync.topology(runs)),
         ],
     )

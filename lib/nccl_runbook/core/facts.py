@@ -20,7 +20,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, Dict, Iterable, Iterator, List, Tuple, TypeVar
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -58,6 +58,12 @@ class Evidence:
 def known(fact: Any) -> Any:
     """The value itself; an empty list for a Gap."""
     return [] if isinstance(fact, Gap) else fact
+
+
+def fields_in(shape: type, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Those of ``values`` for which ``shape``, a dataclass, has a field of that name. A rank or a reader that
+    gives one more value is kept as soon as the fact has a field for it."""
+    return {f.name: values[f.name] for f in dataclasses.fields(shape) if f.name in values}
 
 
 def to_json(fact: Any) -> Any:

@@ -52,7 +52,7 @@ NOTHING_KNOWN = Remedy(
 class Finding:
     """One judgement. ``id``: the rule, permanent. ``cause``: an id of the causes table, or None; then
     ``status`` says how certain. ``tried``: results without and with the proposed change, empty if there was
-    no such test.
+    no such test; ``setting``: the NAME=VALUE that it is about, and that its title may begin with, else empty.
 
     ValueError for a WARN or BROKEN finding without a remedy, and for a cause without a status.
     """
@@ -66,6 +66,7 @@ class Finding:
     status: str | None = None
     against: tuple[Evidence, ...] = ()
     tried: str = ""
+    setting: str = ""
 
     def __post_init__(self) -> None:
         if self.severity in (Severity.WARN, Severity.BROKEN) and not self.remedy:

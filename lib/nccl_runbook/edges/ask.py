@@ -4,7 +4,7 @@ import dataclasses
 import time
 from typing import Dict, List, Optional, Union
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, fields_in
 from nccl_runbook.core.facts_world import RankResult, WorldRequest
 from nccl_runbook.edges.facts import FAILED, HUNG, RIGHT, WRONG, Edge, Edges
 from nccl_runbook.launch.engine import Engine
@@ -83,14 +83,11 @@ def _edges(rank: RankResult, gpus: List[int]) -> Union[Dict[str, Edge], Gap]:
             outcome = HUNG if rank.outcome == "timed-out" else FAILED
             text = "" if outcome == HUNG else " | ".join(rank.last_lines[-2:])
         edges[name] = Edge(
-            source,
-            target,
-            outcome,
-            last["peer"],
-            (wrong or last)["size_bytes"],
-            wrong["wrong"] if wrong else 0,
-            wrong["first"] if wrong else None,
-            right[-1]["size_bytes"] / right[-1]["s"] / 1e9 if right else None,
-            text,
+            source=source,
+            target=target,
+            outcome=outcome,
+            gb_per_s=right[-1]["size_bytes"] / right[-1]["s"] / 1e9 if right else None,
+            text=text,
+            **fields_in(Edge, wrong or (last if is_open else copies[-1])),
         )
     return edges

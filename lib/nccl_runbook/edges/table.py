@@ -27,3 +27,8 @@ def edges_table(edges: Edges) -> Table:
         "GB/s of the largest copy. Every value was compared where it arrived.",
         drawn="grid",
     )
+
+
+def tables(edges: Edges) -> list[Table]:
+    """The tables of the copies, as the page of step 03 shows them."""
+    return [edges_table(edges)]

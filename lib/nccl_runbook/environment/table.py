@@ -111,4 +111,6 @@ def _cell(value: object) -> Cell:
     return Cell(", ".join(value) or "none" if isinstance(value, list) else str(value))
 
 
-TABLES = (variables_table, libraries_table, host_table)  # as the page of the step shows them
+def tables(env: Environment) -> list[Table]:
+    """The tables of an environment, as the page shows them."""
+    return [variables_table(env), libraries_table(env), host_table(env)]

@@ -194,4 +194,6 @@ def _use_rows(index: int, gpu: NvmlGpu | GpuUse | Gap) -> list[list[Any]]:
     ]
 
 
-TABLES = (views_table, gpus_table, topology_table, users_table)  # as the page of the step shows them
+def tables(machine: Machine) -> list[Table]:
+    """The tables of step 01, as its page shows them."""
+    return [views_table(machine), gpus_table(machine), topology_table(machine), users_table(machine)]

@@ -5,7 +5,7 @@ import collections
 import dataclasses
 import os
 
-from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.facts import Gap, fields_in, grouped
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.hang.dumps.columns import Reading
 from nccl_runbook.hang.dumps.operations import MAX_RANKS
@@ -27,6 +27,8 @@ from nccl_runbook.logs.sources import sources
 from nccl_runbook.logs.text import attempt_of_name
 from nccl_runbook.messages import excerpt, read as logs
 from nccl_runbook.messages.facts import Logs, RankLog
+
+_LATE = ("late", "late_ms", "late_error_ms")  # of a Dump: what latecomers gives
 
 
 def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
@@ -54,16 +56,15 @@ def collect(paths: list[str] | str, limit: Limit | None = None) -> Hang:
                 ),
                 [
                     Dump(
-                        rank,
-                        "gloo" if reading.gloo else "nccl",
-                        reading.entries,
-                        times.written.get(rank),
-                        odd[rank],
-                        reading.order,
-                        times.op(rank, reading.last),
-                        *(reading.waiting or (None, None)),
-                        reading.timed,
-                        *late.get(rank, ()),
+                        **{
+                            **fields_in(Dump, vars(reading)),
+                            "rank": rank,
+                            "backend": "gloo" if reading.gloo else "nccl",
+                            "written": times.written.get(rank),
+                            "left_out": odd[rank],
+                            "last": times.op(rank, reading.last),
+                            **dict(zip(_LATE, late.get(rank, ()))),
+                        }
                     )
                     for rank, reading in sorted(readings.items())
                 ],

@@ -9,9 +9,8 @@ from collections.abc import Collection, Sequence
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.hang.facts import Group, Hang, Track
 from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.hang.live.judge_ranks import TONE
 from nccl_runbook.hang.live.ranks.judge_picture import Picture
-from nccl_runbook.hang.live.ranks.table_ranks import job_name, looked_at, ordered, table
+from nccl_runbook.hang.live.ranks.table_ranks import TONE, job_name, looked_at, ordered, table
 from nccl_runbook.report.tables import Cell, Table
 
 _LETTERS = {

@@ -1,10 +1,11 @@
 """TCP between the hosts, beside any NCCL test: from each host to the first one and to its neighbour, and
 from the first one back."""
 
+import dataclasses
 import secrets
 from typing import Any
 
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, fields_in
 from nccl_runbook.hosts.ask import Agents
 from nccl_runbook.hosts.facts import TcpPath
 
@@ -63,10 +64,5 @@ def paths(agents: Agents, port: int) -> list[TcpPath] | Gap:
 
 def _answered(path: TcpPath, answer: dict[str, Any] | Gap) -> TcpPath:
     if isinstance(answer, Gap):
-        return TcpPath(path.source, path.target, path.purpose, path.port, "not-tried", str(answer))
-    shown = {
-        name: answer[name]
-        for name in ("kind", "detail", "address", "mss", "stage", "seconds")
-        if name in answer
-    }
-    return TcpPath(path.source, path.target, path.purpose, path.port, **shown)
+        return dataclasses.replace(path, kind="not-tried", detail=str(answer))
+    return dataclasses.replace(path, **fields_in(TcpPath, answer))

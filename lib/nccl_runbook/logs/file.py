@@ -59,19 +59,12 @@ class Metered:
         """Up to ``size`` bytes; Spent once the limit is reached."""
         read = self._limit.read
         beyond = UNPACKED_BYTES if time.process_time() < self._limit.patient_until else 0
-        for is_spent, why in (
-            (
-                size > DIRECTORY_BYTES,
-                f"its list of files, or the name of one, is larger than {mib(DIRECTORY_BYTES)}",
-            ),
-            (time.monotonic() > self._limit.until, "the time limit was reached"),
-            (
-                read["unpacked"] > beyond + UNPACKED_TIMES * read["packed"],
-                f"the archive unpacks to more than {UNPACKED_TIMES} times its size",
-            ),
-        ):
-            if is_spent:
-                raise Spent(why)
+        if size > DIRECTORY_BYTES:
+            raise Spent(f"its list of files, or the name of one, is larger than {mib(DIRECTORY_BYTES)}")
+        if time.monotonic() > self._limit.until:
+            raise Spent("the time limit was reached")
+        if read["unpacked"] > beyond + UNPACKED_TIMES * read["packed"]:
+            raise Spent(f"the archive unpacks to more than {UNPACKED_TIMES} times its size")
         data = self._get(size)
         read[self._kind] += len(data)
         return data

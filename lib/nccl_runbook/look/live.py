@@ -17,9 +17,18 @@ from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.hang.live.faults.judge_others import NO_JOB
 from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict
-from nccl_runbook.hang.live.judge_ranks import DOES, MOST_ROWS, TONE
 from nccl_runbook.hang.live.ranks.judge_picture import RankView
-from nccl_runbook.hang.live.ranks.table_ranks import cells, filled, job_name, looked_at, ordered, table
+from nccl_runbook.hang.live.ranks.table_ranks import (
+    DOES,
+    MOST_ROWS,
+    TONE,
+    cells,
+    filled,
+    job_name,
+    looked_at,
+    ordered,
+    table,
+)
 from nccl_runbook.report.markup import TONES, framed, grid, table_html
 
 STEP = "06-timeouts"

@@ -83,23 +83,24 @@ def _entry(name: str, record: Record | None, run: RunInfo) -> StepEntry:
             findings=worst_first(record.findings),
             record=f"{name}.json",
         )
-    reasons = (
-        (name in run.not_run, run.not_run.get(name, "")),
-        (
-            run.interrupted,
-            "the run was interrupted during this step"
-            if record
-            else "not run: the run was interrupted before this step",
-        ),
-        (not run.command, f"{name} has not finished"),
-        (True, AT_WORK if record else TO_COME),
-    )
     return StepEntry(
         notebook=name,
         status="unknown",
-        reason=next(why for holds, why in reasons if holds),
+        reason=_why_open(name, record is not None, run),
         record=f"{name}.json" if record else "",
     )
+
+
+def _why_open(name: str, has_begun: bool, run: RunInfo) -> str:
+    """Why a step has no result."""
+    if name in run.not_run:
+        return run.not_run[name]
+    if run.interrupted:
+        during = "the run was interrupted during this step"
+        return during if has_begun else "not run: the run was interrupted before this step"
+    if not run.command:
+        return f"{name} has not finished"
+    return AT_WORK if has_begun else TO_COME
 
 
 def merge_causes(records: Iterable[Record], made: Collection[str] = ()) -> list[Cause]:

@@ -102,19 +102,19 @@ def leading(steps: Iterable[StepEntry], causes: Iterable[Cause]) -> Finding | No
 
 def headline(finding: Finding, others: Iterable[Finding]) -> str:
     """The finding's title. If an experiment proves a setting ("NAME=VALUE: ..."), what ``others`` say about
-    that value comes first ("NAME: VALUE names nothing")."""
-    about = next((f.title.replace(": ", "=", 1) for f in same_setting(finding, others)), "")
-    return f"{about}: {finding.title.partition(': ')[2]}" if about and finding.tried else finding.title
+    it comes first ("NAME: VALUE names nothing")."""
+    about = same_setting(finding, others) if finding.tried else []
+    if not about:
+        return finding.title
+    return f"{about[0].title}; {finding.title.removeprefix(f'{finding.setting}: ')}"
 
 
 def same_setting(finding: Finding, others: Iterable[Finding]) -> list[Finding]:
-    """Those of ``others`` with the same cause that are about the same value of the setting that the title
-    begins with."""
-    setting = finding.title.partition(": ")[0]
+    """Those of ``others`` with the same cause that are about the same value of the same setting."""
     return [
         f
         for f in others
-        if f.cause == finding.cause and f.title.replace(": ", "=", 1).startswith(f"{setting} ")
+        if f.setting and (f.setting, f.cause) == (finding.setting, finding.cause) and f != finding
     ]
 
 

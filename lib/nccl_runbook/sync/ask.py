@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Union
 
-from nccl_runbook.core.facts import Gap, counted, grouped
+from nccl_runbook.core.facts import Gap, counted, fields_in, grouped
 from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.launch.engine import LOGGED, Engine
 from nccl_runbook.launch.stop import own_folder, sweep
@@ -269,11 +269,12 @@ def _times(ranks: List[RankResult]) -> List[SyncTime]:
     """One SyncTime for each repeat that every rank finished; the trainer reports first."""
     return [
         SyncTime(
-            repeat=events[0]["repeat"],
-            seconds=max(e["seconds"] for e in events),
-            trainer=events[0]["phases"],
-            engine=max(events[1:] or events, key=lambda e: e["seconds"])["phases"],
-            fsync_s=events[0]["fsync_s"],
+            **{
+                **fields_in(SyncTime, events[0]),
+                "seconds": max(e["seconds"] for e in events),
+                "trainer": events[0]["phases"],
+                "engine": max(events[1:] or events, key=lambda e: e["seconds"])["phases"],
+            }
         )
         for events in zip(*(r.named("sync") for r in ranks))
     ]

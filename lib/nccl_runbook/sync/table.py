@@ -144,14 +144,12 @@ def _note(runs: SyncRuns) -> str:
 
 
 def _row(method: str, arm: SyncArm | Gap, runs: SyncRuns) -> list:
-    word = (
-        Cell(f"not run ({arm})", "unknown")
-        if isinstance(arm, Gap)
-        else Cell(arm.outcome, "broken" if arm.wrong else "ok" if arm.complete else "unknown")
-    )
-    if isinstance(arm, Gap) or arm.steady is None:
+    if isinstance(arm, Gap):
+        return [method, "", "", "", "", "", Cell(f"not run ({arm})", "unknown")]
+    tone = "ok" if arm.complete else "unknown"
+    word, steady = Cell(arm.outcome, "broken" if arm.wrong else tone), arm.steady
+    if steady is None:
         return [method, "", "", "", "", "", word]
-    steady = arm.steady
     return [
         method,
         f"{arm.syncs[0].seconds:.4f}",
@@ -167,4 +165,6 @@ def _phases(phases: dict[str, float]) -> str:
     return ", ".join(f"{name} {seconds:.4f}" for name, seconds in phases.items())
 
 
-TABLES = (methods_table, sweeps_table)  # of what was measured, as the page of the step shows them
+def tables(plan: Any, runs: SyncRuns) -> list[Table]:
+    """The tables of what was measured and where, as the page of step 05 shows them."""
+    return [placement_table(plan), methods_table(runs), sweeps_table(runs)]

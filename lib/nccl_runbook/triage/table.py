@@ -14,7 +14,7 @@ from nccl_runbook.report.tables import Cell, Table
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 
 
-def all_tables(given: Answer) -> list[Table]:
+def tables(given: Answer) -> list[Table]:
     """Every table with content: first what separates the remaining causes, then what was printed."""
     logs = given.logs
     printed = [

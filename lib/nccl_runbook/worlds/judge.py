@@ -118,22 +118,14 @@ def diagnosis(search: Search) -> Diagnosis:
 def _words(diagnosed: Diagnosis) -> tuple[str, str, str]:
     """(rule, title, cause) of what was found, each "" for none."""
     most, bad = diagnosed.works_up_to, culprits(diagnosed)
-    rest = (
-        "the others pass together"
-        if diagnosed.gpus and not diagnosed.pairs
-        else "each passes with the others"
-    )
-    any_of = f"any {most} GPUs pass, and any {most + 1} fail: the count matters, not which GPU"
-    return next(
-        words
-        for fits, words in (
-            (diagnosed.kind == "count", ("count-at-fault", any_of, "")),
-            (diagnosed.kind == "split", ("split-at-fault", bad, "p2p-broken-acs-iommu")),
-            (bad, ("located", f"{bad}; {rest}", A_PART)),
-            (True, ("", "", "")),
-        )
-        if fits
-    )
+    if diagnosed.kind == "count":
+        any_of = f"any {most} GPUs pass, and any {most + 1} fail: the count matters, not which GPU"
+        return "count-at-fault", any_of, ""
+    if diagnosed.kind == "split":
+        return "split-at-fault", bad, "p2p-broken-acs-iommu"
+    if bad and diagnosed.gpus and not diagnosed.pairs:
+        return "located", f"{bad}; the others pass together", A_PART
+    return ("located", f"{bad}; each passes with the others", A_PART) if bad else ("", "", "")
 
 
 def _search(search: Search | Gap) -> list[Finding]:

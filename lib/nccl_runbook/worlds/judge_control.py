@@ -56,11 +56,6 @@ def outcome(arm: Arm, control: Trial) -> str:
     return ("pass" if enough else "passed 1 of 1") if proof else "no effect" if proof is False else "no proof"
 
 
-def outcomes(arms: Arms | Gap) -> dict[str, str]:
-    """Arm name -> outcome."""
-    return {} if isinstance(arms, Gap) else {a.name: outcome(a, arms.control) for a in arms.arms}
-
-
 def in_words(arms: Arms, message: bool) -> Outcomes:
     """The outcomes in the terms of the decision. ``message``: whether the control's own errors name the
     cause."""
@@ -85,15 +80,11 @@ def in_words(arms: Arms, message: bool) -> Outcomes:
 
 def _word(trial: Trial | Gap) -> str:
     """How the control at the end, or *clean*, ended."""
-    return (
-        "not run"
-        if isinstance(trial, Gap) or trial.world.ended == "lost"
-        else "pass"
-        if trial.passed
-        else "once of twice"
-        if trial.again
-        else "fail"
-    )
+    if isinstance(trial, Gap) or trial.world.ended == "lost":
+        return "not run"
+    if trial.passed:
+        return "pass"
+    return "once of twice" if trial.again else "fail"
 
 
 def _unset(text: str, names: Iterable[str]) -> Remedy:
@@ -231,4 +222,5 @@ def _variable(arms: Arms, decision: Decision, fault: Finding, evidence: tuple[Ev
         (unset,),
         cause_id,
         decision.status,
+        setting=_names(guilty) if settled else "",
     )

@@ -6,20 +6,16 @@ from nccl_runbook.machine.link_limits import Links, limit
 from nccl_runbook.report.pictures import Curve, size_words
 from nccl_runbook.report.tables import Cell, Table, titled
 from nccl_runbook.worlds.facts import Arms, Ladder, Pairs, Search, Singles, Trial
+from nccl_runbook.worlds.judge_control import outcome
 
 
 def _outcome(trial: Trial) -> Cell:
     ended = trial.world.ended
-    return next(
-        cell
-        for holds, cell in (
-            (trial.passed, Cell("passed", "ok")),
-            (trial.again is not None and trial.again.passed, Cell(f"{ended}, seen 1 of 2", "warn")),
-            (ended == "lost", Cell(ended, "unknown")),
-            (True, Cell(ended, "broken")),
-        )
-        if holds
-    )
+    if trial.passed:
+        return Cell("passed", "ok")
+    if trial.again is not None and trial.again.passed:
+        return Cell(f"{ended}, seen 1 of 2", "warn")
+    return Cell(ended, "unknown" if ended == "lost" else "broken")
 
 
 def _figure(value: float | None) -> str:
@@ -173,8 +169,8 @@ def _narrowed(world: World) -> str:
 
 
 @titled("One transport switched off at a time")
-def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
-    """One row an arm. ``outcomes``: arm name -> outcome as the rules name it."""
+def arms_table(arms: Arms) -> Table:
+    """One row an arm, with its outcome as the rules name it."""
     rows = [
         _arm_row("control", "", arms.control),
         *(
@@ -182,7 +178,7 @@ def arms_table(arms: Arms, outcomes: dict[str, str]) -> Table:
                 a.name,
                 " ".join(f"{k}={v}" for k, v in a.env.items()),
                 a.trial,
-                _called(outcomes.get(a.name, "")),
+                _called(outcome(a, arms.control)),
             )
             for a in arms.arms
         ),
@@ -242,3 +238,13 @@ def _clean_rows(arms: Arms) -> list[list]:
             for h in halvings
         ),
     ]
+
+
+def tables(ladder: Ladder, singles: Singles, pairs: Pairs, search: Search) -> list[Table]:
+    """The tables of step 03, as its page shows them."""
+    return [ladder_table(ladder), singles_table(singles), pairs_table(pairs), search_table(search)]
+
+
+def transport_tables(arms: Arms, pairs: Pairs, links: Links) -> list[Table]:
+    """The tables of step 04, as its page shows them."""
+    return [arms_table(arms), pairs_table(pairs), bandwidth_table(arms, links)]

@@ -60,6 +60,7 @@ class Setting:
             (Remedy("your launcher", advice, tuple(filter(None, lines))),),
             cause,
             status,
+            setting=f"{self.name}={self.value}",
         )
 
 

@@ -29,13 +29,13 @@ _SAME_OUT = ("all_gather", "allgather")
 
 @dataclasses.dataclass
 class Reading:
-    """A whole dump, condensed. ``members``: group -> (description, ranks); ``sides``: (group, src, dst, is
-    send) -> (number open, the first); ``steps``: see steps_of; ``order``: open operations, as issued;
-    ``waiting``: share of recent time spent in operations, and ms between them; ``ends``: when recent
-    operations were issued and ended, in ns of this rank's clock (if no end is recorded, when the next was
-    issued); ``oldest_ns``, ``newest_ns``: issue times of the first and last entry; ``until_ns``: when the
-    last one was issued or ended; ``status``: see take_status; ``timed``: whether GPU start times are
-    recorded (TORCH_NCCL_ENABLE_TIMING)."""
+    """A whole dump, condensed. A field that ``Dump`` has, too, arrives there. ``members``: group ->
+    (description, ranks); ``sides``: (group, src, dst, is send) -> (number open, the first); ``steps``: see
+    steps_of; ``order``: open operations, as issued; ``waiting``: share of recent time spent in operations,
+    ``pace_ms``: ms between them; ``ends``: when recent operations were issued and ended, in ns of this rank's
+    clock (if no end is recorded, when the next was issued); ``oldest_ns``, ``newest_ns``: issue times of the
+    first and last entry; ``until_ns``: when the last one was issued or ended; ``status``: see take_status;
+    ``timed``: whether GPU start times are recorded (TORCH_NCCL_ENABLE_TIMING)."""
 
     gloo: bool
     entries: int
@@ -50,7 +50,8 @@ class Reading:
     steps: dict[int, tuple[int, int, tuple[str, ...]]]
     order: list[str]
     last: Op | None
-    waiting: tuple[float, float] | None
+    waiting: float | None
+    pace_ms: float | None
     ends: dict[str, tuple[int, int]]
     status: dict[str, tuple[int, int]]
     timed: bool
@@ -99,7 +100,7 @@ def condense(dump: Any, digest: bytes) -> Reading:
         steps_of(entries, opened),
         order_of(entries, opened),
         _last(entries[-1]) if entries else None,
-        waiting_share(entries),
+        *(waiting_share(entries) or (None, None)),
         ends_of(entries, members),
         table.take_status(dump.get("pg_status"), members),
         any(e.get("time_discovered_started_ns") for e in entries[-RECENT:]),

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterable, Iterator, List, Tuple, Union
 
-from nccl_runbook.core.facts import Gap, grouped, known, utc_now
+from nccl_runbook.core.facts import Gap, fields_in, grouped, known, utc_now
 from nccl_runbook.hang.live import (
     ask_answers,
     ask_proc,
@@ -113,23 +113,19 @@ class Look:
 
     def _rank(self, process: proc.Process) -> LiveRank:
         """Everything of a rank but its samples; raises OSError if the process is gone."""
-        pid, variables = process.pid, process.variables
+        pid = process.pid
         return LiveRank(
-            pid,
-            process.job,
-            process.rank,
-            process.number(proc.LOCAL_NAMES),
-            process.number(proc.SIZE_NAMES),
-            process.number(["LOCAL_WORLD_SIZE"]),
-            variables,
-            process.has_torch,
-            process.nccl,
-            proc_ask_sockets.sockets(pid, proc_ask_sockets.table(pid)),
-            proc_ask_threads.log_tail(pid, process.redactor),
-            ask_answers.recorder(pid, variables, process.rank),
-            [],
-            {},
-            list(self._helpers(pid)),
+            **fields_in(LiveRank, vars(process)),
+            rank=process.rank,
+            local_rank=process.number(proc.LOCAL_NAMES),
+            world_size=process.number(proc.SIZE_NAMES),
+            local_world_size=process.number(["LOCAL_WORLD_SIZE"]),
+            sockets=proc_ask_sockets.sockets(pid, proc_ask_sockets.table(pid)),
+            log_tail=proc_ask_threads.log_tail(pid, process.redactor),
+            recorder=ask_answers.recorder(pid, process.variables, process.rank),
+            samples=[],
+            main_thread={},
+            children=list(self._helpers(pid)),
         )
 
     def _helpers(self, pid: int) -> Iterator[Stack]:

@@ -96,7 +96,8 @@ LOOPBACK = re.compile(r"127\.|localhost$|::1$")
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process of this user that may be a rank. ``began``: clock ticks since boot; ``rank``: None if its
+    """A process of this user that may be a rank. A field that ``LiveRank`` has, too, arrives there.
+    ``began``: clock ticks since boot; ``rank``: None if its
     environment has none; ``launcher``: its parent, or that of wrappers around it; ``job``: where its ranks
     meet."""
 

@@ -16,7 +16,7 @@ from nccl_runbook.hang.live.facts import (
     Thread,
 )
 from nccl_runbook.hang.live.ranks.judge_calls import gpu_of, launches
-from nccl_runbook.hang.live.ranks.judge_picture import WAITING, RankView
+from nccl_runbook.hang.live.ranks.judge_picture import RankView
 from nccl_runbook.hang.live.ranks.judge_stacks import (
     BUSY_SHARE,
     GIL_SAMPLES,
@@ -180,33 +180,3 @@ def moved_last(rank: LiveRank) -> bool:
         last.threads[0].cpu_s > before.threads[0].cpu_s
         or last.threads[0].switches > before.threads[0].switches + 2
     )
-
-
-# --- stacks
-
-
-# --- a whole job
-
-
-COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
-MOST_ROWS = 512
-DOES = {
-    "waits": "waits in a collective",
-    "device": "waits for its GPU",
-    "spins": "polls in a call",
-    "lock": "stands still",
-    "stopped": "STOPPED",
-    "busy": "works on the host",
-    "asleep": "sleeps elsewhere",
-    "missing": "NOT THERE",
-    "starting": "has not loaded torch",
-    "moving": "moves",
-    "unknown": "not known",
-}
-# how what a rank does looks, by a key of markup.TONES; the table and the words beside it say it, too
-TONE = {
-    **dict.fromkeys(DOES, "broken"),
-    **dict.fromkeys(WAITING, "note"),
-    "moving": "ok",
-    "unknown": "unknown",
-}

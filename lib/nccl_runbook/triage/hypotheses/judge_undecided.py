@@ -56,16 +56,13 @@ def nothing_shown(logs: Logs, hypotheses: list[Hypothesis]) -> str:
         )
     if coded := result_code(logs):
         return f"{catalogue()['meanings'][coded]} ({where(logs.seen[coded].lines[0])})"
-    return (
-        f"{lines} read, but this does not look like the log of a GPU job"
-        if logs.foreign
-        else f"no known fault in {lines}"
-        + (
-            f". {'The description' if logs.context else 'What it shows'} fits several causes"
-            if fits(logs, hypotheses)
-            else _unknown(logs) or ". A log cannot show that a job is healthy" * (failed_line(logs) is None)
-        )
-    )
+    if logs.foreign:
+        return f"{lines} read, but this does not look like the log of a GPU job"
+    if fits(logs, hypotheses):
+        what = "The description" if logs.context else "What it shows"
+        return f"no known fault in {lines}. {what} fits several causes"
+    healthy = "" if failed_line(logs) else ". A log cannot show that a job is healthy"
+    return f"no known fault in {lines}{_unknown(logs) or healthy}"
 
 
 def result_code(logs: Logs) -> str:

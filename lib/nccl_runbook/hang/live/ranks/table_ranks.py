@@ -4,9 +4,31 @@ from typing import List, Sequence, Tuple
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hang.live.facts import Live, LiveRank
-from nccl_runbook.hang.live.judge_ranks import COLUMNS, DOES, MOST_ROWS
-from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView
+from nccl_runbook.hang.live.ranks.judge_picture import WAITING, Picture, RankView
 from nccl_runbook.hang.live.ranks.judge_stacks import main_stacks, words_of
+
+COLUMNS = ("rank", "host", "pid", "state", "CPU", "waits in", "where it is", "GPU", "does")
+MOST_ROWS = 512
+DOES = {
+    "waits": "waits in a collective",
+    "device": "waits for its GPU",
+    "spins": "polls in a call",
+    "lock": "stands still",
+    "stopped": "STOPPED",
+    "busy": "works on the host",
+    "asleep": "sleeps elsewhere",
+    "missing": "NOT THERE",
+    "starting": "has not loaded torch",
+    "moving": "moves",
+    "unknown": "not known",
+}
+# how what a rank does looks, by a key of markup.TONES; the table and the words beside it say it, too
+TONE = {
+    **dict.fromkeys(DOES, "broken"),
+    **dict.fromkeys(WAITING, "note"),
+    "moving": "ok",
+    "unknown": "unknown",
+}
 
 
 def cells(look: Live, rank: LiveRank) -> List[str]:
