@@ -20,7 +20,6 @@ _COLLECTED = re.compile(
     r'\.collect\((?:\\n",\s{0,20}")?\s{0,8}\\"(\w+)\\",'
     r'(?:\\n",\s{0,20}")?\s{0,8}(\w+)([\w.]*)'
 )
-_IMPORTED = re.compile(r"from (nccl_runbook[\w.]{0,99}) import ([\w, ]{1,999})")
 
 
 class UsageError(ValueError):
@@ -118,7 +117,7 @@ def _probes(notebook: str) -> dict[str, Callable[..., Any]]:
     """What collects each fact, by the fact's name, in the text of a notebook."""
     imported = {
         name.split(" ")[-1]: f"{module}.{name.split(' ')[0]}"
-        for module, names in _IMPORTED.findall(notebook)
+        for module, names in re.findall(r"from (nccl_runbook[\w.]{0,99}) import ([\w, ]{1,999})", notebook)
         for name in names.split(", ")
     }
     return {

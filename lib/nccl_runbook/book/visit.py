@@ -23,7 +23,6 @@ from nccl_runbook.launch.stop import Stop
 from nccl_runbook.launch.supervised import below
 
 START_S = 120
-IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
 INTERRUPT_GRACE_S = 5.0
 DEAD_S = 15.0  # nbclient asks once a second whether the kernel lives
 STOPPED_S = 0.1  # somebody who stops a run does not wait for that
@@ -72,7 +71,7 @@ class Visit:
                 progress_bar=False,
                 start_timeout=START_S,
                 config=self.kernels.config(),
-                iopub_timeout=IOPUB_S,
+                iopub_timeout=60,  # nbclient's 4 s are fatal on a loaded node (papermill#426)
                 visit=self,
             )
         except BaseException as error:  # noqa: BLE001 the main thread asks for it, whatever it was

@@ -237,7 +237,6 @@ def following(
 
 
 _ELSEWHERE = ("platform-ascend", "platform-xpu")  # neither NCCL nor its recorder
-_OLDEST = "2.2"  # whose names every later torch reads as well: for a job that does not say its version
 
 
 def to_collect(
@@ -252,7 +251,8 @@ def to_collect(
         return ()
     asked = "\n".join(deciding)
     there = {"dump": has_dumps, "log": any(r.network or r.transports for r in logs.ranks)}
-    torch = version(next((r.torch for r in logs.ranks if r.torch), _OLDEST))
+    # every later torch reads the names of 2.2 as well: for a job that does not say its version
+    torch = version(next((r.torch for r in logs.ranks if r.torch), "2.2"))
     rows = [
         row
         for row in table("case/collect")["row"]

@@ -28,7 +28,6 @@ LINES_KEPT = 200
 LINE_CHARACTERS = 400
 UPDATES_APART_S = 0.5
 KILL_AFTER_S = 10.0  # a run that does not heed SIGTERM; its kernel and ranks end with it
-_STEP_DONE = re.compile(r"\[(\d+)/(\d+)\] (\S+)")
 RUN = ("run", "--json", "--stop-with-stdin")
 
 
@@ -119,7 +118,7 @@ class RunProcess:
 
     def _read(self) -> None:
         for line in self.process.stderr:
-            if match := _STEP_DONE.match(line):
+            if match := re.match(r"\[(\d+)/(\d+)\] (\S+)", line):
                 self.done, self.total = int(match[1]), int(match[2])
             self.lines = (*self.lines[1 - LINES_KEPT :], line.rstrip("\n")[:LINE_CHARACTERS])
 

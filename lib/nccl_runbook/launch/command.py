@@ -19,7 +19,6 @@ from nccl_runbook.core.facts_world import Sample
 from nccl_runbook.launch.stop import never
 from nccl_runbook.launch.warm_link import LINE_CHARACTERS
 
-_SUPERVISED = Path(__file__).with_name("supervised.py")
 # Regular expressions run in a process of their own: one that backtracks without end holds Python's lock, and
 # neither a deadline nor a signal ends that. It dies with whoever started it (PR_SET_PDEATHSIG).
 _MATCHER = """
@@ -83,7 +82,7 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
         raise ValueError(f"cannot start {argv[0][:200]}: {why}")
     try:
         child = subprocess.Popen(
-            [sys.executable, "-S", "-E", str(_SUPERVISED), *argv],
+            [sys.executable, "-S", "-E", str(Path(__file__).with_name("supervised.py")), *argv],
             env=dict(env),
             stdin=subprocess.PIPE,
             stdout=out,

@@ -39,7 +39,6 @@ _INSIDE = re.compile(
 _NAME = re.compile(
     r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I
 )
-_ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
 
 class Said(NamedTuple):
@@ -62,7 +61,7 @@ def rank_of_name(name: str) -> int | None:
 def attempt_of_name(name: str) -> tuple[str, int]:
     """(folder of a launch, number of its attempt) from a file's name (x_1/attempt_2/3/stderr.log: torchrun
     --log-dir); ("", 0) for other names."""
-    match = _ATTEMPT.match(name)
+    match = re.match(r"(.*/|)attempt_(\d{1,6})/", name)
     return (match[1], int(match[2])) if match else ("", 0)
 
 

@@ -13,8 +13,8 @@ from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
 INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
-ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, its schedulers: servers sync nothing"
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
+ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, its schedulers: servers sync nothing"
 # if one waits for the work of another, that work counts for all
 WAITING = ("control", "wire", "other")
 # among the threads of one process: one sends while another waits for the answer to its request

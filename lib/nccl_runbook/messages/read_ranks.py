@@ -18,11 +18,6 @@ MAX_CALLS = 50_000
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
 
 
-# who failed; whether it was an exception or a fatal line, not a watchdog's; whether it follows no failure of
-# another rank; up to where this rank had survived its exceptions
-Failure = tuple[int | str, bool, bool, int]
-
-
 def _who(line: LogLine) -> int | str:
     """The rank that printed the line, or its file if the rank is unknown."""
     return line.file if line.rank is None else line.rank
@@ -51,8 +46,10 @@ class Ranks:
         self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
         self.clocks = Clocks()
         self.timeout: LogLine | None = None
-        # the first line of each sort by which a rank, or a file, failed since it last survived an error
-        self._failures: dict[Failure, tuple[int, LogLine]] = {}
+        # the first line of each sort by which a rank, or a file, failed since it last survived an error: who
+        # failed; whether it was an exception or a fatal line, not a watchdog's; whether it follows no failure
+        # of another rank; up to where this rank had survived its exceptions
+        self._failures: dict[tuple[int | str, bool, bool, int], tuple[int, LogLine]] = {}
         self._survived = Survived()
         self.over_at = -1  # where the launcher or the scheduler last reported the end of the job
 
