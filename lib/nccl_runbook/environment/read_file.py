@@ -191,9 +191,7 @@ def _pairs(line: str) -> list[tuple[str, str]]:
         else []
     )
     # apptainer: A=1,B=2
-    rest = re.sub(
-        r"--env[= ]\S+", lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line)
-    )
+    rest = re.sub(r"--env[= ]\S+", lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))
     matches = [
         m
         for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR)
