@@ -400,6 +400,7 @@ def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
     host, role = probe.host_of(said), probe_role.role_of("this process", said)
     assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(role.shm, Gap) and isinstance(host.iommu, Gap)
     assert judge(Environment([role], host))
+    assert probe_role.role_of("this process", {**said, "reports": gap}).reported == Gap(**gap)
 
 
 def test_settings_of_a_named_conf_file_are_judged(tmp_path):

@@ -10,8 +10,8 @@ from nccl_runbook.core.facts import Evidence as Evidence
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is: OK < NOTE < WARN < BROKEN. UNKNOWN and SKIPPED stand beside this scale. In the
-    order in which a step is called when its findings disagree: worst first."""
+    """How bad a finding is: OK < NOTE < WARN < BROKEN. UNKNOWN and SKIPPED stand beside this scale. The
+    order here, worst first, decides what a step is called when its findings disagree."""
 
     BROKEN = "broken"
     WARN = "warn"

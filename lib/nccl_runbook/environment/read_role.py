@@ -64,7 +64,7 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
         torch_cuda=_python_string(release, "cuda"),
         mapped=answer["mapped"],
         preloaded=answer.get("preloaded", []),
-        reported=answer["reports"] or _told_by_file(answer),
+        reported=answer["reports"] if answer["reports"] != "" else _told_by_file(answer),
         requires=requires_of(answer.get("packages", [])),
         markers=_markers(answer["torch"], answer),
         container=[path for path in CONTAINER if isinstance(files[path], str)],

@@ -64,7 +64,6 @@ print(json.dumps(last))
 )
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*(?:\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
-KILLED_S = 1.0
 STOP_S = 0.2  # how soon a stop is seen
 
 
@@ -98,7 +97,7 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
         if not ends(child, END_S):
             child.kill()
             # False if it is in the kernel for good (state D): nothing a process can do ends it
-            ends(child, KILLED_S)
+            ends(child, 1.0)
 
 
 @contextlib.contextmanager

@@ -136,7 +136,6 @@ def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: st
     )
 
 
-MAX_EVENTS = 20_000
 LEAST = 3  # shared events: with fewer the error is a guess
 # a synchronous step ends everywhere at once, and so does the set-up of a communicator
 _STEP = re.compile(
@@ -159,7 +158,7 @@ class Clocks:
 
     def note(self, event: str, clock: str, at: float) -> None:
         """Record that ``clock`` showed the event at ``at`` seconds."""
-        if len(self._seen) < MAX_EVENTS or event in self._seen:
+        if len(self._seen) < 20_000 or event in self._seen:
             self._seen.setdefault(event, {}).setdefault(clock, at)
 
     def offsets(self) -> list[ClockOffset]:

@@ -33,7 +33,6 @@ from nccl_runbook.machine.ask_nvml_fields import (
 )
 from nccl_runbook.machine.ask_owner import owner
 
-SAMPLE_GAP_S = 0.3
 # NVML's utilisation is an average of up to one second (nvml.h, nvmlUtilization_t): a job
 # that just ended still shows
 SETTLE_S = 1.2
@@ -163,7 +162,7 @@ def use(handles):
     """Print two samples of each GPU; a third one after the average has settled, if the second shows work
     without a listed owner."""
     samples = [[utilisation(h) for h in handles.values()]]
-    for wait_s in (SAMPLE_GAP_S, SETTLE_S):
+    for wait_s in (0.3, SETTLE_S):
         time.sleep(wait_s)
         samples.append([utilisation(h) for h in handles.values()])
         listed = [owners(h) for h in handles.values()]

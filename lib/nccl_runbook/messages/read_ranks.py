@@ -14,7 +14,6 @@ from nccl_runbook.messages.lines import EXPRESSIONS
 from nccl_runbook.messages.survived import Survived
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
-MAX_CALLS = 50_000
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
 
 
@@ -68,7 +67,7 @@ class Ranks:
         """Record what this line shows, given the expressions that match it."""
         self.clocks.take(line, text)
         call, comm = matches.get("rank-call"), matches.get("rank-communicator")
-        if call and len(self._calls) < MAX_CALLS:
+        if call and len(self._calls) < 50_000:
             op, number, count, datatype, nranks = filter(None, call.groups())
             self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault(
                 (op, count, datatype), line

@@ -23,7 +23,6 @@ from nccl_runbook.machine import ask_nvml as nvml
 
 SETTLE_S = 0.25  # between the two readings of the first evidence: 25 clock ticks, so that a busy thread shows
 STACKS_BETWEEN = 5  # further stacks in the gap: a rank that is elsewhere each time moves
-NVML_DEADLINE_S = 5.0
 HELPED = re.compile(
     r"/torch/utils/data/dataloader\.py$|/lib/python3\.\d+/(?:subprocess\.py$|multiprocessing/)"
 )
@@ -151,7 +150,7 @@ class Look:
                 )
 
     def _ask_host(self) -> None:
-        self.gpus.append(nvml.ask("live", NVML_DEADLINE_S, lambda _, lines, __: lines))
+        self.gpus.append(nvml.ask("live", 5.0, lambda _, lines, __: lines))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
         self.ras.append(
             ask_ras.ras(named)
