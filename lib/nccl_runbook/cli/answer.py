@@ -24,6 +24,7 @@ from nccl_runbook.report import beside
 from nccl_runbook.report.pictures import FOLDER
 from nccl_runbook.report.tables import Table
 
+_TITLE = b"NCCL Runbook</title>"  # of a page
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the disk's fault; any other is that of the name
 ABSENT = "there is no file"  # in the words for a name that leads nowhere
 # a line to run next
@@ -60,11 +61,7 @@ def in_a_folder(path: Path | None) -> Path | None:
 
 def _own_page(path: Path | None) -> Path | None:
     size = path.stat().st_size if in_a_folder(path) and path.is_file() else 0
-    if (
-        size > 1 << 22
-        or size
-        and not (os.access(path, os.R_OK) and b"NCCL Runbook</title>" in path.read_bytes())
-    ):
+    if size > 1 << 22 or size and not (os.access(path, os.R_OK) and _TITLE in path.read_bytes()):
         leave(f"cannot write {path}: the file exists, and nccl-runbook did not write it")
     return path
 
