@@ -396,10 +396,11 @@ def test_a_machine_without_proc_and_sys_gives_gaps_not_errors():
     gap = {"reason": "absent", "detail": "no such file"}
     asked = json.loads(probe.request())
     said = {"event": "environment", "variables": {"NCCL_NET": "IB"}, "names": 9, "files": {p.replace("{pid}", "self"): gap for p in asked["files"]},
-            "mapped": gap, "libraries": {}, "reports": 0, "torch": {}, "host": "mac", "interfaces": ["lo0", "en0"], "addresses": gap, "shm": gap}
+            "mapped": gap, "libraries": {}, "reports": "", "torch": {}, "host": "mac", "interfaces": ["lo0", "en0"], "addresses": gap, "shm": gap}
     host, role = probe.host_of(said), probe_role.role_of("this process", said)
     assert isinstance(role.mapped, Gap) and isinstance(host.hcas, Gap) and isinstance(role.shm, Gap) and isinstance(host.iommu, Gap)
     assert judge(Environment([role], host))
+    assert probe_role.role_of("this process", {**said, "reports": gap}).reported == Gap(**gap)
 
 
 def test_settings_of_a_named_conf_file_are_judged(tmp_path):

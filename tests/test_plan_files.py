@@ -152,7 +152,7 @@ def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_pat
     assert done.returncode == 3 and "clean, 1 not read" in done.stdout and "not read: c.yaml" in done.stdout
     assert "passed over: b.yaml: no known allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
     os.mkfifo(tmp_path / "p.yaml")
-    assert run(str(tmp_path / "p.yaml")).stderr == "nccl-runbook: p.yaml: it is not a regular file\n", "named once"
+    assert run(str(tmp_path / "p.yaml")).stderr.startswith("nccl-runbook: p.yaml: it is not a regular file"), "named once"
     assert "not read: p.yaml: it is not a regular file" in run(str(tmp_path), "--areal", "v1.0.0").stdout
 
 
@@ -176,9 +176,9 @@ def test_a_folder_that_may_not_be_entered_is_named_and_is_not_clean(tmp_path, ca
             folder.chmod(mode)
     assert answers[0][0] == 0 and "verdict: 3 of 3 clean (exit code 0)" in answers[0][1]
     code, said = answers[1]
-    assert code == 3 and "not read: shut: this folder cannot be read" in said and "2 not read (exit code 3)" in said
-    assert re.search(r"not read: named(/a.yaml: it|: this folder) cannot be read", said), "kernels differ in what they list there"
-    assert answers[2] == (2, "nccl-runbook: shut: this folder cannot be read\n")
+    assert code == 3 and "not read: shut: it is not readable" in said and "2 not read (exit code 3)" in said
+    assert re.search(r"not read: named(/a\.yaml)?: it is not readable", said), "kernels differ in what they list there"
+    assert answers[2] == (2, "nccl-runbook: shut: it is not readable for this user\n")
 
 
 def _answer(target: Path, capsys) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from nccl_runbook.look import own_sync
 from nccl_runbook.plan.allocation import areal_rules as allocation_rules
 from nccl_runbook.sync import judge as weight_sync, read_trace as sync_trace
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime, SyncVariant
-from nccl_runbook.sync.methods import METHODS, PREFERRED
+from nccl_runbook.sync.methods import METHODS
 from nccl_runbook.sync.table import choice_table, methods_table, own_table, sweeps_table
 from pydantic import TypeAdapter
 from test_rules_sync import DUPLICATE, ERROR, TOGETHER, arm, broken, runs
@@ -82,8 +82,8 @@ def test_weight_sync_choice_names_what_was_faster_here():
 
 def test_the_table_names_methods_that_exist_and_every_framework_has_lines():
     rows = tables("sync/choice")["topology"]
-    assert {*PREFERRED} <= {*rows} and {m for fit in PREFERRED.values() for m in fit} <= {*METHODS}
-    assert all(set(row) == {"title", "decoupled", "overlap", "shared", "colocated"} for row in rows.values()) and len(rows) == 9
+    assert {m for row in rows.values() for m in row.get("prefer", ())} <= {*METHODS}
+    assert all(set(row) - {"prefer"} == {"title", "decoupled", "overlap", "shared", "colocated"} for row in rows.values()) and len(rows) == 9
     names = {name.split(",")[0] for method in METHODS for name, lines in weight_sync.lines_for(method) if all(lines)}
     assert names == {"AReaL", "open-instruct", "TRL", "OpenRLHF", "verl"}
     assert [lines for name, lines in weight_sync.lines_for("fast-disk-shm") if "v0.5.0" in name] == [("actor.weight_update_mode=disk",)]

@@ -29,7 +29,6 @@ from nccl_runbook.step_parameters import outputs_root, read_parameters
 
 RUN_DIR_VARIABLE = "NCCL_RUNBOOK_RUN_DIR"
 HEADLESS_VARIABLE = "NCCL_RUNBOOK_HEADLESS"
-UNTIL_VARIABLE = "NCCL_RUNBOOK_UNTIL"  # when the runner's budget for this step ends, by time.monotonic()
 
 
 class Step:
@@ -58,8 +57,9 @@ class Step:
         self._clock = time.monotonic()
         given = parameters.get("record_path")
         self.replayed = records.load(Path(given), name) if given else None
+        # the runner's budget for this step ends then, by time.monotonic()
         self._ends = min(
-            self._clock + parameters.get("budget_s", 300), float(os.environ.get(UNTIL_VARIABLE, "inf"))
+            self._clock + parameters.get("budget_s", 300), float(os.environ.get("NCCL_RUNBOOK_UNTIL", "inf"))
         )
         self._until = math.inf if self.by_hand and stopped is never else self._ends
         self.record = self.replayed or records.Record(

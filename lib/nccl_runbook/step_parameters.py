@@ -9,8 +9,6 @@ from typing import Any
 from nccl_runbook.core.parameters import ParameterError, check_names, check_range, coerce
 from nccl_runbook.logs.file import named
 
-_INJECTED = "# Parameters"  # the first line of a cell that papermill injects (papermill 2.7, parameterize.py)
-
 
 def outputs_root() -> Path:
     """``outputs/`` of the checkout that holds this package, else below the working directory."""
@@ -19,8 +17,8 @@ def outputs_root() -> Path:
 
 
 def injected_cells(namespace: Mapping[str, Any]) -> list[str]:
-    """Sources of the cells that papermill put into this notebook."""
-    return [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith(_INJECTED)]
+    """Sources of the cells that papermill put into this notebook (papermill 2.7, parameterize.py)."""
+    return [c for c in namespace.get("In", []) if isinstance(c, str) and c.startswith("# Parameters")]
 
 
 def read_parameters(namespace: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from nccl_runbook.book.plan import Planned, UsageError
 from nccl_runbook.book.visit import Visit, load, save
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import utc_now
+from nccl_runbook.core.findings import cut
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.report.notebook_html import without_dead_links
@@ -22,7 +23,6 @@ from nccl_runbook.report.run import write_run
 from nccl_runbook.report.verdict import VERDICT_STEP
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 
-_DURATION = re.compile(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?")
 LINE_CHARACTERS = 160
 # (records so far, waiting steps) -> (next step, ""), or (VERDICT_STEP, why no other step is needed)
 Choice = Callable[[Sequence[records.Record], Sequence[str]], tuple[str, str]]
@@ -31,7 +31,7 @@ VERDICT_S = 10  # of 99-verdict at least: it takes 2 s, three times that on a lo
 
 def duration_s(text: str) -> float:
     """Seconds in `90`, `90s`, `5m` or `1h30m`; UsageError for any other text."""
-    match = _DURATION.fullmatch(text.strip())
+    match = re.fullmatch(r"(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,7})s?)?", text.strip())
     hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
     if not (total := hours * 3600 + minutes * 60 + seconds):
         raise UsageError(f"{text!r} is not a duration: write 90s, 5m or 1h30m")
@@ -159,7 +159,7 @@ class Book:
             f"[{number}/{len(self.plan)}] {planned.name:<{width}}  {status:<7}  "
             f"{time.monotonic() - clock:.1f} s"
         )
-        self.on_line(f"{head}  {_one_line(self.redactor.text(reason))}")
+        self.on_line(f"{head}  {cut(' '.join(self.redactor.text(reason).split()), LINE_CHARACTERS)}")
         if refused := planned.refused(self.not_run.get(planned.name, "")):
             raise UsageError(self.redactor.text(refused))
 
@@ -245,8 +245,3 @@ def _load_pages() -> Any:
     from nccl_runbook.report.notebook_html import NotebookPages
 
     return NotebookPages().warm()
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 3] + "..."

@@ -23,10 +23,8 @@ from nccl_runbook.launch.stop import Stop
 from nccl_runbook.launch.supervised import below
 
 START_S = 120
-IOPUB_S = 60  # nbclient's 4 s are fatal on a loaded node (papermill#426)
 INTERRUPT_GRACE_S = 5.0
 DEAD_S = 15.0  # nbclient asks once a second whether the kernel lives
-STOPPED_S = 0.1  # somebody who stops a run does not wait for that
 _loading = threading.Lock()
 BANNER_ID = "runbook-banner"
 NOT_RUN = "not run"
@@ -72,7 +70,7 @@ class Visit:
                 progress_bar=False,
                 start_timeout=START_S,
                 config=self.kernels.config(),
-                iopub_timeout=IOPUB_S,
+                iopub_timeout=60,  # nbclient's 4 s are fatal on a loaded node (papermill#426)
                 visit=self,
             )
         except BaseException as error:  # noqa: BLE001 the main thread asks for it, whatever it was
@@ -96,7 +94,8 @@ class Visit:
                     os.kill(pid, signal.SIGKILL)
             self._signal(signal.SIGINT)
             self._wait(min(grace_s, INTERRUPT_GRACE_S), stop)
-        self._kill(STOPPED_S if stop() else DEAD_S)
+        # somebody who stops a run does not wait for that
+        self._kill(0.1 if stop() else DEAD_S)
         return why or self._why()
 
     def _wait(self, seconds: float, stop: Stop) -> None:

@@ -24,8 +24,6 @@ from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP, leading
 
-MOST_NAMED = 8
-
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -46,7 +44,7 @@ def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
         f.name
         for f in (gathered.logs.logs.files if gathered.logs else ())
         if f.lines and os.path.isfile(f.name)
-    ][:MOST_NAMED]
+    ][:8]
     gathered = dataclasses.replace(
         gathered,
         records=[

@@ -20,8 +20,6 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer, Decides
 from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
-# what a script alone can show of them
-_BEFORE_ANY_COLLECTIVE = ("socket-interface-wrong", "rendezvous-name-resolution", "rendezvous-misconfigured")
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 
 
@@ -169,7 +167,11 @@ def met(finding: Finding, logs: Logs) -> Finding:
     """The finding, without a cause that prevents ranks from meeting if this job's ranks completed
     collectives."""
     done = min(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
-    if not 0 < done < 1 << 60 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
+    if not 0 < done < 1 << 60 or finding.cause not in (
+        "socket-interface-wrong",
+        "rendezvous-name-resolution",
+        "rendezvous-misconfigured",
+    ):
         return finding
     progress = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
     return dataclasses.replace(
@@ -237,7 +239,6 @@ def following(
 
 
 _ELSEWHERE = ("platform-ascend", "platform-xpu")  # neither NCCL nor its recorder
-_OLDEST = "2.2"  # whose names every later torch reads as well: for a job that does not say its version
 
 
 def to_collect(
@@ -252,7 +253,8 @@ def to_collect(
         return ()
     asked = "\n".join(deciding)
     there = {"dump": has_dumps, "log": any(r.network or r.transports for r in logs.ranks)}
-    torch = version(next((r.torch for r in logs.ranks if r.torch), _OLDEST))
+    # every later torch reads the names of 2.2 as well: for a job that does not say its version
+    torch = version(next((r.torch for r in logs.ranks if r.torch), "2.2"))
     rows = [
         row
         for row in table("case/collect")["row"]

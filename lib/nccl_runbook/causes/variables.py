@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.secret_values import sounds_secret
 
-NOT_EVALUATED = "$"  # a value with a shell expression is unknown here
 # may be shown of a variable that is not in the table
 _PLAIN = re.compile(r"\d{1,6}|true|false|yes|no|on|off", re.I)
 _MISSPELT = ("NCLL_", "NCC_", "NCL_", "NNCL_", "TORCH_NCLL_", "TORCH_NCL_")  # prefixes, as they are slipped
@@ -51,7 +50,7 @@ class Variable:
     def accepts(self, value: str) -> bool:
         """Whether the reader accepts ``value``. An empty value, or one that the shell still has to expand,
         is accepted."""
-        if value == "" or NOT_EVALUATED in value:
+        if value == "" or "$" in value:
             return True
         kind, _, rest = self.values.partition(":")
         if kind in ("int", "count"):

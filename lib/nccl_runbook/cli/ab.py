@@ -40,14 +40,9 @@ from nccl_runbook.launch.warm_link import EngineError
 from nccl_runbook.machine import ask_nvml as nvml, judge_busy as busy
 from nccl_runbook.sync import models
 
-_ARM = (
-    "A file, pid:4711, log:FILE, module:NAME, preload:PATH, NAME=VALUE, or . for the environment as it is. "
-    "Several settings: in quotes. Settings of one role: after @trainer."
-)
-
 
 def ab(
-    a: Annotated[str, typer.Argument(metavar="A", help=_ARM)],
+    a: Annotated[str, typer.Argument(metavar="A", help=f"A set-up: {reader.GRAMMAR}.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The other set-up, written like A.")],
     command: Annotated[
         list[str] | None,

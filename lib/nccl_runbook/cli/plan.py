@@ -23,7 +23,6 @@ from nccl_runbook.plan.table import groups_table, groups_tables, plans_table
 from nccl_runbook.report.tables import finding_text
 
 SCHEMA = "nccl-runbook/plan/1"
-MOST_SHOWN = 40  # plans of a page in full; a table names all
 
 
 def plan(
@@ -165,7 +164,8 @@ def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
 
 def _page(plans: list[Plan], left_out: list[str], code: int) -> str:
     several = len(plans) + len(left_out) > 1
-    worst = sorted(plans, key=lambda p: p.clean)[:MOST_SHOWN]
+    # plans of a page in full; a table names all
+    worst = sorted(plans, key=lambda p: p.clean)[:40]
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [
         dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f

@@ -26,7 +26,6 @@ from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.logs.file import text_of
 
-LOOK_S = 3.0
 LOGS = Path("reduce-logs")
 
 
@@ -202,7 +201,7 @@ def _looked_at(pid: int) -> str:
     if not any(r.has_torch for r in looking.ranks):
         return ""
     looking.first()
-    return "; ".join(p.sentence for p in judge_looks([looking.after(LOOK_S)]))
+    return "; ".join(p.sentence for p in judge_looks([looking.after(3.0)]))
 
 
 # --- the answer in words

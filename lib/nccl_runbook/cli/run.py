@@ -36,11 +36,6 @@ from nccl_runbook.report.verdict_sentence import START_STEP
 _CHECKOUT = Path(__file__).resolve().parents[3]
 # open at once: with 48 a notebook does not start, and the library of its sockets ends the process (pyzmq 27)
 _LEAST_FILES = 64
-_READ = (
-    "log",
-    "against",
-    "hang_path",
-)  # parameters that hold paths: a wrong one is reported before the run, not after it
 _WITH_STDIN = "--stop-with-stdin"  # for the cockpit: the run may not outlive it
 
 
@@ -115,7 +110,9 @@ def run(
                 "a record contains its own"
             )
         given, seconds = [*brought, *map(_pair, parameter)], duration_s(budget)
-        read = [path for name, text in given if name in _READ for path in log_file.named(text)]
+        # a wrong path is reported before the run, not after it
+        paths = [text for name, text in given if name in ("log", "against", "hang_path")]
+        read = [path for text in paths for path in log_file.named(text)]
         answer.named([*read, *against])
         if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < _LEAST_FILES:
             answer.leave(f"raise ulimit -n to at least {_LEAST_FILES}: a run needs that many open files", 1)

@@ -25,8 +25,6 @@ from nccl_runbook.logs.source import piped
 from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis, platform
 from nccl_runbook.triage.table import ranks_table, there_tables, unknown_table
 
-EVIDENCE = ("file", "line", "text", "rank")
-
 
 def triage(
     paths: Annotated[
@@ -83,7 +81,12 @@ def document(judged: Case) -> dict[str, Any]:
         "sentence": end.sentence,
         "undecided": end.verdict == "unknown" or any(f.id == UNDECIDED for f in given.findings),
         "hypotheses": [
-            {**vars(h), "evidence": [{name: vars(e)[name] for name in EVIDENCE} for e in h.evidence]}
+            {
+                **vars(h),
+                "evidence": [
+                    {name: vars(e)[name] for name in ("file", "line", "text", "rank")} for e in h.evidence
+                ],
+            }
             for h in [*lead, *behind]
         ],
         "fits": [

@@ -35,7 +35,6 @@ from nccl_runbook.triage.symptoms import step_texts, symptoms
 
 PAUSE_S = 0.05  # without a key: then what was typed is answered
 PASTED, NOTHING = "pasted.log", ("", "", 0)
-WARM = "ncclSystemError"  # any error text: it loads what reads and judges
 TESTS = ("01-gpu-visibility", "02-environment", "03-fewer-gpus", "04-transports", "05-weight-sync")
 OPTIONS = ("python", "gpus", "budget_s", "allow_busy")
 _SETTINGS = re.compile(r"export ((?:[A-Z]\w*=\S+ ?)+)")
@@ -109,7 +108,7 @@ class Cockpit:
             strict=True,
         ):
             self.buttons[name].on_click(lambda _button, action=action: action())
-        read([WARM])
+        read(["ncclSystemError"])  # any error text: it loads what reads and judges
         self.changed()
         if _latest is not None:
             _latest.on_change = lambda _run: self.draw()

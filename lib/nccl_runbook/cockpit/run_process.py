@@ -26,9 +26,6 @@ from nccl_runbook.report.verdict_sentence import START_STEP
 
 LINES_KEPT = 200
 LINE_CHARACTERS = 400
-UPDATES_APART_S = 0.5
-KILL_AFTER_S = 10.0  # a run that does not heed SIGTERM; its kernel and ranks end with it
-_STEP_DONE = re.compile(r"\[(\d+)/(\d+)\] (\S+)")
 RUN = ("run", "--json", "--stop-with-stdin")
 
 
@@ -119,17 +116,18 @@ class RunProcess:
 
     def _read(self) -> None:
         for line in self.process.stderr:
-            if match := _STEP_DONE.match(line):
+            if match := re.match(r"\[(\d+)/(\d+)\] (\S+)", line):
                 self.done, self.total = int(match[1]), int(match[2])
             self.lines = (*self.lines[1 - LINES_KEPT :], line.rstrip("\n")[:LINE_CHARACTERS])
 
     def _watch(self) -> None:
         while self.exit_code is None:
             self.on_change(self)
-            if self.cancelled_at and time.monotonic() - self.cancelled_at > KILL_AFTER_S:
+            # a run that does not heed SIGTERM; its kernel and ranks end with it
+            if self.cancelled_at and time.monotonic() - self.cancelled_at > 10.0:
                 self.process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.exit_code = self.process.wait(UPDATES_APART_S)
+                self.exit_code = self.process.wait(0.5)
         self._reader.join(2)  # another process that still holds the pipe is not waited for
         self.process.stdin.close()
         self._said.seek(0)

@@ -20,7 +20,6 @@ from nccl_runbook.sync.methods import METHODS
 
 Devices = list[int | None]
 Ask = Callable[[Collection[str]], Sample | None]
-WORLD_DEADLINE_S = 60.0
 REPEATS = 5  # timed samples in one world; their median is its figure
 SYNCS = 4  # the first is left out
 GPU_BYTES, CPU_BYTES = 256 << 20, 1 << 20
@@ -109,7 +108,7 @@ def of_collective(engine: Engine, devices: Devices, op: str, size_bytes: int) ->
         "check.py",
         list(devices),
         ["--ops", op, "--sizes", str(size_bytes), "--repeats", str(REPEATS), "--backend", backend],
-        deadline_s=WORLD_DEADLINE_S,
+        deadline_s=60.0,
     )
     return _of_world(
         engine,

@@ -40,13 +40,8 @@ _SESSION = re.compile(
     r"_ModuleTable\w*|INVOCATION_ID"
 )
 _WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
-_KIND = re.compile(r"(pid|log|module|preload):(.+)", re.S)
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-_MODULE = re.compile(r"[A-Za-z0-9][\w./+-]{0,120}")
 _MODULE_LINE = re.compile(r"^[^\S\n]*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
-_LOAD = 'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0'
-MODULE_TIMEOUT_S = 60
-MOST_LOG_BYTES = 256 << 20
 Env = dict[str, str | None]
 Key = tuple[str, str]  # role ("" for every process) and name
 
@@ -198,7 +193,7 @@ def _effective(
 def _part(word: str, known: Mapping[str, str], left_out: dict[str, str], until: float) -> Env:
     if word == ".":
         return {}
-    if kind := _KIND.fullmatch(word):
+    if kind := re.fullmatch(r"(pid|log|module|preload):(.+)", word, re.S):
         of_module = functools.partial(_of_module, until=until)
         return {"pid": _of_process, "log": _of_log, "module": of_module, "preload": _preload}[kind[1]](
             kind[2], known
@@ -253,7 +248,7 @@ def _of_process(pid: str, known: Mapping[str, str]) -> Env:
 
 def _of_log(path: str, known: Mapping[str, str]) -> Env:
     """NCCL variables that NCCL reports as set (NCCL_DEBUG=INFO)."""
-    text = text_of(path, MOST_LOG_BYTES, "an environment")
+    text = text_of(path, 256 << 20, "an environment")
     if isinstance(text, Gap):
         raise ValueError(text.detail)
     values: Env = dict(TAKEN.findall(text))
@@ -268,17 +263,23 @@ def _of_log(path: str, known: Mapping[str, str]) -> Env:
 def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
     """What `module load` changes in a login shell of the user's."""
     words = re.split(r"[\s,]+", names.strip())
-    if not all(_MODULE.fullmatch(w) for w in words):
+    if not all(re.fullmatch(r"[A-Za-z0-9][\w./+-]{0,120}", w) for w in words):
         raise ValueError(f"{names!r} is not the name of a module")
     try:
         done = subprocess.run(
-            ["bash", "-lc", _LOAD, "ab", *words],
+            [
+                "bash",
+                "-lc",
+                'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0',
+                "ab",
+                *words,
+            ],
             capture_output=True,
             env=dict(known),
             stdin=subprocess.DEVNULL,
             text=True,
             errors="replace",
-            timeout=max(0.0, min(MODULE_TIMEOUT_S, until - time.monotonic())),
+            timeout=max(0.0, min(60, until - time.monotonic())),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"module load {names}: {type(error).__name__}") from None

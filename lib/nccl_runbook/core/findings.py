@@ -4,41 +4,37 @@ verdict. Pure, no thresholds."""
 import dataclasses
 import enum
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from nccl_runbook.core.facts import Evidence as Evidence
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is: OK < NOTE < WARN < BROKEN. UNKNOWN and SKIPPED stand beside this scale."""
+    """How bad a finding is: OK < NOTE < WARN < BROKEN. UNKNOWN and SKIPPED stand beside this scale. The
+    order here, worst first, decides what a step is called when its findings disagree."""
 
-    OK = "ok"
-    NOTE = "note"
-    WARN = "warn"
     BROKEN = "broken"
+    WARN = "warn"
     UNKNOWN = "unknown"
     SKIPPED = "skipped"
+    NOTE = "note"
+    OK = "ok"
 
 
 STATUSES = ("established", "likely", "possible", "ruled-out")
 # who can change it -> how a remedy begins
 WHO = {"you": "to do", "your launcher": "in your launcher", "the administrator": "ask your administrator"}
-# worst first; what a step is called when its findings disagree
-_STEP_ORDER = (Severity.BROKEN, Severity.WARN, Severity.UNKNOWN, Severity.SKIPPED, Severity.NOTE, Severity.OK)
 EXIT_CODES = {"healthy": 0, "broken": 3, "degraded": 3, "unknown": 4}
 FAIL_ON = ("broken", "degraded", "unknown", "never")  # from which verdict on the exit code is not 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """What to change. ``who``: a key of WHO, else ValueError; ``lines``: to be copied as they stand."""
+    """What to change. ``who``: a key of WHO; ``lines``: to be copied as they stand."""
 
-    who: str
+    who: Literal["you", "your launcher", "the administrator"]
     text: str
     lines: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.who not in WHO:
-            raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
 
 
 MOST_QUOTED = 160  # characters of a line in the first sentence
@@ -90,7 +86,7 @@ def cut(text: str, most: int) -> str:
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     """The findings, worst severity first; equal ones keep their order."""
-    return sorted(findings, key=lambda f: _STEP_ORDER.index(f.severity))
+    return sorted(findings, key=lambda f: [*Severity].index(f.severity))
 
 
 def step_status(findings: Sequence[Finding]) -> tuple[Severity, str]:

@@ -12,9 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-TAG = "parameters"
-_LEAST = {"budget_s": 1, "repeats": 1}  # of a number; of every other 0
-_SHELL_WORDS = ("command", "arm_a", "arm_b")
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 _TAKEN = {bool: (str,), int: (str,), float: (str, int), str: (int, float)}  # what a value may be given as
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -56,12 +53,12 @@ def check_range(name: str, value: Any) -> Any:
     """The value unchanged; ParameterError for a number below its minimum (0, or 1), and for shell words
     whose quotes do not close."""
     try:
-        shlex.split(value if name in _SHELL_WORDS and not os.path.isfile(value) else "")
+        shlex.split(value if name in ("command", "arm_a", "arm_b") and not os.path.isfile(value) else "")
     except ValueError as error:
         raise ParameterError(
             f"parameter {name}: {value} cannot be read as words of a shell ({error})"
         ) from error
-    least = _LEAST.get(name, 0)
+    least = 1 if name in ("budget_s", "repeats") else 0
     if type(value) in (int, float) and not value >= least:
         raise ParameterError(f"parameter {name}: {value} is less than {least}")
     return value
@@ -85,7 +82,7 @@ def read_cell(notebook: Path) -> dict[str, Parameter]:
         return dict(
             _read_line(node)
             for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-            if TAG in cell["metadata"].get("tags", [])
+            if "parameters" in cell["metadata"].get("tags", [])
             for node in ast.parse("".join(cell["source"])).body
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:

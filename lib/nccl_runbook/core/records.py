@@ -22,7 +22,6 @@ from nccl_runbook.core.redact import Redactor, escaped
 # that somebody made may be endless, and refusing an object without fields takes up to 6 kB (pydantic 2.14).
 RECORD_BYTES, MOST_VALUES = 8 << 20, 400_000
 TEXT_BYTES = 1 << 20  # one text in it: a stack or the end of a log
-Status = Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"]
 
 
 class RecordError(ValueError):
@@ -75,7 +74,7 @@ class Record:
     # 1 has messages of logs under expressions instead of ids; both are read
     schema: Literal["nccl-runbook/record/2", "nccl-runbook/record/1"] = "nccl-runbook/record/2"
     step: str
-    status: Status = "running"
+    status: Literal["ok", "note", "warn", "broken", "unknown", "skipped", "running"] = "running"
     reason: str = ""
     started: str
     ended: str | None = None

@@ -23,45 +23,6 @@ from nccl_runbook.environment import read_file as environment_file
 from nccl_runbook.environment.facts import Environment, Host, Library, Role
 from nccl_runbook.environment.read_role import CONTAINER, role_of, with_gaps
 
-_LOOK = Path(__file__).resolve().parents[1] / "ranks" / "environment.py"
-_MAPPED = (
-    r"libnccl|libnccl-net|nccl-tuner|nccl-profiler|/torch/lib/libtorch_cpu\.so|libfabric\.so|libnccl-net-ofi"
-)
-_SITE = "site-packages/nvidia/nccl/lib/libnccl.so.2*"
-_COPIES = (
-    "/usr/lib/*/libnccl.so.2*",
-    "/usr/lib64/libnccl.so.2*",
-    "/usr/local/lib/libnccl.so.2*",
-    "/usr/local/cuda*/lib64/libnccl.so.2*",
-    f"~/.local/lib/python3*/{_SITE}",
-    f"/usr/local/lib/python3*/{_SITE}",
-    "/usr/local/lib/python3*/dist-packages/nvidia/nccl/lib/lib*.so.2",
-    "~/*conda*/lib/libnccl.so.2*",
-    f"~/*conda*/envs/*/lib/python3*/{_SITE}",
-    "/opt/*/lib/libnccl.so.2*",
-    "/opt/*/*/lib/libnccl.so.2*",
-    "/opt/nvidia/hpc_sdk/*/*/comm_libs/*/nccl/lib/libnccl.so.2*",
-)
-_PROCESS_FILES = {
-    **dict.fromkeys(("{conf}", "/etc/nccl.conf"), "="),
-    **dict.fromkeys(
-        ("/proc/{pid}/limits", "/proc/{pid}/ns/ipc", "/proc/{pid}/net/dev", "/proc/{pid}/net/route"), ""
-    ),
-}
-_HOST_FILES = {
-    **dict.fromkeys(
-        (
-            "/sys/class/net/*",
-            "/sys/class/infiniband/*",
-            "/sys/class/cxi/*",
-            "/sys/class/iommu/*",
-            *CONTAINER,
-        ),
-        "",
-    ),
-    "/proc/cmdline": "iommu",
-}
-_SLOW_FILES = {"/dev/kmsg": r"NVRM: Xid", "/sys/bus/pci/devices/*/config": ""}
 LOOK_TIMEOUT_S = 20
 RANK_DEADLINE_S = 60.0
 
@@ -78,7 +39,13 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
     """The JSON request for ranks/environment.py. ``whole``: include slow parts (copies of libnccl, PCI
     bridges, kernel log, host name); ``prefix``: virtual or conda environment whose torch counts if none is
     mapped."""
-    files = {**_PROCESS_FILES, **_HOST_FILES, **(_SLOW_FILES if whole else {})}
+    read = table("environment/read")
+    files = {
+        **read["process"],
+        **read["host"],
+        **dict.fromkeys(CONTAINER, ""),
+        **(read["slow"] if whole else {}),
+    }
     packages = dict.fromkeys(
         name for part in ("frameworks", "watched") for name in table("environment/versions")[part]
     )
@@ -88,8 +55,8 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
             "hidden": SECRET_NAME,
             "pid": pid,
             "files": files,
-            "mapped": _MAPPED,
-            "copies": _COPIES if whole else [],
+            "mapped": read["mapped"],
+            "copies": read["copies"] if whole else [],
             "import_torch": torch,
             "resolve": whole,
             "sites": [f"{glob.escape(prefix)}/lib/python3*/site-packages"] if prefix else [],
@@ -175,7 +142,13 @@ def look(pid: str, name: str) -> tuple[Role, Host] | Gap:
     """(role, host) of this process (as it would start a job) or another one, by a child that reads and exits
     without torch; or a Gap."""
     prefix = (os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or "") if pid == "self" else ""
-    command = [sys.executable, "-S", "-E", str(_LOOK), request(pid, prefix=prefix)]
+    command = [
+        sys.executable,
+        "-S",
+        "-E",
+        str(Path(__file__).resolve().parents[1] / "ranks" / "environment.py"),
+        request(pid, prefix=prefix),
+    ]
     try:
         raw = json.loads(
             subprocess.run(

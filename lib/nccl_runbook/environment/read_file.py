@@ -46,19 +46,14 @@ _KEY = rf"[\"']?name[\"']?\s*[:=]\s*[\"']?(?P<name>{_NAME})[\"']?\s*+"
 _PAIR = re.compile(rf"(?<![\w.$-]){_KEY},\s*[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})")
 _NAME_KEY = re.compile(rf"^\s*(?:-\s*)?{_KEY},?\s*$")
 _VALUE_KEY = re.compile(rf"^\s*(?:-\s*)?[\"']?value[\"']?\s*[:=]\s*(?:{_VALUE})\s*+,?\s*$")
-_NOTHING = ("null", "Null", "NULL", "~", "None")  # how YAML and Python write a name that is not set
-_UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
 # commands that only print a text, unless into a file or a pipe
 _SHOWN = re.compile(
     r"(?<![\w./$(`-])(?:echo|printf)\s(?:\"(?:[^\"\\]++|\\.)*+\"|'[^']*'|[^\"';&|>\n])*+(?!>(?!&)|"
     r"\|(?!\|))|^\s*print\(.*"
 )
 _EXPRESSION = re.compile(r"[A-Za-z_][\w.]*[(\[]")  # no shell has such a word: a call or an item of Python
-_ENV_LIST = re.compile(r"--env[= ]\S+")
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
-_DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
 _OPENS = {")": "(", "]": "[", "}": "{"}
-_LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
 _TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
 # characters and dots: for one key of many parts tomllib takes the square of its length, and memory, too:
 # 16,000 parts take 1 GB (CPython 3.11)
@@ -69,17 +64,12 @@ _PRINTED = re.compile(
     r"NCCL (?:INFO|WARN) "
 )
 _NO_TEXT = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\ufffd]")
-_MEETING = (
-    "rdzv_endpoint",
-    "master_addr",
-)  # torchrun's: they outrank MASTER_ADDR, which it sets for its ranks itself
 _ENTRY = re.compile(r"[A-Za-z_][^\s=]*=")  # of /proc/PID/environ
 _BRIDGE, _EXTENDED, _ACS = (
     0x0604,
     0x100,
     0x000D,
 )  # class of PCI bridges; where extended capabilities begin; id of that one
-_REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base specification, 7.7.8)
 
 
 def read(path: str) -> Role | Gap:
@@ -133,7 +123,14 @@ def parse(text: str, name: str = "text") -> Role:
         crowded_by=f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:6]))}" if lines else "",
         faults={name: clipped(redactor.text(command), 200) for name, command in script.faults.items()},
         meeting=next(
-            (value for c in script.commands for flag in _MEETING for value in c.flags.get(flag, ())[:1]), ""
+            (
+                value
+                for c in script.commands
+                # torchrun's: they outrank MASTER_ADDR, which it sets for its ranks itself
+                for flag in ("rdzv_endpoint", "master_addr")
+                for value in c.flags.get(flag, ())[:1]
+            ),
+            "",
         ),
     )
 
@@ -167,13 +164,15 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
             continue
         # lines for the scheduler look like comments of the shell
         line = (
-            row if "\0" in text or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
+            row
+            if "\0" in text or re.match(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b", row)
+            else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         )
         if "$((" in line:
             line = worked_out(line, {n: v for n, (v, _) in values.items()})
         if toml:
             line = re.sub(r"((?:^|[{,])\s*[\w.-]+)\s*=\s*", r"\1=", line)
-        for word in " ".join(_UNSET.findall(line)).split():
+        for word in " ".join(re.findall(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)", line)).split():
             values.pop(word, None)
         if waiting and (pair := _VALUE_KEY.match(line)) and not _is_code(pair, True):
             values[waiting["name"]] = _value(pair), f"line {number}"
@@ -191,9 +190,8 @@ def _pairs(line: str) -> list[tuple[str, str]]:
         if exported
         else []
     )
-    rest = _ENV_LIST.sub(
-        lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line)
-    )  # apptainer: A=1,B=2
+    # apptainer: A=1,B=2
+    rest = re.sub(r"--env[= ]\S+", lambda m: re.sub(rf",(?={_NAME}=)", " ", m[0]), _EXPORT_LIST.sub("", line))
     matches = [
         m
         for pattern in (_ASSIGNED, _SETENV, _MAPPED, _CALLED, _PAIR)
@@ -221,7 +219,7 @@ def _is_code(match: re.Match[str], in_program: bool) -> bool:
         bool(_EXPRESSION.match(bare))
         or in_program
         and (
-            bare in _NOTHING
+            bare in ("null", "Null", "NULL", "~", "None")  # a name that is not set, in YAML and Python
             or named
             and bare.replace(".", "").isidentifier()
             and bare.lower() not in ("true", "false")
@@ -237,7 +235,7 @@ def _value(match: re.Match[str]) -> str:
         value = value.rstrip(",\\")
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
             value = value[:-1].rstrip(",\\")
-    return _DEFAULT.sub(r"\1", value)
+    return re.sub(r"^\$\{\w+:?-([^${}]*)\}$", r"\1", value)
 
 
 def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
@@ -256,7 +254,8 @@ def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
         )
     if all(len(data) <= _EXTENDED for data in bridges.values()):
         return Gap("no-permission", "only root reads PCI access control: sudo lspci -vvv | grep -i acsctl")
-    return sorted(bus for bus, data in bridges.items() if _control(data) & _REDIRECTS)
+    # request and completion redirect (PCI Express base specification, 7.7.8)
+    return sorted(bus for bus, data in bridges.items() if _control(data) & (0x04 | 0x08))
 
 
 def _control(data: bytes) -> int:

@@ -64,7 +64,7 @@ def role_of(name: str, raw: Mapping[str, Any]) -> Role:
         torch_cuda=_python_string(release, "cuda"),
         mapped=answer["mapped"],
         preloaded=answer.get("preloaded", []),
-        reported=version_of_code(answer["reports"]) if answer["reports"] else _told_by_file(answer),
+        reported=answer["reports"] if answer["reports"] != "" else _told_by_file(answer),
         requires=requires_of(answer.get("packages", [])),
         markers=_markers(answer["torch"], answer),
         container=[path for path in CONTAINER if isinstance(files[path], str)],
@@ -116,12 +116,6 @@ def conf_lines(text: str) -> dict[str, str]:
 def _python_string(text: str, name: str) -> str | Gap:
     match = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)['\"]", text, re.M)
     return match[1] if match else Gap("absent", "no torch is mapped, or it has no version")
-
-
-def version_of_code(code: int) -> str:
-    """22809 as "2.28.9" (nccl.h, NCCL_VERSION: the code became longer with 2.9)."""
-    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def limit_of(limits: str | Gap, name: str) -> str | Gap:

@@ -31,11 +31,6 @@ from nccl_runbook.messages.printed.recognise import recognise
 # after a time-out a process lives on for the heartbeat monitor's 480 s at most (torch
 # 2.11): a later file is a copy
 LATE_S = 600.0
-READ_THERE = Remedy(
-    "you",
-    "Read the code around that line. Either the rank comes later than the timeout of the others, or "
-    "it took a branch without their call. Every rank of the group must make the same calls.",
-)
 _DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": STATE}
 _WORST = (
     "dead",
@@ -277,7 +272,11 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding
         remedy = [
             Remedy("you", "Collect this evidence next:", (verdict.decides,))
             if verdict.decides
-            else READ_THERE
+            else Remedy(
+                "you",
+                "Read the code around that line. Either the rank comes later than the timeout of the others, "
+                "or it took a branch without their call. Every rank of the group must make the same calls.",
+            )
         ]
     decides = (Evidence(f"decides: {verdict.decides}", "next"),) * bool(
         verdict.decides and not any(verdict.decides in r.lines for r in remedy)

@@ -19,7 +19,6 @@ from nccl_runbook.core.facts_world import Sample
 from nccl_runbook.launch.stop import never
 from nccl_runbook.launch.warm_link import LINE_CHARACTERS
 
-_SUPERVISED = Path(__file__).with_name("supervised.py")
 # Regular expressions run in a process of their own: one that backtracks without end holds Python's lock, and
 # neither a deadline nor a signal ends that. It dies with whoever started it (PR_SET_PDEATHSIG).
 _MATCHER = """
@@ -65,7 +64,6 @@ print(json.dumps(last))
 )
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*(?:\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
-KILLED_S = 1.0
 STOP_S = 0.2  # how soon a stop is seen
 
 
@@ -83,7 +81,7 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
         raise ValueError(f"cannot start {argv[0][:200]}: {why}")
     try:
         child = subprocess.Popen(
-            [sys.executable, "-S", "-E", str(_SUPERVISED), *argv],
+            [sys.executable, "-S", "-E", str(Path(__file__).with_name("supervised.py")), *argv],
             env=dict(env),
             stdin=subprocess.PIPE,
             stdout=out,
@@ -99,7 +97,7 @@ def supervised(argv: List[str], env: Mapping[str, str], out: Any) -> Iterator[su
         if not ends(child, END_S):
             child.kill()
             # False if it is in the kernel for good (state D): nothing a process can do ends it
-            ends(child, KILLED_S)
+            ends(child, 1.0)
 
 
 @contextlib.contextmanager

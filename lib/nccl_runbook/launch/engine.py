@@ -35,7 +35,6 @@ _BESIDE = {
         "fast_disk.py",
     )
 }
-PREPARE_S = 60.0  # until the ranks of a world have their CUDA contexts; after that its own deadline counts
 POLL_S = 0.2  # how soon a stop is seen
 AHEAD = 2  # worlds whose ranks are made ready while another runs
 KILL_ALLOWANCE_S = 12.0  # stacks, SIGTERM, and five seconds of SIGKILL
@@ -126,7 +125,8 @@ class Engine(contextlib.AbstractContextManager):
         prepare()
         while held:
             world = held.pop(0)
-            self._wait(world, world.ready, self._left(PREPARE_S))
+            # until the ranks of a world have their CUDA contexts; after that its own deadline counts
+            self._wait(world, world.ready, self._left(60.0))
             for earlier in begun if world.request.timed else []:
                 self._wait(earlier, earlier.done, KILL_ALLOWANCE_S)
             if not world.done.is_set():

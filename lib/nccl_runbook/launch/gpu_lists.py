@@ -8,7 +8,6 @@ from nccl_runbook.core.facts import Gap
 
 REHEARSAL_RANKS = 2  # on the CPU, over Gloo
 REHEARSAL_MOST = 64  # a larger number would only burden other users of this machine
-_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 def parse_gpus(text: str, count: int) -> List[int]:
@@ -31,7 +30,7 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
     ValueError names the wrong part."""
     ranges: List[Tuple[int, int]] = []
     for part in [] if text.strip() in ("", "all") else text.split(","):
-        match = _RANGE.fullmatch(part.strip())
+        match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first:
             raise ValueError(

@@ -18,7 +18,6 @@ _VIA = re.compile(
     r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[\w+\] )?via ([A-Z][\w-]*(?:/[\w-]+)*)"
 )
 _DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
-_CHOICE = re.compile(r"NCCL INFO \w+: \d+ Bytes -> Algo (\w+) proto (\w+)")
 TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M)
 LAST_LINES = 40
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
@@ -46,7 +45,7 @@ class Tally:
             self._via.update(_DEVICE.sub("", via) for via in _VIA.findall(line)[:1])
             self.choices.update(
                 f"{what} {word}"
-                for choice in _CHOICE.findall(line)[:1]
+                for choice in re.findall(r"NCCL INFO \w+: \d+ Bytes -> Algo (\w+) proto (\w+)", line)[:1]
                 for what, word in zip(("algo", "proto"), choice)
             )
             self._taken.update("=".join(taken) for taken in TAKEN.findall(line))

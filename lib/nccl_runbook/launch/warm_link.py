@@ -21,7 +21,6 @@ LOADER = (
 START_S = 120.0
 LINE_BYTES = 16 << 20  # of a report; a launcher in the prefix may print without end
 LINE_CHARACTERS = 4000
-AFTER_END_S = 1.0  # a process that the prefix left behind may hold its output open
 
 
 class EngineError(RuntimeError):
@@ -107,7 +106,8 @@ class WarmLink:
             self._write(b"%d\n" % len(source) + source)
             self.process.wait()
             for reader in readers:
-                reader.join(AFTER_END_S)
+                # a process that the prefix left behind may hold its output open
+                reader.join(1.0)
         self.ended.set()
         self._ready.set()
         self._on_report({"gone": True})

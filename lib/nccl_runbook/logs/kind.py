@@ -5,7 +5,6 @@ import re
 
 HEAD_BYTES = 8192
 _ENV = re.compile(r"^(?:export |set -x |declare -x )?[A-Za-z_]\w*=")
-_DUMP = r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d'
 READ_BY_HANG = "`nccl-runbook hang`"  # in the words for what is left to hang
 DUMP = f"a flight-recorder dump: {READ_BY_HANG} reads it"
 DAMAGED = "not a flight-recorder dump, or damaged"  # by a name as torch gives it (2.2 to 2.11)
@@ -15,7 +14,7 @@ _ASIDE = f"read as text here; {READ_BY_HANG} compares the stacks of all ranks"
 # (what it looks like, what it is and who reads it, whether its text is still a log); the
 # first that matches names it
 _KINDS = (
-    (_DUMP, DUMP, False),
+    (r'"(?:pg_config|pg_status)"\s*:|"(?:collective_seq_id|record_id)"\s*:\s*\d', DUMP, False),
     (
         r'"schema"\s*:\s*"nccl-runbook/record',
         "a record of this runbook: `nccl-runbook run --record` judges it again",

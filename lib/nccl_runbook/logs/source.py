@@ -17,7 +17,6 @@ from typing import Any, BinaryIO
 
 from nccl_runbook.core.share import learn
 from nccl_runbook.logs.encoding import encoding
-from nccl_runbook.logs.facts import FileRead
 from nccl_runbook.logs.file import Limit, Spent, mib
 from nccl_runbook.logs.kind import DUMP, damaged, kind
 
@@ -190,10 +189,6 @@ class Source:
             self._file.seek(os.lseek(self._file.fileno(), self._file.tell(), os.SEEK_DATA))
         except OSError:
             self._file.seek(0, os.SEEK_END)
-
-    def file_read(self) -> FileRead:
-        """The file as a fact: size, lines, what was left out, and problem."""
-        return FileRead(self.name, self.size, self.lines, self.left_out, self.problem, self.kind)
 
 
 def _both_ends(chunks: Iterable[bytes], begin: int, end: int) -> Iterator[tuple[bytes, bool]]:

@@ -104,7 +104,9 @@ def read_each(texts: Iterable[Source], read: Callable[[Source], None]) -> list[F
     for source in texts:
         if not source.problem:
             read(source)
-        files.append(source.file_read())
+        files.append(
+            FileRead(source.name, source.size, source.lines, source.left_out, source.problem, source.kind)
+        )
     return files
 
 

@@ -39,7 +39,6 @@ _INSIDE = re.compile(
 _NAME = re.compile(
     r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|/)(\d{1,5})/std(?:out|err)(?:\.log)?$|fr_rank_(\d+)", re.I
 )
-_ATTEMPT = re.compile(r"(.*/|)attempt_(\d{1,6})/")
 
 
 class Said(NamedTuple):
@@ -62,7 +61,7 @@ def rank_of_name(name: str) -> int | None:
 def attempt_of_name(name: str) -> tuple[str, int]:
     """(folder of a launch, number of its attempt) from a file's name (x_1/attempt_2/3/stderr.log: torchrun
     --log-dir); ("", 0) for other names."""
-    match = _ATTEMPT.match(name)
+    match = re.match(r"(.*/|)attempt_(\d{1,6})/", name)
     return (match[1], int(match[2])) if match else ("", 0)
 
 
@@ -137,7 +136,6 @@ def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: st
     )
 
 
-MAX_EVENTS = 20_000
 LEAST = 3  # shared events: with fewer the error is a guess
 # a synchronous step ends everywhere at once, and so does the set-up of a communicator
 _STEP = re.compile(
@@ -160,7 +158,7 @@ class Clocks:
 
     def note(self, event: str, clock: str, at: float) -> None:
         """Record that ``clock`` showed the event at ``at`` seconds."""
-        if len(self._seen) < MAX_EVENTS or event in self._seen:
+        if len(self._seen) < 20_000 or event in self._seen:
             self._seen.setdefault(event, {}).setdefault(clock, at)
 
     def offsets(self) -> list[ClockOffset]:

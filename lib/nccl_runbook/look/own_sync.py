@@ -11,10 +11,9 @@ from nccl_runbook.hang.live.facts import Stack
 from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
-INTERVAL_S = 0.1
 APART_S = 0.5  # what is shorter is between two tensors of one sync
-ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, its schedulers: servers sync nothing"
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
+ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, its schedulers: servers sync nothing"
 # if one waits for the work of another, that work counts for all
 WAITING = ("control", "wire", "other")
 # among the threads of one process: one sends while another waits for the answer to its request
@@ -44,7 +43,7 @@ def collect(
             elif not by_pid[pid]:
                 return Gap(answer.reason, f"the stacks of {pid} cannot be read: {answer.detail}")
         rounds.append((time.monotonic() - began, {pid: by_pid[pid][-1][1] for pid in left}))
-        time.sleep(INTERVAL_S)
+        time.sleep(0.1)
     silent = ", ".join(str(pid) for pid, samples in by_pid.items() if not any(phase for _, phase in samples))
     name = ALL_OF_THEM + f", though {silent} showed no sync ({ENGINES})" * bool(silent)
     syncs = syncs_of(name, together(rounds)) if len(by_pid) > 1 else []

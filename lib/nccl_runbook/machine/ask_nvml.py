@@ -15,13 +15,10 @@ from nccl_runbook.launch.interpreters import STOPPED, is_stopped
 from nccl_runbook.machine import facts as m
 
 DEADLINE_S = 15.0
-# the folder or zip that holds the package, and in the zip pynvml beside it
-_HOME = Path(__file__).absolute().parents[2]
 _START = (
     "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.machine.nvml_child', "
     "None, '__main__', True)"
 )
-_KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped; it is left behind
 
 
 def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
@@ -30,7 +27,8 @@ def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str,
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         ended = _wait(
             subprocess.Popen(
-                [sys.executable, "-c", _START, str(_HOME), what],
+                # the folder or zip that holds the package, and in the zip pynvml beside it
+                [sys.executable, "-c", _START, str(Path(__file__).absolute().parents[2]), what],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=err,
@@ -51,7 +49,8 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
             return f"the process that queried NVML ended with {child.returncode}" if child.returncode else ""
         stopped = f": {STOPPED}" * is_stopped(child.pid)
         child.kill()
-        ends(child, _KILLED_S)
+        # a process in an uninterruptible driver call cannot be reaped; it is left behind
+        ends(child, 2.0)
         return f"NVML did not answer within {deadline_s:g} s{stopped}"
 
 

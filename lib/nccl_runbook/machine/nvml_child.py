@@ -33,7 +33,6 @@ from nccl_runbook.machine.ask_nvml_fields import (
 )
 from nccl_runbook.machine.ask_owner import owner
 
-SAMPLE_GAP_S = 0.3
 # NVML's utilisation is an average of up to one second (nvml.h, nvmlUtilization_t): a job
 # that just ended still shows
 SETTLE_S = 1.2
@@ -51,8 +50,6 @@ P2P_STATUS = (
     "unknown",
 )
 LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
-VIRTUALISATION = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
 PCIE = {
     "generation": "CurrPcieLinkGeneration",
     "width": "CurrPcieLinkWidth",
@@ -104,9 +101,15 @@ def gpu(index, handle):
         uuid=ask("nvmlDeviceGetUUID", handle),
         pci_bus_id=then(ask("nvmlDeviceGetPciInfo", handle), lambda p: text(p.busId)),
         memory=memory(handle),
-        compute_mode=then(ask("nvmlDeviceGetComputeMode", handle), name_in(COMPUTE_MODES)),
+        compute_mode=then(
+            ask("nvmlDeviceGetComputeMode", handle),
+            name_in(("default", "exclusive-thread", "prohibited", "exclusive-process")),
+        ),
         mig=mig(handle),
-        virtualisation=then(ask("nvmlDeviceGetVirtualizationMode", handle), name_in(VIRTUALISATION)),
+        virtualisation=then(
+            ask("nvmlDeviceGetVirtualizationMode", handle),
+            name_in(("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")),
+        ),
         ecc=ecc(handle),
         remapped_rows=rows,
         retired_pages=pages,
@@ -159,7 +162,7 @@ def use(handles):
     """Print two samples of each GPU; a third one after the average has settled, if the second shows work
     without a listed owner."""
     samples = [[utilisation(h) for h in handles.values()]]
-    for wait_s in (SAMPLE_GAP_S, SETTLE_S):
+    for wait_s in (0.3, SETTLE_S):
         time.sleep(wait_s)
         samples.append([utilisation(h) for h in handles.values()])
         listed = [owners(h) for h in handles.values()]

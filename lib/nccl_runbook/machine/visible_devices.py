@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.machine.facts import NvmlGpu
 
-GRANTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "NVIDIA_VISIBLE_DEVICES")
-_NO_GPUS = ("", "NoDevFiles", "-1", "none", "void")  # NoDevFiles: Slurm, for a step without GPUs
-
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
@@ -55,7 +52,7 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
     """How CUDA reads ``value`` (CUDA C++ Programming Guide 13.0, CUDA Environment Variables; torch 2.13
     `_parse_visible_devices`): entries count up to the first that names no GPU, a repeated one hides all.
     ``gpus``: as NVML lists them, a Gap for one that it cannot."""
-    if value.strip() in _NO_GPUS:
+    if value.strip() in ("", "NoDevFiles", "-1", "none", "void"):  # NoDevFiles: Slurm, a step without GPUs
         return Selection((), f"{value.strip()!r} hides every GPU")
     named: dict[str, int] = {}
     for entry in (e.strip() for e in value.split(",")):
@@ -70,7 +67,7 @@ def read_selection(value: str, gpus: Sequence[NvmlGpu | Gap]) -> Selection:
 
 def granted_by(variables: dict[str, str], shown: Sequence[int], gpus: Sequence[NvmlGpu | Gap]) -> str:
     """Name and value of the scheduler's variable that grants exactly these GPUs; empty if none does."""
-    for name in GRANTS:
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "NVIDIA_VISIBLE_DEVICES"):
         spread = (
             re.sub(
                 r"(?<!\d)(\d+)-(\d+)(?=,|$)",

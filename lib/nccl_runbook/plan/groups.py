@@ -16,7 +16,6 @@ from nccl_runbook.plan.areal import Mode, Part
 
 LAUNCHERS = ("local", "single-controller", "ray")
 MOST_RANKS = 4096  # listed for each group; the verdict counts them all
-_ROLES = ("actor", "critic", "ref", "teacher")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +138,8 @@ def jobs_of(mode: Mode, ordered: Sequence[Part], ring: int, count: int) -> tuple
 def _place_of(part: Part, engines_first: bool) -> tuple[bool, int]:
     """Of a component among others, as single-controller mode starts them."""
     engine = part.kind == "engine"
-    return engine != engines_first, 0 if engine else (None, *_ROLES, part.name).index(part.name)
+    order = [None, "actor", "critic", "ref", "teacher", part.name]
+    return engine != engines_first, 0 if engine else order.index(part.name)
 
 
 def _ray(mode: Mode, site: Site) -> Placed:

@@ -24,7 +24,6 @@ SEVERITY = {
     "refused": Severity.BROKEN,
     "zero-visible": Severity.BROKEN,
 }
-_SMI = ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)
 
 
 def refused(text: str, why: Refused, rules: Rules) -> Finding:
@@ -219,7 +218,7 @@ def _clash(group: Group, clash: Clash) -> Finding:
         Severity.BROKEN if clash.kind == "shared" else Severity.WARN,
         f"{ranks} of the {group.name} group {says} ({clash.what})",
         (Evidence(f"{group.name}: {ranks}: {clash.what}", "NVML"),),
-        (Remedy(who, advice, _SMI),),
+        (Remedy(who, advice, ("nvidia-smi --query-gpu=index,uuid,pci.bus_id --format=csv",)),),
         cause,
         "established" if clash.kind == "shared" else "likely",
     )

@@ -6,12 +6,13 @@ OmegaConf's ${a.b} is followed inside the same file, as AReaL's configurations u
 import dataclasses
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.redact import clipped
+from nccl_runbook.logs import file
 from nccl_runbook.scripts.manifests import documents
 
 MOST_BYTES = 1 << 20
@@ -26,7 +27,6 @@ FIRST = (
     "teacher",
 )  # roles in the order of AReaL; any other engine comes after them
 NOTHING = ("", "~", "null", "Null", "NULL")
-_ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _BACKEND = re.compile(r"(\w+)\.backend")
 _COMPONENT = re.compile(r"\w+(\[\w+\])?:|\$\{")  # a backend with its size, or where one stands
@@ -75,19 +75,11 @@ def files(path: Path) -> list[Path]:
 
 
 def text_of(path: Path) -> str:
-    """Text of the file. ValueError with the reason, without the file's name."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for whoever writes to it
-            raise ValueError("this folder cannot be read" if path.is_dir() else "it is not a regular file")
-        with open(
-            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
-        ) as file:  # a file of the kernel may wait for its next line
-            data = file.read(MOST_BYTES + 1) or b""
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from error
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB, too large for a configuration")
-    return data.decode("utf-8", "replace")
+    """Text of the file. ValueError with the reason; the caller names the file."""
+    text = file.text_of(str(path), MOST_BYTES, "a configuration")
+    if isinstance(text, Gap):
+        raise ValueError(text.detail.replace(f"{path} ", "it ", 1))
+    return text
 
 
 def read(text: str, overrides: Mapping[str, str] | None = None) -> Training:
@@ -145,7 +137,7 @@ def _training(flat: dict[str, str]) -> Training:
         _count(value_of("cluster.n_nodes") or value_of("n_nodes")),
         value_of("actor.weight_update_mode"),
         value_of("scheduler.type"),
-        bool(_ABOVE_ZERO.fullmatch(value_of("actor.kl_ctl") or "0.1"))
+        bool(re.fullmatch(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?", value_of("actor.kl_ctl") or "0.1"))
         and any(n.startswith("ref.") for n in flat),
         "n_gpus_per_node" in flat and "mode" in flat,
         flat,

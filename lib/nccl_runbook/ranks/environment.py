@@ -81,7 +81,8 @@ def reported(path):
     """The version that the mapped library returns; works only in its own process."""
     version = ctypes.c_int()
     ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version))
-    return version.value
+    major, rest = divmod(version.value, 10000 if version.value >= 10000 else 1000)
+    return "%d.%d.%d" % (major, rest // 100, rest % 100)
 
 
 def environ_of(pid):
@@ -157,7 +158,7 @@ def look(request):
         "libraries": {
             p: tried(identity, p, root) for p in sorted(copies | {p for p in paths if "nccl" in p})
         },
-        "reports": tried(reported, nccl[0]) if nccl and pid == "self" else 0,
+        "reports": tried(reported, nccl[0]) if nccl and pid == "self" else "",
         "torch": {site: tried(content, root + site + "/torch/version.py", "") for site in sites},
         "packages": [
             tried(content, p, "^(Name|Version|Requires-Dist):")

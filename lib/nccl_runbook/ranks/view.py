@@ -38,8 +38,6 @@ DEVICE_FILES = (
     "/dev/nvidia-caps/*",
     "/dev/nvidia-caps-imex-channels/*",
 )
-NOT_A_USERS = ("/dev/nvidia-caps",)  # MIG and IMEX capabilities: for the administrator, not opened here
-DISPLAY_CLASS = "0x03"
 BUS_ID_SIZE = 32
 
 
@@ -62,7 +60,8 @@ def device_file(path):
     mode, failed = "", "not tried"
     try:
         mode = stat.filemode(os.stat(path).st_mode)
-        if not path.startswith(NOT_A_USERS):
+        # MIG and IMEX capabilities are for the administrator, not opened here
+        if not path.startswith("/dev/nvidia-caps"):
             os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
             failed = ""
     except OSError as error:
@@ -86,7 +85,7 @@ def pci_gpus():
     folders = [
         folder
         for folder in sorted(glob.glob("/sys/bus/pci/devices/*"))
-        if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith(DISPLAY_CLASS)
+        if read(folder + "/vendor") == "0x10de" and read(folder + "/class").startswith("0x03")  # displays
     ]
     return {
         os.path.basename(f): os.path.basename(os.path.realpath(f + "/driver"))

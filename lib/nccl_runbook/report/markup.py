@@ -24,7 +24,6 @@ TONES = {
     "unknown": "rgba(139,92,246,.22)",
     "muted": "rgba(128,128,128,.14)",
 }
-_CODE = re.compile("`([^`\n]{1,200})`")
 _HEADING = re.compile(r'<h2 id="([\w-]+)">([^<]+)</h2>')
 
 
@@ -107,7 +106,7 @@ def framed(main: str, status: str, sentence: str, sub: str, about: str) -> str:
             symbol=look.symbol,
             sentence=escape(sentence),
             sub=escape(sub),
-            headline=_CODE.sub(r"<code>\1</code>", escape(sentence)),
+            headline=re.sub("`([^`\n]{1,200})`", r"<code>\1</code>", escape(sentence)),
             about=escape(about),
             hidden=masked(main) or "nothing",
             names=replaced(main),

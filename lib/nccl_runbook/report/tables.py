@@ -11,9 +11,9 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from nccl_runbook.core.facts import GAP_REASONS, Gap, grouped
+from nccl_runbook.core.facts import Gap, Reason, grouped
 from nccl_runbook.core.findings import WHO, Finding
 from nccl_runbook.core.records import Command, Record
 from nccl_runbook.report.markup import TONES, badge, grid
@@ -28,16 +28,12 @@ from nccl_runbook.report.verdict_document import VerdictDocument
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One table cell: ``text`` and a ``tone`` of TONES (else ValueError); ``heat`` from 0 (worst) to 1
+    """One table cell: ``text`` and a ``tone`` of TONES; ``heat`` from 0 (worst) to 1
     shades it instead."""
 
     text: str
-    tone: str = ""
+    tone: Literal["", "ok", "note", "warn", "broken", "unknown", "muted"] = ""
     heat: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.tone not in TONES:
-            raise ValueError(f"unknown tone {self.tone!r}; one of {', '.join(TONES)}")
 
     @property
     def background(self) -> str:
@@ -222,7 +218,7 @@ def _unseen(line: str) -> tuple[str, tuple[str, str, str]]:
     """(key of its row; step, what, why). A reader knows no name for the field of a record."""
     step, what, why = (*line.split(": ", 2), "", "")[:3]
     kind, _, detail = why.partition(": ")
-    if kind in GAP_REASONS:
+    if kind in get_args(Reason):
         return step + kind, (step, _GAPS.get(kind, kind.replace("-", " ")), detail or kind)
     return why or what, (step, what if why else "", why or what)
 

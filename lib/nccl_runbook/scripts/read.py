@@ -30,7 +30,6 @@ _TOKEN = re.compile(
     re.S,
 )
 _QUOTED = re.compile(r"\"((?:[^\"\\]++|\\.)*+)\"|'([^']*)'|\\(.)", re.S)
-_NO_SHELL = {"cat", "python", "python3"}  # unless they write a file
 _DIRECTIVE = re.compile(r"^[ \t]*#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.M)
 _ARITHMETIC = re.compile(r"\$\(\(((?:[^()\n]|\([^()\n]{0,99}\)){0,200})\)\)")
 _USED = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^{}$]*))?\}|(\w+))")
@@ -40,7 +39,6 @@ _SEEN = (
     "CUDA_VISIBLE_DEVICES",
     *(f"PET_{n}" for n in ("NNODES", "NPROC_PER_NODE", "RDZV_ENDPOINT", "MASTER_ADDR")),
 )
-_SUBMIT = ("sbatch", "salloc", "mason.py")
 _SHELL = re.compile(r"-[a-z]{0,3}c|--wrap")
 MOST_OUTSIDE = 60  # words
 # overrides as Hydra and OmegaConf take them
@@ -106,7 +104,10 @@ def read(text: str) -> Script:
     known = {f"SLURM_{name}": str(value) for name, value in values.items() if value}
     commands = tuple(itertools.islice(_commands(text[:MOST_BYTES], known, [MOST_EXPANDED]), MOST_COMMANDS))
     sizes = [s for c in commands if (s := counts.size_of(c.words, c.outside, c.env, asked))]
-    jobs = [counts.Size("", nodes, 0, gpus, ""), *(s for s in sizes if s.by in _SUBMIT)]
+    jobs = [
+        counts.Size("", nodes, 0, gpus, ""),
+        *(s for s in sizes if s.by in ("sbatch", "salloc", "mason.py")),
+    ]
     sourced = [
         *(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
         *(file for c in commands for file in c.flags.get("env_file", ())[:1]),
@@ -223,7 +224,8 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
                         "\\n" + r"\t*" * bool(heredoc["tabs"]) + re.escape(heredoc["name"]) + r"\r?$", re.M
                     ).search(text, at)
                     begin, at = at, end.end() if end else at
-                    if levels and (not _NO_SHELL & {*words} or any(">" in word for word in words)):
+                    writes = any(">" in word for word in words)
+                    if levels and (writes or not {"cat", "python", "python3"} & {*words}):
                         yield from _split(text[begin:at].rpartition("\n")[0], levels - 1)
                 heredocs = []
             words = []

@@ -12,7 +12,7 @@ from nccl_runbook.messages.printed.recognise import SHARED_GPU
 from nccl_runbook.placement import Placement
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, SyncArm, SyncRuns
 from nccl_runbook.sync.judge_failures import _source, gb, of_one, recognised
-from nccl_runbook.sync.methods import METHODS, PREFERRED
+from nccl_runbook.sync.methods import METHODS
 from nccl_runbook.sync.reshard.facts import resharded
 from nccl_runbook.sync.reshard.judge import against_control
 
@@ -26,19 +26,6 @@ RESTS_ON = (
 
 SLOWER = 2.0  # times; below that disk against NCCL is no news
 FASTER = 1.5  # a method faster than the table's by this factor is reported
-# GB/s in one direction of NVLink 3, 4 and 5: half of the vendor's figure, which adds both directions
-NVLINK_GB_PER_S = {
-    "A100": 300.0,
-    "A800": 200.0,
-    "H100": 450.0,
-    "H200": 450.0,
-    "H800": 200.0,
-    "B200": 900.0,
-    "B300": 900.0,
-}
-WIDEST_GB_PER_S = 900.0
-HBM_GB_PER_S = 4000.0  # a copy inside one GPU reads and writes: half of HBM3e's 8 TB/s (B200)
-PCIE_GB_PER_S = 126.0  # PCIe 6 x16 in one direction: no path through the CPU is faster
 
 
 def judge(runs: SyncRuns | Gap, plan: Placement | Gap) -> list[Finding]:
@@ -69,15 +56,19 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
         return None
     seconds = min(s.seconds for s in arm.syncs)
     name = next((n for n in runs.gpu_names if n), "")
-    nvlink = next((limit for key, limit in NVLINK_GB_PER_S.items() if key in name), WIDEST_GB_PER_S)
-    here = HBM_GB_PER_S if len(set(runs.devices)) < len(runs.devices) else nvlink
+    limits = table("sync/choice")["limits"]
+    nvlink = next((limit for key, limit in limits["nvlink"].items() if key in name), limits["widest_nvlink"])
+    here = limits["gpu_memory"] if len(set(runs.devices)) < len(runs.devices) else nvlink
     limit = next(
         rate
         for fits, rate in (
-            (resharded(arm.method), HBM_GB_PER_S * len(runs.devices)),  # each rank copies or moves its part
+            (
+                resharded(arm.method),
+                limits["gpu_memory"] * len(runs.devices),
+            ),  # each rank copies or moves its part
             (arm.method.startswith("nccl"), nvlink),
             (arm.method.startswith("ipc"), here),
-            (True, PCIE_GB_PER_S),
+            (True, limits["pcie"]),
         )
         if fits
     )
@@ -184,9 +175,10 @@ def lines_for(method: str) -> list[tuple[str, tuple[str, ...]]]:
 def choice(runs: SyncRuns) -> Finding | None:
     """The finding that names the method to use; None on the CPU, whose figures say nothing about GPUs, and
     if nothing passed."""
+    row = table("sync/choice")["topology"].get(topology(runs), {})
     fit = [
         a.method
-        for m in PREFERRED.get(topology(runs), ())
+        for m in row.get("prefer", ())
         for a in runs.run
         if a.passed and a.method.partition("@")[0] == m
     ]
@@ -202,8 +194,8 @@ def choice(runs: SyncRuns) -> Finding | None:
     return Finding(
         "weight-sync-choice",
         Severity.NOTE,
-        f"{table('sync/choice')['topology'][topology(runs)]['title']}: "
-        f"{fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here{other}",
+        f"{row['title']}: {fit[0]}, {seconds[fit[0]]:.4f} s a sync of {runs.size_bytes / 1e9:.2f} GB here"
+        f"{other}",
         tuple(
             Evidence(f"{m}: {s:.4f} s", f"runs.arms.{m}")
             for m, s in sorted(seconds.items(), key=lambda item: item[1])

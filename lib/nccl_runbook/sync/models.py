@@ -1,7 +1,6 @@
 """Public models, and any other by its config.json or its safetensors files: tensor names and
 shapes. No weight is read."""
 
-import contextlib
 import difflib
 import functools
 import json
@@ -15,14 +14,12 @@ from typing import Any
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import grouped
-from nccl_runbook.sync.pays.read import first_bytes
+from nccl_runbook.sync.pays.read import MOST_HEADER, first_bytes, header, json_object
 
 _LAYOUTS = ("qwen2", "llama", "olmo2", "qwen3", "qwen3_moe")
-_LAYER = re.compile(r"(.*?\blayers\.)(\d{1,4})\.(.+)")
 _MOST = 1 << 32  # of one dimension
 # Qwen3-30B-A3B unfused has 18,867; a slip of the pen in a config.json would fill the ranks' memory
 _MOST_TENSORS = 1 << 20
-_HEADER_BYTES = 100 << 20  # the safetensors library reads no longer header
 
 
 def part(spec: dict[str, Any], layers: int = 0) -> dict[str, Any]:
@@ -149,12 +146,12 @@ def _from_path(path: Path) -> dict[str, Any]:
             raise ValueError(f"{path} contains no config.json and no safetensors files")
         path = files[0]
     if path.suffix == ".safetensors":
-        return _listed(path.name, _header(path))
-    document = _json(path, path.stat().st_size)
+        return _listed(path.name, _shapes(path))
+    document = json_object(first_bytes(str(path), MOST_HEADER)[0], str(path))
     if isinstance(document.get("weight_map"), dict):
         shards = {n for n in document["weight_map"].values() if isinstance(n, str)}
         merged = dict(
-            entry for name in sorted(shards) for entry in _header(path.parent / Path(name).name).items()
+            entry for name in sorted(shards) for entry in _shapes(path.parent / Path(name).name).items()
         )
         return _listed(path.parent.name or str(path), merged)
     return _from_config(path, document)
@@ -191,37 +188,14 @@ def _from_config(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _bytes(path: Path, size: int) -> bytes:
-    try:
-        return first_bytes(str(path), size)[0]
-    except ValueError as error:
-        raise ValueError(f"{error}; the shapes are in its config.json or safetensors files") from error
-
-
-def _json(path: Path, size: int, start: int = 0) -> dict[str, Any]:
-    data = _bytes(path, start + min(size, _HEADER_BYTES))[start:]
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(document := json.loads(data), dict):
-            return document
-    raise ValueError(f"cannot read {path}: it is not the JSON of a model")
-
-
-def _header(path: Path) -> dict[str, list[int]]:
-    """Names and shapes of one safetensors file, from its first kilobytes."""
-    shapes = {
-        n: e.get("shape") if isinstance(e, dict) else None
-        for n, e in _json(path, int.from_bytes(_bytes(path, 8), "little"), 8).items()
-        if n != "__metadata__"
-    }
-    for name, shape in shapes.items():
-        if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < _MOST for n in shape):
-            raise ValueError(f"cannot read {path}: {name[:80]} has no shape")
-    return shapes
+def _shapes(path: Path) -> dict[str, list[int]]:
+    """Names and shapes of one safetensors file."""
+    return {name: [*place.shape] for name, place in header(str(path)).items()}
 
 
 def _listed(name: str, shapes: dict[str, list[int]]) -> dict[str, Any]:
     """Tensors of equal layers once; all of them one by one if layers differ."""
-    matches = {tensor: _LAYER.match(tensor) for tensor in shapes}
+    matches = {tensor: re.match(r"(.*?\blayers\.)(\d{1,4})\.(.+)", tensor) for tensor in shapes}
     prefix = next((m[1] for m in matches.values() if m), "")
     inside = {tensor: m for tensor, m in matches.items() if m and m[1] == prefix}
     layers = grouped((int(m[2]), [m[3], shapes[tensor]]) for tensor, m in inside.items())

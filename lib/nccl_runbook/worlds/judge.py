@@ -13,7 +13,6 @@ from nccl_runbook.search.outcomes import most_runs
 from nccl_runbook.worlds.facts import NOT_RUN, Ladder, Pairs, Search, Singles
 from nccl_runbook.worlds.judge_culprits import A_PART, culprits, gpus, look_at
 
-REHEARSED_ON = "no GPU was used: rehearsal on Gloo"
 SHARED = Remedy(
     "you",
     "Check what all GPUs share: the size of /dev/shm, the variables of NCCL, the driver, "
@@ -55,7 +54,7 @@ def _rehearsal(ladder: Ladder) -> list[Finding]:
     return [
         _unknown(
             "rehearsed",
-            f"{REHEARSED_ON} with {_sizes(ladder)}, all correct",
+            f"no GPU was used: rehearsal on Gloo with {_sizes(ladder)}, all correct",
             "barrier, all_reduce, broadcast, all_gather, send/recv over Gloo on the CPU, "
             "every element checked",
         )

@@ -10,16 +10,6 @@ from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Role
 
-_LINUX = {
-    "os_name": "posix",
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "implementation_name": "cpython",
-    "platform_python_implementation": "CPython",
-}
-
-_NEVER_READ = ("platform_release", "platform_version")
-
 
 def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
     """Whether a requirement with this marker counts; None if that depends on a value missing in ``markers``.
@@ -36,7 +26,7 @@ def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
             marker is None
             or marker.evaluate(
                 {
-                    **_LINUX,
+                    **table("environment/versions")["linux"],
                     "python_version": python,
                     "python_full_version": f"{python}.{patch}",
                     "implementation_version": f"{python}.{patch}",
@@ -47,7 +37,9 @@ def applies(marker: Any, markers: Mapping[str, str]) -> bool | None:
         }
     except ValueError:  # an undefined name or comparison, or no version
         return None
-    return None if len(answers) > 1 or any(name in str(marker) for name in _NEVER_READ) else answers.pop()
+    if "platform_release" in str(marker) or "platform_version" in str(marker) or len(answers) > 1:
+        return None
+    return answers.pop()
 
 
 def _distribution(line: str) -> str:

@@ -3,16 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap, known
 from nccl_runbook.core.findings import Evidence, Finding, Remedy, Severity
 from nccl_runbook.environment.facts import Host, Role
 from nccl_runbook.environment.settings.judge_effective import Setting
 
 NEEDS_HCA = re.compile(r"NCCL_IB_(?!DISABLE)|NCCL_NET_GDR_|NCCL_CROSS_NIC$")
-_LOOPBACK = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-
-# of the host where all ranks of a job meet
-_ADDRESSES = ("MASTER_ADDR", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "VLLM_DP_MASTER_IP")
 
 _OWN_ADDRESS = re.compile(r"(?:localhost|127\.[\d.]+|\[?::1\]?)(?::\d+)?")
 OFF = ("", "0", "n", "no", "f", "false")
@@ -43,7 +40,11 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
 
 def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
     """Ranks that may meet only over loopback: fine on one node, impossible across several."""
-    for only in (s[n] for n in _LOOPBACK if n in s and s[n].value.removeprefix("=") == "lo"):
+    for only in (
+        s[n]
+        for n in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+        if n in s and s[n].value.removeprefix("=") == "lo"
+    ):
         several = of_several_hosts(only.role)
         yield only.finding(
             "cannot-act",
@@ -55,7 +56,7 @@ def loopback(s: Mapping[str, Setting]) -> Iterator[Finding]:
         )
     for own in (
         s[n]
-        for n in _ADDRESSES
+        for n in table("environment/environment")["meeting"]
         if n in s
         and _OWN_ADDRESS.fullmatch(s[n].value)
         and _OWN_ADDRESS.fullmatch(s[n].role.meeting or s[n].value)

@@ -13,14 +13,11 @@ from nccl_runbook.environment.settings.judge_effective import Setting
 MOST_EVENTS = (
     1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
 )
-RUN_STILL = (2, 5)  # NCCL and PyTorch from here on may still be met in jobs
 
 _MEANT = {
     **dict.fromkeys(("true", "yes", "on", "enable", "enabled"), 1),
     **dict.fromkeys(("false", "no", "off", "disable", "disabled"), 0),
 }
-
-_OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
 
 
 def unread_variable(s: Setting) -> Iterator[Finding]:
@@ -117,7 +114,8 @@ def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
 def dead_variable(s: Setting, v: Variable) -> Iterator[Finding]:
     """Last read by an earlier version, without a successor."""
     if not v.renamed_to and _past(s, v):
-        may_run = not s.in_use and version(v.until) >= RUN_STILL
+        # NCCL and PyTorch from here on may still be met in jobs
+        may_run = not s.in_use and version(v.until) >= (2, 5)
         yield s.finding(
             "dead-variable",
             Severity.NOTE if may_run else Severity.WARN,
@@ -169,7 +167,9 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             f"unset {s.name}",
         )
     elif is_set and (
-        s.value.casefold() in known["chatty"].get(s.name, ()) or v.debugging and s.name not in _OWN_RULE
+        s.value.casefold() in known["chatty"].get(s.name, ())
+        or v.debugging
+        and s.name not in ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
     ):
         logs = s.name == "NCCL_DEBUG"
         yield s.finding(

@@ -12,7 +12,6 @@ from nccl_runbook.core.redact import clipped
 from nccl_runbook.hang.facts import Op
 
 MAX_RANKS = 1 << 17
-MOST_DIMENSIONS = 64
 STATES = {"c": "completed", "s": "started", "o": "scheduled", "t": "timed-out", "r": "returned"}
 
 
@@ -69,7 +68,7 @@ def ranks_of(value: Any) -> tuple[int, ...]:
 def numel(sizes: list) -> int:
     """Number of elements of a tensor of these sizes. ValueError for too many dimensions or sizes that are no
     numbers."""
-    if len(sizes) > MOST_DIMENSIONS:
+    if len(sizes) > 64:
         raise ValueError(f"a tensor of {len(sizes)} dimensions")
     return math.prod(map(int, sizes))
 

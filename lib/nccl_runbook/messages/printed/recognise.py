@@ -12,8 +12,6 @@ from nccl_runbook.messages.judge import Pointer, fires, points_to
 from nccl_runbook.messages.read import read_sources
 
 SHARED_GPU = "nccl-duplicate-gpu-detected"  # NCCL refuses two ranks on one GPU
-# no reason why a test of ours fails: how its ranks ended is known without a message
-_NO_REASON = SLOW | {"benign", "peer-crashed"}
 
 
 def recognise(texts: Mapping[str, str]) -> Pointer | None:
@@ -24,7 +22,8 @@ def recognise(texts: Mapping[str, str]) -> Pointer | None:
     pointers = [
         points_to(clue, logs)
         for clue in clues()
-        if clue.cause not in _NO_REASON and not clue.words and fires(clue, logs)
+        # these are no reason why a test of ours fails: how its ranks ended is known without a message
+        if clue.cause not in SLOW | {"benign", "peer-crashed"} and not clue.words and fires(clue, logs)
     ]
     return min(pointers, key=lambda p: (STATUSES.index(p.status), p.place), default=None)
 

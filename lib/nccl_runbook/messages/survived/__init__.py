@@ -3,8 +3,6 @@
 import re
 from collections import Counter
 
-# steps with new, higher numbers after an exception: ranks that miss a dead one complete the step they are in
-SURVIVES = 2
 _STEP = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\W{0,3}\[?\s*(\d{1,12})|"
     r"\bPOST /\S{1,60} HTTP/"  # a server's answer has no number
@@ -41,7 +39,9 @@ class Survived:
         if step and (step[1] is None or int(step[1]) > self._step.get(who, -1)):
             self._step[who] = int(step[1] or self._step.get(who, -1))
             self._higher[who] += 1
-        if self._higher[who] >= SURVIVES:
+        # steps with new, higher numbers after an exception: ranks that miss a dead one complete the step
+        # they are in
+        if self._higher[who] >= 2:
             self._to[who] = self._raised.get(who, -1)
 
     def ended_well(self, who: Who, text: str) -> None:

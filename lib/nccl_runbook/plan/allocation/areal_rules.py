@@ -12,8 +12,6 @@ from packaging.version import Version
 
 from nccl_runbook.causes.tables import table
 
-_TAG = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?")
-
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
@@ -58,7 +56,7 @@ def at(tag: str) -> Rules:
     """The rules of a tag, with or without "v"; for a tag that is not in the table, those of the newest
     before it. ValueError for text that is no tag, and for tags before v0.3.2, which read the string with one
     regular expression."""
-    if not _TAG.fullmatch(tag) or len(tag) > 40:
+    if not re.fullmatch(r"v?[0-9]+\.[0-9]+\.[0-9]+(\.?(rc|post)\.?[0-9]+)?", tag) or len(tag) > 40:
         raise ValueError(f"{tag!r} is not a tag of AReaL, such as v0.4.0 or {newest().tag}")
     before = [r for r in rows() if Version(r.tags[0]) <= Version(tag)]
     if not before:

@@ -62,7 +62,7 @@ def refuse(*wrong: tuple[Any, str]) -> None:
 
 
 def _shards(index: Path) -> list[Any]:
-    named = _object(first_bytes(str(index), MOST_HEADER)[0], str(index)).get("weight_map")
+    named = json_object(first_bytes(str(index), MOST_HEADER)[0], str(index)).get("weight_map")
     return [n for n in {*map(str, named.values())} if "/" not in n] if isinstance(named, dict) else []
 
 
@@ -94,7 +94,7 @@ def header(path: str) -> dict[str, Place]:
             f"{path} is no safetensors file, or was cut: a header of {length} bytes does not fit",
         ),
     )
-    listed = _object(first_bytes(path, 8 + length)[0][8:], path)
+    listed = json_object(first_bytes(path, 8 + length)[0][8:], path)
     places = [
         (n, _place(path, n, tensor, 8 + length, whole)) for n, tensor in listed.items() if n != "__metadata__"
     ]
@@ -106,12 +106,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _object(data: bytes, path: str) -> dict[str, Any]:
+def json_object(data: bytes, path: str) -> dict[str, Any]:
+    """What these bytes of ``path`` hold. ValueError if they are no JSON object, or name something twice."""
     try:
         entries = json.loads(data, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: its header cannot be read as JSON") from error
-    refuse((not isinstance(entries, dict), f"{path}: its header is not a JSON object"))
+        raise ValueError(f"{path}: it cannot be read as JSON") from error
+    refuse((not isinstance(entries, dict), f"{path}: it is not a JSON object"))
     return entries
 
 

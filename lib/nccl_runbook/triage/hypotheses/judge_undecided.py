@@ -11,8 +11,6 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Decides, Hypothesis,
 from nccl_runbook.triage.hypotheses.judge_weights import WENT_ON, fits
 from nccl_runbook.triage.symptoms import step_texts
 
-# a sentence may begin with the name of a program, which stays as it is
-_PROGRAMS = ("DeepEP", "Docker", "Gloo", "Kubernetes", "Megatron", "Ray", "Slurm")
 _SEVERITY = {"established": Severity.BROKEN, "possible": Severity.NOTE}
 
 
@@ -87,7 +85,10 @@ def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
     """What was printed or what it shows, and what it may mean."""
     line = hypotheses[0].evidence[0]
     says = _decoded(hypotheses[0]).partition(". ")[0].rstrip(".") or _waited(line, logs)
-    is_name = says[1:2].isupper() or says.startswith(_PROGRAMS)
+    # a sentence that begins with the name of a program keeps its capital letter
+    is_name = says[1:2].isupper() or says.startswith(
+        ("DeepEP", "Docker", "Gloo", "Kubernetes", "Megatron", "Ray", "Slurm")
+    )
     shown = (says if is_name else says[:1].lower() + says[1:]) or (
         f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
     )

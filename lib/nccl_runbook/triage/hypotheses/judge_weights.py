@@ -30,9 +30,6 @@ _ALARMS = re.compile(
 )
 
 
-MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
-
-
 NVIDIA_ONLY = frozenset(
     [
         "fabric-manager-down",
@@ -137,7 +134,8 @@ def weighed(pointer: Pointer, logs: Logs) -> Pointer:
                 "the job had failed before that: probably a consequence",
             ),
             (
-                pointer.cause in MAY_FOLLOW and _after_timeout(pointer, logs),
+                pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
+                and _after_timeout(pointer, logs),
                 "printed after the timeout, by a rank that had waited: probably a consequence",
             ),
         )

@@ -11,7 +11,6 @@ from nccl_runbook.hang.live.ranks.judge_picture import Picture, accuse, is_are
 from nccl_runbook.hang.live.ranks.judge_stacks import main_stacks
 
 NO_JOB = "other processes"
-_ELASTIC = "/torch/distributed/elastic/"
 
 
 def not_seen_of(members: Members, bare: Sequence[str]) -> Iterable[str]:
@@ -83,7 +82,8 @@ def left_over(base: Picture, members: Members) -> Optional[Picture]:
 def launchers(base: Picture, members: Members) -> Optional[Picture]:
     """torchrun runs but has not started a rank; None otherwise."""
     if any(
-        r.rank is not None or not any(_ELASTIC in f.file for stack in main_stacks(r) for f in stack.frames)
+        r.rank is not None
+        or not any("/torch/distributed/elastic/" in f.file for stack in main_stacks(r) for f in stack.frames)
         for r, _ in members
     ):
         return None
