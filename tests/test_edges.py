@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts_world import RankResult
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.records import read
 from nccl_runbook.core.redact import Redactor
@@ -46,6 +47,13 @@ def test_one_planted_copy_is_named_and_the_others_are_right(engine: Engine, faul
     assert (finding.id, finding.severity, finding.cause) == ("edge-fails", Severity.WARN, None)
     cells = {cell.text for row in edges_table(seen).rows for cell in row[1:]}
     assert outcome in cells
+
+
+def test_values_of_an_event_reach_the_fields_of_their_names_and_no_others() -> None:
+    begin = {"event": "begin", "edge": "0-1", "size_bytes": 4, "peer": True, "later": 1}
+    copy = {**begin, "event": "copy", "wrong": 0, "first": None, "s": 0.5}
+    rank = RankResult(0, "exited", 0, events=[begin, copy, {**begin, "edge": "1-0"}], last_lines=["out of memory"])
+    assert ask._edges(rank, [4, 7]) == {"0-1": Edge(4, 7, "right", True, 4, gb_per_s=8 / 1e9), "1-0": Edge(7, 4, "failed", True, 4, text="out of memory")}
 
 
 def test_without_two_gpus_or_time_nothing_is_copied(engine: Engine) -> None:

@@ -5,7 +5,10 @@ import dataclasses
 import re
 
 import pytest
+from environments import environment, role
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.environment import judge
+from nccl_runbook.report.verdict_sentence import same_setting
 from nccl_runbook.worlds import judge_control as transports_judge_control, judge_transports as transports
 from nccl_runbook.worlds.facts import Arm, Guilty, Trial
 from world_samples import P2P, SHM, arms, hung, world
@@ -30,6 +33,20 @@ def test_variable_at_fault_fires_with_the_proof_of_the_halving():
     assert (found.id, found.cause, found.status) == ("variable-at-fault", "topology-file-bad", "established")
     assert found.title.startswith("NCCL_TOPO_FILE=/t.xml: 2 ranks hung ") and found.remedy[0].lines == ("unset NCCL_TOPO_FILE",)
     assert re.findall(r"\d+", found.evidence[0].text) == ["1", "12", "11"], "1 of 12 variables; the other 11 are cleared"
+
+
+@pytest.mark.parametrize(("name", "value"), [("NCCL_SOCKET_IFNAME", "ens9"), ("NCCL_SOCKET_IFNAME", "ens9,ens8"), ("NCCL_SOCKET_IFNAME", "=ens9"), ("GLOO_SOCKET_IFNAME", "ens9")])
+def test_the_step_that_tried_a_setting_and_the_one_that_read_it_name_it_alike(name, value):
+    def tried(guilty):
+        return transports.judge_transports(with_clean(failing(), world(), Guilty(guilty, 12, 7)))[0]
+
+    read, = (f for f in judge.judge(environment(role(variables={name: value}))) if f.id == "interface-missing")
+    proven = tried({name: value})
+    assert proven.setting == read.setting == f"{name}={value}" and proven.cause == read.cause
+    assert same_setting(proven, [proven, read]) == [read]
+    assert same_setting(tried({name: "ens7"}), [read]) == same_setting(tried({name: value, "NCCL_X": "1"}), [read]) == []
+    unproven, = transports.judge_transports(with_clean(failing(), world(), Guilty({name: value}, 12, 7, "unclear")))
+    assert unproven.setting == "" and same_setting(unproven, [dataclasses.replace(read, cause=unproven.cause, setting="")]) == []
 
 
 def test_variable_at_fault_is_only_likely_when_the_halving_did_not_end():
