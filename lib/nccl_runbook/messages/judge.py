@@ -105,7 +105,7 @@ def points_to(clue: Clue, logs: Logs) -> Pointer:
         i: sorted(logs.seen[i].lines, key=lambda line: -len(_fields(asked[i], line)))
         for i in (*clue.also, clue.message)
     }
-    fields = {}
+    fields: dict[str, str] = {}
     for i, lines in fullest.items():
         fields |= _fields(asked[i], lines[0])
     return Pointer(

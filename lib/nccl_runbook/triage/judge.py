@@ -83,14 +83,12 @@ def judge(logs: Logs) -> list[Hypothesis]:
 def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
     """The first ones, and of the rest what another job in these files may have: what is sure, and the first
     of each file."""
-    files = set()
-    kept = []
-    for at, hypothesis in enumerate(ranked):
-        file = hypothesis.evidence[0].file
-        if at < MOST or hypothesis.status != "possible" or file not in files:
-            kept.append(hypothesis)
-        files.add(file)
-    return kept
+    first_of_file = {h.evidence[0].file: h for h in reversed(ranked)}
+    return [
+        h
+        for at, h in enumerate(ranked)
+        if at < MOST or h.status != "possible" or h is first_of_file[h.evidence[0].file]
+    ]
 
 
 def _carried_over(hypothesis: Hypothesis) -> Hypothesis:

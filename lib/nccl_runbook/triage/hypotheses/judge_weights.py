@@ -6,7 +6,6 @@ import re
 
 from nccl_runbook.causes.causes import Advice, Cause, causes
 from nccl_runbook.core.findings import STATUSES
-from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, catalogue, clues, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import Pointer, failed_line, fires, may_be_slow, points_to
