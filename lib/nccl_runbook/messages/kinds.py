@@ -162,9 +162,7 @@ class Kinds:
             if b'", line ' in raw and _FRAME.search(raw):
                 self.in_frame = True
             elif self.in_frame:
-                self.in_frame = who_says(raw[:LINE_CHARACTERS].decode("utf-8", "replace")).text.startswith(
-                    "    "
-                )
+                self.in_frame = b"    " in raw
                 if self.in_frame:
                     source.add(index)
         return source
