@@ -9,7 +9,7 @@ from typing import Any
 from nccl_runbook.case.answer import Case
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.causes.causes import causes
-from nccl_runbook.core.facts import counted
+from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import UNDECIDED, WHO, Evidence, Finding, Remedy, Severity, cut, quoted
 from nccl_runbook.hang.facts import UNDATED
 from nccl_runbook.report.pictures import macros
@@ -77,12 +77,15 @@ def text(case: Case, diff: str = "") -> str:
     for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
         lines += [
             line
-            for line in _weaker(cause, bool(first), document.sentence)
+            for line in _weaker(cause, first, document.sentence)
             if line not in lines or line.startswith("       ")
         ]
     lines += [
-        *[f"and {counted(len(behind) - SHOWN, 'weaker cause')} (shown on the page that --html FILE writes)"]
-        * (len(behind) > SHOWN),
+        *(
+            f"and {counted(len(those), 'more cause')}{place}: {'; '.join(c.title for c in those)} "
+            "(shown on the page that --html FILE writes)"
+            for place, those in grouped((_in_file(c), c) for c in behind[SHOWN:]).items()
+        ),
         *[
             "other causes of this symptom, without evidence here: "
             + "; ".join(c.title for c in case.found.fits)
@@ -135,18 +138,25 @@ def text(case: Case, diff: str = "") -> str:
     return "\n".join([*lines, f"verdict: {document.verdict} (exit code {document.exit_code})"])
 
 
-def _weaker(cause: Cause, behind: bool, sentence: str) -> Iterator[str]:
-    """A cause in one line; if no stronger one precedes it, with the line that points to it, its meaning and
-    what would help."""
-    yield f"{'also ' * behind}{cause.status}: {cause.title} [{cause.id}]"
+def _in_file(cause: Cause | Finding) -> str:
+    """ " in FILE": where the first line that points to it stands; empty if no log has it."""
+    place = re.match(rf"(?:{LOGS}: )?(.+) line \d", cause.evidence[0].source if cause.evidence else "")
+    return f" in {place[1]}" if place else ""
+
+
+def _weaker(cause: Cause, first: Cause | Finding | None, sentence: str) -> Iterator[str]:
+    """A cause in one line, with its file if that is not the one of ``first``; if no stronger one precedes it,
+    with the line that points to it, its meaning and what would help."""
+    elsewhere = _in_file(cause) if first and _in_file(cause) != _in_file(first) else ""
+    yield f"{'also ' if first else ''}{cause.status}: {cause.title} [{cause.id}]{elsewhere}"
     # more than possible: its fix is needed as well
     yield from (
         line
         for r in cause.remedy[:1]
-        if behind and cause.status in ("likely", "established")
+        if first and cause.status in ("likely", "established")
         for line in remedy(r)
     )
-    if not behind and cause.id in causes():
+    if not first and cause.id in causes():
         yield from (_seen(e) for e in cause.evidence[:1] if quoted(e.text).strip('"') not in sentence)
         decoded = [_seen(e) for e in cause.evidence if e.source.endswith("decoded")]
         yield from decoded or [f"   If so: {causes()[cause.id].says}"]

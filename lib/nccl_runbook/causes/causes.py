@@ -12,6 +12,7 @@ from typing import Any
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Remedy
 
+_FIELD = re.compile(r"<([a-z_]+)>")  # a value of the message in an advice
 _PAIR = re.compile(r"\b(\w+)=(\S+)")
 Rows = Sequence[tuple[str, str, Sequence[str]]]  # of a remedy: who, text, lines to copy
 
@@ -26,20 +27,20 @@ class Advice:
     decides: tuple[str, ...] = ()
 
     def filled(self, fields: Mapping[str, str | None]) -> Advice:
-        """The advice with each ``<name>`` replaced by the message's value, else by NAME. Without a value
-        that it needs, ``says`` is empty."""
+        """The advice with each ``<name>`` replaced by the message's value; in a line to copy also by NAME. A
+        sentence that needs a value which the message lacks is left out, in a remedy with its lines."""
+
+        def known(text: str) -> bool:
+            return all(fields.get(name) for name in _FIELD.findall(text))
 
         def fill(text: str) -> str:
-            return re.sub(r"<([a-z_]+)>", lambda match: fields.get(match[1]) or match[1].upper(), text)
+            return _FIELD.sub(lambda match: fields.get(match[1]) or match[1].upper(), text)
 
-        says = (
-            ""
-            if any(not fields.get(name) for name in re.findall(r"<([a-z_]+)>", self.says))
-            else fill(self.says)
-        )
         return Advice(
-            says,
-            tuple((who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy),
+            fill(self.says) if known(self.says) else "",
+            tuple(
+                (who, fill(text), tuple(map(fill, lines))) for who, text, lines in self.remedy if known(text)
+            ),
             tuple(map(fill, self.decides)),
         )
 

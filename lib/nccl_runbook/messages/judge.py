@@ -101,22 +101,28 @@ class Pointer:
 def points_to(clue: Clue, logs: Logs) -> Pointer:
     """What a clue that fires points to, with its advice filled from the message's fields."""
     asked = {**catalogue()["printed"], **catalogue()["spoken"], **catalogue()["beside"]}
-    matches = [
-        next(filter(None, (compiled(asked[i]).search(plain(line.text)) for line in logs.seen[i].lines)), None)
+    fullest = {  # of the lines of a message, those that name the most values first
+        i: sorted(logs.seen[i].lines, key=lambda line: -len(_fields(asked[i], line)))
         for i in (*clue.also, clue.message)
-    ]
-    advice = clue.advice and clue.advice.filled(
-        {name: value for match in matches if match for name, value in match.groupdict().items() if value}
-    )
+    }
+    fields: dict[str, str] = {}
+    for i, lines in fullest.items():
+        fields |= _fields(asked[i], lines[0])
     return Pointer(
         clue.cause,
         clue.status,
-        (*logs.seen[clue.message].lines[:4], *(logs.seen[i].lines[0] for i in clue.also)),
+        (*fullest[clue.message][:4], *(fullest[i][0] for i in clue.also)),
         (),
         100 + 0.3 * clue.order - 100 * bool(clue.also),  # what must stand beside a message makes it say more
-        advice,
+        clue.advice and clue.advice.filled(fields),
         clue.message,
     )
+
+
+def _fields(expression: str, line: LogLine) -> dict[str, str]:
+    """Values that the line names, by the expression's groups; empty if it does not match by itself."""
+    match = compiled(expression).search(plain(line.text))
+    return {name: value for name, value in match.groupdict().items() if value} if match else {}
 
 
 def fires(clue: Clue, logs: Logs) -> bool:

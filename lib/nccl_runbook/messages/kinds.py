@@ -47,6 +47,10 @@ _QUOTES = re.compile(
     rb"\[[a-z0-9-]+, (?:established|likely|possible)\]\s*$|"
     rb"^(?:\[\w{1,20}\]:?|\([^()\n]{1,60}\))? {2,60}raise \w[\w.]{0,60}\("
 )
+# the lines below it quote the program's source
+_FRAME = re.compile(rb'File "[^"\n]{1,500}", line \d+, in ')
+# a text in source, maybe cut off: the program did not print it there
+_LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)")
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
 At = tuple[str, int, bytes]
 
@@ -96,21 +100,22 @@ class Kinds:
         self.above = b""  # the line before the next block, if its message may go on
         self._telling: dict[bytes | int, Kind] = {}
         self._numeric: set[bytes] = set()
+        self.in_frame = False  # the last line was a frame of a traceback, or source below one
         self._steps = 0  # lines that say how far a rank is
 
     def of(self, name: str, number: int, rows: list[bytes]) -> list[tuple[int, Kind, bytes]]:
         """(index, kind, line) of the lines with information, and of the line above if its message may go on.
         ``number``: of the first."""
         keys = self._keys(rows)
-        there = set(keys)
+        there, source = set(keys), self._source(rows)
         first, known = (
             (self.first, self._telling) if len(self.first) < MAX_KINDS else ({}, self._telling.copy())
         )
         fresh = {}
         for index, key in () if self.first.keys() >= there else enumerate(keys):
             if key not in first and key not in self.first:
-                fresh[index] = rows[index]
-                first[key] = name, number + index, ends(rows[index])
+                fresh[index] = _LITERAL.sub(b"", rows[index]) if index in source else rows[index]
+                first[key] = name, number + index, ends(fresh[index])
         asked = self._asked(fresh)
         known |= {
             keys[index]: kind
@@ -148,6 +153,18 @@ class Kinds:
             for i, key in enumerate(keys)
             if key in telling and i not in left_out
         ]
+
+    def _source(self, rows: list[bytes]) -> set[int]:
+        """Indexes of the lines that quote source in a traceback."""
+        source = set()
+        for index, raw in enumerate(rows):
+            if b'", line ' in raw and _FRAME.search(raw):
+                self.in_frame = True
+            elif self.in_frame:
+                self.in_frame = b"    " in raw
+                if self.in_frame:
+                    source.add(index)
+        return source
 
     def _open(
         self, rows: list[bytes], keys: list[bytes | int], opening: set[bytes | int]

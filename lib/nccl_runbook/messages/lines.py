@@ -162,7 +162,8 @@ def joined(above: bytes, text: str) -> str:
         # PyTorch and NCCL's tests quote the warning below this line, without its head
         return "NCCL WARN " + text
     goes_on = text.startswith((" ", "\t")) and above.rstrip().endswith((b":", b","))
-    looks_broken = len(above) >= 16 and text[:1].strip() and not _STARTS.match(text)
+    begins = who_says(text).text != text or _STARTS.match(text)
+    looks_broken = len(above) >= 16 and text[:1].strip() and not begins
     head = above.decode("utf-8", "replace").rstrip("\r\n")
     if (
         len(above) + len(text) > LINE_CHARACTERS

@@ -100,7 +100,7 @@ class _Reader:
     def read(self, source: Source) -> None:
         """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
         tail: collections.deque[tuple[int, bytes]] = collections.deque(maxlen=TAIL_LINES)
-        self._kinds.above = b""
+        self._kinds.above, self._kinds.in_frame = b"", False
         self._began[source.name] = self._read
         for rows in source.rows(logs_only=True):
             self._words += written(rows) if not source.lines else []

@@ -31,8 +31,8 @@ from nccl_runbook.triage.hypotheses.judge_undecided import (
 from nccl_runbook.triage.hypotheses.judge_weights import (
     MOST,
     NVIDIA_ONLY,
-    failed_before,
     fits,
+    follows_failure,
     pointers,
     survived,
     weighed,
@@ -63,7 +63,7 @@ def judge(logs: Logs) -> list[Hypothesis]:
     ]
     in_order = sorted(
         [*not_ruled_out, *judge_experiments.experiments(logs.context)],
-        key=lambda p: (p.cause in ENDED and failed_before(p.evidence[0], logs), p.place),
+        key=lambda p: (follows_failure(p, logs), p.place),
     )  # what had failed comes first
     ranked = _without_noise(
         sorted(
@@ -75,11 +75,20 @@ def judge(logs: Logs) -> list[Hypothesis]:
         ),
         logs,
     )
-    return (
-        [_carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY][:MOST]
-        if platform(logs)
-        else ranked[:MOST]
-    )
+    if platform(logs):
+        ranked = [_carried_over(h) for h in ranked if h.cause not in NVIDIA_ONLY]
+    return _worth_showing(ranked)
+
+
+def _worth_showing(ranked: list[Hypothesis]) -> list[Hypothesis]:
+    """The first ones, and of the rest what another job in these files may have: what is sure, and the first
+    of each file."""
+    first_of_file = {h.evidence[0].file: h for h in reversed(ranked)}
+    return [
+        h
+        for at, h in enumerate(ranked)
+        if at < MOST or h.status != "possible" or h is first_of_file[h.evidence[0].file]
+    ]
 
 
 def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
@@ -98,18 +107,20 @@ def _carried_over(hypothesis: Hypothesis) -> Hypothesis:
 def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypothesis:
     best = sorted(own_pointers, key=lambda p: STATUSES.index(p.status))
     status, surest = best[0].status, [p for p in best if p.status == best[0].status]
-    evidence = tuple(dict.fromkeys(line for p in best for line in p.evidence))[:8]
-    texts = [line.text for line in evidence]
-    cause = fitting(cause_id, *texts)
-    advice = next(
+    speaks = next(
         # a weaker row of the line that a rank raised says more about it
         (
-            p.advice
+            p
             for p in (best if cause_id == "peer-crashed" else surest)
             if p.advice and (p.advice.says or p.advice.remedy) and p.evidence[0] == best[0].evidence[0]
         ),
-        next((p.advice for p in surest if p.advice), Advice()),
+        next((p for p in surest if p.advice), best[0]),
     )
+    advice = speaks.advice or Advice()
+    quoted = (speaks, *best) if advice.says else best  # first the line of which the answer speaks
+    evidence = tuple(dict.fromkeys(line for p in quoted for line in p.evidence))[:8]
+    texts = [line.text for line in evidence]
+    cause = fitting(cause_id, *texts)
     remedy = usual(
         cause_id, status, launcher=logs.launcher, rows=_not_done(advice.remedy or cause.remedy, logs)
     )
@@ -167,12 +178,16 @@ def _without_noise(ranked: list[Hypothesis], logs: Logs) -> list[Hypothesis]:
     failed = failed_line(logs) is not None or not fine and says(logs.context, "<complaint>")
     proven = {line for h in others if h.status == "established" for line in h.evidence}
     ended = [h.evidence[0] for h in others if h.status == "established" and h.cause in ENDED]
-    others = [
-        h
-        for h in others
-        if h.status != "possible"
-        or not all(e in proven or any(surely_after(e, end, logs) for end in ended) for e in h.evidence)
-    ]  # these lines are explained
+    sure = [line for h in others if h.status in ("established", "likely") for line in h.evidence]
+
+    def is_explained(h: Hypothesis) -> bool:
+        """Whether a surer cause explains all its lines: any such cause explains that a rank died."""
+        lines, before = (sure, sure) if h.cause == "peer-crashed" else (proven, ended)
+        return h.status == "possible" and all(
+            e in lines or any(surely_after(e, line, logs) for line in before) for e in h.evidence
+        )
+
+    others = [h for h in others if not is_explained(h)]
     return others if grave or failed else benign + others
 
 

@@ -92,8 +92,11 @@ def undecided(hypotheses: list[Hypothesis], logs: Logs) -> str:
     shown = (says if is_name else says[:1].lower() + says[1:]) or (
         f"{'you report' if line.file == CONTEXT else 'the log shows'} {quoted(line.text)}"
     )
-    return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}" + (
-        f", or {counted(len(hypotheses) - 1, 'other cause')}" if len(hypotheses) > 1 else ""
+    others = counted(len(hypotheses) - 1, "other cause")
+    if says and hypotheses[0].cause == "peer-crashed":  # that a rank died is what was shown
+        return f"{shown} ({where(line)})" + f". Also possible: {others}" * (len(hypotheses) > 1)
+    return f"{shown} ({where(line)}). Possible: {hypotheses[0].title}" + f", or {others}" * (
+        len(hypotheses) > 1
     )
 
 

@@ -6,7 +6,6 @@ import re
 
 from nccl_runbook.causes.causes import Advice, Cause, causes
 from nccl_runbook.core.findings import STATUSES
-from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.messages.clues import ENDED, SLOW, catalogue, clues, works
 from nccl_runbook.messages.facts import CONTEXT, Logs
 from nccl_runbook.messages.judge import Pointer, failed_line, fires, may_be_slow, points_to
@@ -130,7 +129,7 @@ def weighed(pointer: Pointer, logs: Logs) -> Pointer:
         for doubtful, why in (
             (pointer.evidence[0].file == CONTEXT, "reported by the user, not printed by the job"),
             (
-                pointer.cause in ENDED and failed_before(pointer.evidence[0], logs),
+                follows_failure(pointer, logs),
                 "the job had failed before that: probably a consequence",
             ),
             (
@@ -148,10 +147,13 @@ def weighed(pointer: Pointer, logs: Logs) -> Pointer:
     )
 
 
-def failed_before(line: LogLine, logs: Logs) -> bool:
-    """Whether the same file shows a failure above this line; a cancellation by the scheduler is none."""
+def follows_failure(pointer: Pointer, logs: Logs) -> bool:
+    """Whether the job was ended from outside, and the same file shows a failure above this; a cancellation by
+    the scheduler is none. A node that failed follows nothing: ranks elsewhere notice it before it is
+    reported."""
+    line = pointer.evidence[0]
     ends = [*(logs.seen["job-ended"].lines if "job-ended" in logs.seen else ()), logs.failed, logs.timeout]
-    return any(
+    return pointer.cause in ENDED - {"node-failed"} and any(
         end is not None
         and end.file == line.file
         and end.line < line.line

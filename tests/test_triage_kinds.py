@@ -1,0 +1,124 @@
+"""Kinds of logs whose answer named the wrong line, the wrong node, or a placeholder for what the log names."""
+from __future__ import annotations
+
+import pytest
+from nccl_runbook.case.answer import Case, case
+from nccl_runbook.case.gathered import of_logs
+from nccl_runbook.case.table import text
+from nccl_runbook.causes.causes import Advice
+from nccl_runbook.messages import read
+from nccl_runbook.triage.judge import MOST
+
+STEPS = "".join(f"{rank}: step {step} loss 2.5\n" for step in range(8) for rank in range(4))
+REFUSED = "raise ValueError(\"No available memory for the cache blocks. \"\n"
+FRAME = '  File "/opt/job/load.py", line 31, in load\n'
+CANCELLED = "slurmstepd: error: *** STEP 881.0 ON b01 CANCELLED AT 2026-11-28T10:13:02 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n"
+WAITED = (
+    "[rank3]:[E1128 10:12:44.1 ProcessGroupNCCL.cpp:689] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=212, OpType=ALLREDUCE, NumelIn=8, "
+    "NumelOut=8, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+)
+ILLEGAL = "[rank1]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+ABORTED = "E1128 11:01:50.0 410 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -6) local_rank: 1 (pid: 412) of binary: python\n"
+
+
+def judged(tmp_path, log: str) -> Case:
+    (tmp_path / "job.log").write_text(log)
+    return case(of_logs(read.collect([str(tmp_path / "job.log")]), None), "triage", "", "unknown")
+
+
+# cause that leads, what the answer holds, what it must not hold, the log
+KINDS = [
+    # the node that failed, not the one that reports it, also if ranks noticed first
+    *(("node-failed", ["--exclude=b07"], ["exclude=NODE", "exclude=b01"], log) for log in (
+        STEPS + CANCELLED + "srun: error: Node failure on b07\n",
+        STEPS + WAITED + "srun: error: Node failure on b07\n" + CANCELLED + "srun: error: b01: tasks 0-3: Killed\n",
+    )),
+    ("node-failed", ["--exclude=b[07-08],c1"], ["exclude=NODE"], "srun: error: Node failure on b[07-08],c1\n"),
+    ("node-failed", ["sinfo -R"], ["exclude=b01"], STEPS + CANCELLED),
+    ("node-failed", ["10.4.0.7"], [], "ray.exceptions.ActorDiedError: The actor died unexpectedly.\n\tpid: 4410\n\tip: 10.4.0.7\nThe actor died because its node has died. Node Id: 1f\n"),
+    # of the lines of one message that which names the rank
+    ("uneven-minibatches", ["Rank 5 ran out"], [], "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.\nRank 5 exhausted all inputs\n"),
+    # an abort follows what the kernel did
+    ("peer-crashed", ["illegal memory access", "compute-sanitizer"], ["aborted itself"], ILLEGAL + ABORTED),
+    ("peer-crashed", ["illegal memory access", "compute-sanitizer"], ["aborted itself", "core"], ILLEGAL + "srun: error: n4: task 1: Aborted (core dumped)\n"),
+    ("peer-crashed", ["CUDA_LAUNCH_BLOCKING=1", "assertion"], ["aborted itself"],
+     ILLEGAL.replace("an illegal memory access was encountered", "device-side assert triggered") + ABORTED),
+    ("peer-crashed", ["aborted itself"], ["Possible: a rank died"], ABORTED),
+    # source below a frame was not printed
+    *(("peer-crashed", ["the checkpoint has 12 layers"], ["memory is left", "visible GPUs", "already in use"],
+       f"Traceback (most recent call last):\n{FRAME}    {source}\nRuntimeError: the checkpoint has 12 layers\n")
+      for source in (REFUSED.strip(), 'raise RuntimeError("CUDA error: invalid device ordinal")', 'assert ok, "Address already in use"', "log.error('CUDA out of memory in it')")),
+    *(("gpu-memory-exhausted", ["job.log line 4"], ["raise"], "".join(prefix + line for line in (
+        "Traceback (most recent call last):\n", FRAME, "    " + REFUSED, "ValueError: No available memory for the cache blocks. Try increasing it.\n")))
+      for prefix in ("", "[rank0]: ", "(EngineCore_DP0 pid=77) ERROR 11-28 09:00:01 [core.py:708] ")),
+    ("peer-crashed", ["No module named 'flashinfer'"], [],
+     "ERROR 11-28 09:00:01 [core.py:708] Traceback (most recent call last):\nERROR 11-28 09:00:01 [core.py:708] ModuleNotFoundError: No module named 'flashinfer'\n"),
+    # Ray has fewer GPUs than asked for
+    *(("more-ranks-than-gpus", ["ray status", wanted], ["torchrun"], line + "\n") for wanted, line in (
+        ("8 GPUs", "ValueError: Total available GPUs 4.0 is less than total desired GPUs 8"),
+        ("{'GPU': 8.0}", "(autoscaler +6s) Error: No available node types can fulfill resource requests {'GPU': 8.0}*1. Add suitable node types to this cluster."),
+        ("(STRICT_PACK)", "  {'GPU': 1.0} * 8 (STRICT_PACK): 1+ pending placement groups"),
+        ("1800 seconds", "ValueError: Cannot provide a placement group of placement_group_specs=[{'GPU': 1.0}, {'GPU': 1.0}] within 1800 seconds. See `ray status`."),
+        ("32 GPUs", "RuntimeError: Failed to create placement group with 4 bundles (requiring 32.0 GPUs, 32.0 CPUs total) in 180 seconds."),
+    )),
+    # how srun's tasks ended
+    ("peer-crashed", ["node1", "task 3", "exit code 7"], ["dmesg"], STEPS + "srun: error: node1: task 3: Exited with exit code 7\n"),
+    ("peer-crashed", ["node[1-2]", "tasks 0-7", "MaxRSS"], ["Possible: a rank died"], STEPS + "srun: error: node[1-2]: tasks 0-7: Killed\n"),
+    ("peer-crashed", ["node1", "137", "dmesg"], [], STEPS + "srun: error: node1: tasks 0,2-3: Exited with exit code 137\n"),
+    ("peer-crashed", ["node2", "segmentation fault"], [], STEPS + "srun: error: node2: task 5: Exited with exit code 139\n"),
+    ("scheduler-cancelled", ["node1", "sacct"], ["dmesg"], STEPS + "srun: error: node1: task 3: Terminated\n"),
+    ("scheduler-time-limit", ["SIGUSR1"], ["dmesg"], STEPS + "srun: error: node1: task 3: User defined signal 1\n"),
+    # the fabric is not ready
+    *(("fabric-manager-down", [wanted], ["does not look like"], log) for wanted, log in (
+        ("In Progress", "    Fabric\n        State                             : In Progress\n        Status                            : N/A\n"),
+        ("failed", "* nvidia-fabricmanager.service - NVIDIA fabric manager service\n     Active: failed (Result: exit-code)\n"),
+        ("570.133.20", "nv-fabricmanager[8]: fabric manager NVIDIA GPU driver interface version 570.124.06 don't match with driver version 570.133.20. Please update.\n"),
+    )),
+]
+
+
+@pytest.mark.parametrize("cause, holds, lacks, log", KINDS, ids=lambda value: value if isinstance(value, str) and "\n" not in value else "")
+def test_the_line_that_leads_names_what_the_log_names(tmp_path, cause, holds, lacks, log):
+    given = judged(tmp_path, log)
+    assert given.found.logs.hypotheses[0].cause == cause
+    shown = text(given).replace(str(tmp_path) + "/", "").replace(tmp_path.name + "/", "")
+    assert [words for words in holds if words not in shown] == [] and [words for words in lacks if words in shown] == []
+
+
+@pytest.mark.parametrize("end", ["Training finished in 88 s\n", "`Trainer.fit` stopped: `max_steps=8` reached.\n", "saved the last checkpoint\n"])
+@pytest.mark.parametrize("out_of_data", ["[rank2]: dataloader exhausted after 8 batches", "ran out of batches at step 8", "no more data, ending the epoch"])
+def test_a_job_that_ran_out_of_data_and_ended_is_not_broken(tmp_path, out_of_data, end):
+    given = judged(tmp_path, f"init_process_group(timeout=0:30:00)\n{STEPS}{out_of_data}\n{end}")
+    assert given.document.verdict == "unknown" and "uneven-minibatches" not in [h.cause for h in given.found.logs.hypotheses]
+
+
+def test_a_surer_cause_explains_that_a_rank_died(tmp_path):
+    node = "(raylet) The node with node id: 1f and address: 10.4.0.7 and node name: 10.4.0.7 has been marked dead because it missed heartbeats.\n"
+    died = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n"
+    assert [h.cause for h in judged(tmp_path, node + died).found.logs.hypotheses] == ["node-failed"]
+    assert [h.cause for h in judged(tmp_path, died + "x\n" + node).found.logs.hypotheses] == ["node-failed", "peer-crashed"]
+
+
+def test_no_cause_of_another_job_in_a_folder_is_dropped(tmp_path):
+    faults = {
+        "shm-too-small": "n1:7:21 [0] NCCL WARN Call to posix_fallocate failed : No space left on device\n",
+        "gpu-memory-exhausted": "ValueError: No available memory for the cache blocks.\n",
+        "scheduler-time-limit": "slurmstepd: error: *** JOB 4711 ON b01 CANCELLED AT 2026-11-28T10:13:02 DUE TO TIME LIMIT ***\n",
+        "node-failed": "srun: error: Node failure on b07\n",
+        "gpu-or-link-fault": "kernel: NVRM: GPU 0000:5e:00.0: GPU has fallen off the bus.\n",
+        "driver-library-mismatch": "Error 803: system has unsupported display driver / cuda driver combination\n",
+        "uneven-minibatches": "[rank3] dataloader exhausted\n" + WAITED,
+    }
+    assert len(faults) > MOST
+    for name, log in faults.items():
+        (tmp_path / f"{name}.log").write_text(log)
+    given = case(of_logs(read.collect([str(tmp_path)]), None), "triage", "", "unknown")
+    assert {*faults} <= {h.cause for h in given.found.logs.hypotheses}
+    lead, shown = given.found.logs.hypotheses[0].cause, text(given)
+    assert [name for name in faults if name != lead and f"in {tmp_path.name}/{name}.log" not in shown and f"{name}.log" not in shown] == []
+
+
+def test_a_sentence_without_its_value_is_left_out():
+    said = Advice("It is <name>.", (("you", "Start <name>:", ("run <name>",)), ("you", "Look:", ("ps <pid>",))), ("by hand", "why", "ps <pid>"))
+    assert said.filled({}) == Advice("", (("you", "Look:", ("ps PID",)),), ("by hand", "why", "ps PID"))
+    assert said.filled({"name": "a", "pid": "7"}).remedy == (("you", "Start a:", ("run a",)), ("you", "Look:", ("ps 7",)))
