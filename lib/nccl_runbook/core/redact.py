@@ -17,11 +17,14 @@ import re
 from typing import Any, Iterator, Mapping, Match, Pattern
 from urllib.parse import quote
 
+from nccl_runbook.core.secret_lines import bodies
 from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
     LONG_WORD,
+    NUMBERED,
     TABLES,
+    is_numbered,
     is_random,
     is_secret,
     looks_random,
@@ -51,14 +54,26 @@ _TOKENS = {
     r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026))"  # as a program shows the beginning of a token
     for word, rest in TABLES["token"].items()
 }
+_BETWEEN = r"(?:\s{1,4}|[\"'],\s{0,4}[\"'])"  # two words of a command, or of a list of its words
 _BEFORE_VALUE = [
-    (word, _START + lead.replace(r"[^\n|;&]{0,200}?", r"(?:\\\n|[^\n|;&]){0,200}?"))
-    for words, lead in TABLES["argument"].items()
+    (
+        word,
+        table,
+        _START
+        + lead.replace(r"[^\n|;&]{0,200}?", r"(?:\\\n|[^\n|;&]){0,200}?")
+        .replace(r"\s{1,4}", _BETWEEN)
+        .replace(r"\s-", r"[\s\"']-")
+        .replace(r"\s(?:-", r"[\s\"'](?:-"),
+    )
+    for table in ("argument", "sentence")
+    for words, lead in TABLES[table].items()
     for word in words.split("|")
 ]
 _PEM = re.compile(
     r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
     r"(?:-----END [\w ]{0,60}-----|\Z)|"
+    r"(?<=Private-Lines: )\d{1,3}(?:\r?\n[^\n]{0,40}?[\w+/=]{1,64}(?=[\r\n]|\Z)){1,200}|"  # PuTTY
+    r"(?i:(?<=mnemonic)|(?<=seed[ _]phrase)|(?<=recovery[ _]phrase))[\"']?\s?[=:]\s{0,4}[\"']?(?:[a-z]{3,14}[ ,]{1,2}){5,24}[a-z]{3,14}|"
     r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
 )
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
@@ -75,8 +90,8 @@ _NAME = re.compile(
     r"(?<=%25(?:2[2-7]|3[Ff])))(?:(?<=\\)[nrt])?(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
     r"(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?"
-    rf"(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|"
-    rf"SecretStr)\]?(?=\s{{0,4}}=))?"
+    rf"(?:\s{{0,4}}:\s{{0,4}}[\"']?(?:\w{{1,20}}\[)?(?:str|bytes|"
+    rf"SecretStr)\]?[\"']?(?=\s{{0,4}}=)|\s\((?:str(?:ing)?|text|secret)\)(?=\s?[:=]))?"
     r"\s{0,8}(?:={1,3}>|:=|-{1,3}>|[+?]?=(?!=)|(?:\*\*)?:(?!\s{0,8}\n\s{0,40}[\w.\"'-]{1,64}:(?:\s|$))(?:(?:\*\*)?\s{1,4}`?)?|(?<=>)|"
     r"&#(?:58|61);|%(?:25)?3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|"
     r"!{1,2})[\w-]{1,20}\s{1,4}(?=\S))?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
@@ -116,6 +131,12 @@ _LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 _HEADER_NAME, _HEADER = (
     re.compile(r"(?i)cookie|authorization|headers"),
     re.compile(r"(?:[^\"'\n\\]|(?<==)\\{0,3}\"[^\"\n]*\")+"),
+)
+# a value on the next line, other than of a block or of a line that goes on; what stands there alone, and what does not
+_NEXT_LINE = re.compile(r"[^|>\\+-][ \t\r]{0,8}\n\s{0,80}$")
+_ALONE, _ASSIGNED = (
+    re.compile(r"[^\w\n]{0,12}(?:\n|\\n|#|</|\Z)"),
+    re.compile(r"[A-Za-z_][\w.-]{0,63}[=:][^=\s]"),
 )
 # a line with line ends that JSON, Python or a shell wrote as two characters
 _ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
@@ -174,13 +195,13 @@ def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
     leads = []
     low = text.encode("latin-1", "replace").lower().decode("latin-1")  # as long as the text
-    commands = [(word, lead) for word, lead in _BEFORE_VALUE if word in low]
+    commands = [command for command in _BEFORE_VALUE if command[0] in low]
     hints = [hint for hint in HINTS if hint in low]
     for line in _LINES.finditer(low) if commands or hints else ():
         here = line[0]
         leads += [
-            (match.end(), "argument", match)
-            for word, lead in commands
+            (match.end(), table, match)
+            for word, table, lead in commands
             if word in here
             for match in _begun(compiled(lead), text, line)
         ]
@@ -207,15 +228,28 @@ def _values(text: str) -> str:
             and (header := _HEADER.match(text, begin))
         ):
             end = header.end()
-        if any(
+        is_word = kind == "sentence" and is_numbered(text[begin:end]) or _is_prose(lead, value, end)
+        if not is_word and any(
             is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
             for word in (
                 re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
             )
         ):
-            parts += [text[done:begin], mask(kind)]
+            parts += [text[done:begin], mask("named" if kind == "named" else "argument", text[begin:end])]
             done = end
     return "".join([*parts, text[done:]])
+
+
+def _is_prose(lead: Match[str], value: Match[str], end: int) -> bool:
+    """Whether the line below a name is an assignment, or a sentence that begins with an ordinary word."""
+    return bool(
+        value["bare"]
+        and _NEXT_LINE.search(lead[0])
+        and (
+            _ASSIGNED.match(value["bare"])
+            or not (_ALONE.match(value.string, end) or NUMBERED.match(value["bare"]))
+        )
+    )
 
 
 def clipped(text: str, most: int) -> str:
@@ -236,13 +270,13 @@ class Redactor:
             "|".join("".join(map(_written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
         )
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
-        self._hidden = functools.lru_cache(maxsize=8192)(
+        self.hidden = functools.lru_cache(maxsize=8192)(
             self._without_secrets
         )  # ranks and files say the same again and again
 
     def text(self, text: str) -> str:
         """The text with secrets masked, and ``shared``."""
-        return shared(self._hidden(text))
+        return shared(self.hidden(text))
 
     def _without_secrets(self, text: str) -> str:
         text = _LETTER.sub(lambda escape: chr(int(escape[1], 16)), COLOURS.sub("", text))
@@ -254,7 +288,20 @@ class Redactor:
         return LONG_WORD.sub(lambda word: mask("token") if is_random(word["word"] or "") else word[0], text)
 
     def _masked(self, text: str) -> str:
-        text = _PEM.sub(mask("key"), self._values.sub(mask("variable"), text))
+        """The text without secrets. Lines with a prefix are read together without it, then each for itself."""
+        lines = text.split("\n")
+        texts = bodies(lines) if len(lines) > 1 else lines
+        if texts == lines:
+            return self._without_known(text)
+        hidden = self._without_known("\n".join(texts)).split("\n")
+        return "\n".join(
+            self._without_known(line.removesuffix(text) + masked)
+            for line, text, masked in zip(lines, texts, hidden)
+        )
+
+    def _without_known(self, text: str) -> str:
+        text = self._values.sub(lambda value: mask("variable", value[0]), text)
+        text = _PEM.sub(lambda key: mask("key", key[0]), text)
         for start, token in _TOKENS.items():
             if start in text:
                 text = compiled(token).sub(mask("token"), text)

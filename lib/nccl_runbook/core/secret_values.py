@@ -51,7 +51,7 @@ HARMLESS = re.compile(f"(?i:{TABLES['value']['harmless']})", re.DOTALL)
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 
 
-_NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
+NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
 
 
 # a section or a block of secrets as INI, TOML, YAML and JSON have it; its values have names of their own
@@ -99,8 +99,18 @@ _MIXED = [
 # more than a word and its number, such as node12
 _SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
 # a cell of letters only, beside a name of two words or more
-_CELL = re.compile(r"(?m)[A-Za-z]{8,64}[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)")
+_CELL = re.compile(
+    r"(?m)(?P<word>[A-Za-z]{8,64})[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)"
+)
+# what such a cell says about it; of random letters, 1 in 100
+_STATE = re.compile(
+    r"(?i)(?:not|un|no|is|from|via|see|use|in|dis|pre|auto)[a-z]+|[a-z]+(?:ed|ing|able|less|only|ive|ory)"
+)
 _VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
+
+
+# what no name of a layer holds
+_ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
 
 
 # a list of secrets (`tokens: [a, b]`, `api_keys:` and items below), and a value on the line below its name;
@@ -142,8 +152,13 @@ def looks_random(lead: Match[str]) -> bool:
     name = lead["name"][-MOST_NAME:]
     if lead["column"] or name.isupper() or "passw" in name.lower():
         is_one = bool(
-            _NUMBERED.match(lead.string, lead.end())
-            or (lead["column"] and set(name) & set("_.-") and _CELL.match(lead.string, lead.end()))
+            NUMBERED.match(lead.string, lead.end())
+            or (
+                lead["column"]
+                and set(name) & set("_.-")
+                and (cell := _CELL.match(lead.string, lead.end()))
+                and not _STATE.fullmatch(cell["word"])
+            )
         )
     else:
         word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
@@ -162,9 +177,16 @@ def is_random(word: str) -> bool:
     )
 
 
-def mask(kind: str) -> str:
-    """The text that replaces a secret of this kind."""
-    return f"{MASK}{kind}]"
+def is_numbered(word: str) -> bool:
+    """Whether this is words and numbers, as names of layers are (encoder1layer2weights3). So are, of random
+    lowercase letters and digits, 11 % of 16 and 4 % of 40, and less than 0.1 % of hexadecimal or mixed case."""
+    words = re.findall("[A-Z]?[a-z]+", word)
+    return not _ODD.search(word) and sum(map(len, words)) >= (4 if len(words) > 2 else 6) * len(words) > 0
+
+
+def mask(kind: str, secret: str = "") -> str:
+    """The text that replaces a secret of this kind, with its line ends: each line of a text keeps its place."""
+    return f"{MASK}{kind}]" + "\n" * secret.count("\n")
 
 
 def own_patterns(path: str) -> List[Pattern[str]]:
@@ -200,7 +222,10 @@ def without_blocks(text: str) -> str:
         ),
         _LIST.sub(
             lambda named: _LONG_VALUE.sub(
-                lambda word: mask("named") if _SHUFFLED.search(word[0]) else word[0], named[0]
+                lambda word: (
+                    mask("named") if _SHUFFLED.search(word[0]) and not is_numbered(word[0]) else word[0]
+                ),
+                named[0],
             ),
             text,
         ),

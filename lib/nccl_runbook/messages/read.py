@@ -10,10 +10,11 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import BinaryIO
 
 from nccl_runbook.core.redact import Redactor, clipped
+from nccl_runbook.core.secret_lines import masked_below
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
@@ -42,7 +43,7 @@ _STAMP = re.compile(
     r"NCCL (?:INFO|WARN) |File \"|Traceback |[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: "
     r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\("
 )
-_NUMBER = re.compile(rb"\d")  # a line without one names no rank
+_NUMBER = re.compile(r"\d")  # a line without one names no rank
 
 
 @dataclasses.dataclass
@@ -177,11 +178,12 @@ class _Reader:
             return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
         return all(line.rank != k.rank for k in kept)
 
-    def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], lines: int) -> None:
+    def _last_words(self, name: str, tail: Collection[tuple[int, bytes]], lines: int) -> None:
         own_rank = rank_of_name(name)
-        for number, raw in tail:
-            nobody = own_rank is None and raw.isascii() and not _NUMBER.search(raw)
-            for text in () if nobody else pieces(raw)[-1:]:
+        rows = masked_below([raw.decode("utf-8", "replace") for _, raw in tail], Redactor({}).hidden)
+        for (number, _), row in zip(tail, rows):
+            nobody = own_rank is None and row.isascii() and not _NUMBER.search(row)
+            for text in () if nobody else pieces(row.encode())[-1:]:
                 line = self._line(name, number, who_says(text), own_rank)
                 if line.text and line.rank is not None:
                     self._table.last(line, self._read + number)

@@ -10,6 +10,7 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import Finding, Severity
+from nccl_runbook.core.records import new_folder
 from nccl_runbook.gym import ask, table
 from nccl_runbook.gym.facts import Trial, jobs
 from nccl_runbook.launch.interpreters import InterpreterError, choose
@@ -51,7 +52,7 @@ def dev(
         try:
             prefix = choose(python).prefix
             if keep:
-                keep.mkdir(parents=True, exist_ok=True)
+                new_folder(keep, exist_ok=True)
             if not ask.has_namespaces():
                 answer.say("no namespaces for this user: jobs of others are visible to the live look")
             for trial in ask.Gym(prefix, to_the_end, keep, stopped).run(chosen, at_once):

@@ -1,0 +1,54 @@
+"""A secret on the line below the line that names it, also if each line has a prefix of its own."""
+
+import re
+from typing import Callable, List, Sequence
+
+MOST_BELOW = 120  # lines that are read together; half of it may belong to one name: a key of 4096 bits has 53
+# of a bracket that is a prefix: the name of a secret in it belongs to a value
+_NO_NAME = r"(?![^\n\])>]{0,120}(?i:pass|secret|token|key|cred|auth|cookie|redacted:))"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?![\w:])"
+_ELEMENTS = (
+    rf"\[{_NO_NAME}[^\[\]\n]{{1,120}}\](?:<std(?:out|err)>)?:?",  # [rank0]:  [1,0]<stdout>:
+    rf"\({_NO_NAME}[^()\n]{{1,120}}\)(?=\s|$)",  # (worker pid=7)
+    r"\d{1,9}:(?=[ \t]|$)",  # srun -l, grep -n
+    rf"\d{{4}}-\d\d-\d\d(?:[T ]{_CLOCK})?,?",
+    rf"\d\d[-/]\d\d[ ]{_CLOCK}",
+    _CLOCK,
+    r"-[ ][\w.]{1,64}[ ]-(?=[ ])",  # Python's loggers: time - name - level -
+    rf"[A-Z][a-z]{{2}}[ ]{{1,2}}\d{{1,2}}[ ]{_CLOCK}[ ][\w.-]{{1,64}}[ ][\w./-]{{1,64}}(?:\[\d{{1,8}}\])?:",
+    r"[IWEF]\d{4}[ ][\d:.]{8,18}[ ]{1,8}\d{1,8}[ ][\w./-]{1,80}:\d{1,6}\]",
+    r"(?:stdout|stderr)[ ][FP](?=[ ])",  # Kubernetes
+    r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)(?::[\w.]{1,64}:|[ ]-(?=[ ])|:?(?=[ \t]))",
+    r"[\w.]{1,64}:[\w.<>]{1,64}:\d{1,6}[ ]-(?=[ ])",  # loguru
+    r"\|(?=[ ])",  # between two of them
+)
+_PREFIX = re.compile(rf"\A(?![ \t]{{0,8}}[|-])(?:[ \t]{{0,8}}(?:{'|'.join(_ELEMENTS)}))+[ \t]?")
+# the name of a host or of a service: a prefix if the next line, or the last one, has the same
+_HOST = re.compile(r"(?=\S)([\w.-]{1,64}(?:\[\d{1,8}\])?[ \t]{0,20}(?::(?=[ \t]|$)|\|))[ \t]?")
+# a line after which a value may come: it ends with a name, or with a name and a sign
+_OPENS = re.compile(
+    r"(?i)(?:pass|pwd|pw|secret|token|key|cred|auth|cookie|jwt|dsn)(?:[\w.-]{0,24}[^\w\n]{0,12}|"
+    r"[^\n]{0,40}(?:[:=>|\\+\]-]|<<-?[ \t]?[\"']?\w{1,20}[\"']?)[ \t\r]{0,8})$"
+)
+
+
+def bodies(lines: Sequence[str]) -> List[str]:
+    """The lines without what a logger, a launcher or a host put before each: a time, a rank, a level, a name."""
+    texts = [_PREFIX.sub("", line) for line in lines]
+    hosts = [_HOST.match(text) for text in texts]
+    names = ["", *(host[1] if host else "" for host in hosts), ""]
+    return [
+        _PREFIX.sub("", text[host.end() :]) if host and host[1] in (names[at], names[at + 2]) else text
+        for at, (text, host) in enumerate(zip(texts, hosts))
+    ]
+
+
+def masked_below(lines: Sequence[str], hidden: Callable[[str], str]) -> List[str]:
+    """The lines; where one may name a secret, as ``hidden``, which keeps line ends, leaves it and the lines
+    around it together."""
+    masked = list(lines)
+    for at in range(0, len(masked), MOST_BELOW // 2):
+        block = masked[at : at + MOST_BELOW]
+        if any(map(_OPENS.search, block[:-1])):
+            masked[at : at + MOST_BELOW] = hidden("\n".join(block)).split("\n")
+    return masked
