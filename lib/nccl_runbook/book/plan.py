@@ -60,7 +60,7 @@ class Planned:
 
 
 def check_records(plan: Sequence[Planned], folder: str) -> None:
-    """Judge the records of the plan in this process, as their notebooks will; the steps write into ``folder``.
+    """Judge the records of the plan in this process, as their notebooks will; steps write into ``folder``.
     RecordError if a judge stops at one."""
     for planned in (planned for planned in plan if planned.record):
         given = {**planned.parameters, "record_path": str(planned.record), "run_dir": folder}
@@ -70,9 +70,8 @@ def check_records(plan: Sequence[Planned], folder: str) -> None:
                 exec("".join(cell["source"]) if cell["cell_type"] == "code" else "", names)
                 names |= given
         except Exception as error:  # whatever a judge raises, the facts are to blame
-            raise records.RecordError(
-                f"{planned.record}: its facts cannot be judged ({type(error).__name__}: {' '.join(str(error).split())})"
-            ) from error
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise records.RecordError(f"{planned.record}: its facts cannot be judged ({why})") from error
 
 
 def notebooks_in(folder: Path) -> dict[str, Path]:

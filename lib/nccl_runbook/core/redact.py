@@ -9,20 +9,17 @@ import collections
 import dataclasses
 import enum
 import functools
-import html
 import itertools
 import json
 import os
 import re
 from typing import Any, Iterator, Mapping, Match, Pattern
-from urllib.parse import quote
 
-from nccl_runbook.core.secret_lines import bodies
+from nccl_runbook.core.secret_lines import ESCAPED_LINES, KEY, LINES, bodies, is_prose
 from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
     LONG_WORD,
-    NUMBERED,
     TABLES,
     is_numbered,
     is_random,
@@ -32,6 +29,7 @@ from nccl_runbook.core.secret_values import (
     own_patterns,
     sounds_secret,
     without_blocks,
+    written,
 )
 from nccl_runbook.core.share import compiled, learn, shared
 
@@ -69,13 +67,6 @@ _BEFORE_VALUE = [
     for words, lead in TABLES[table].items()
     for word in words.split("|")
 ]
-_PEM = re.compile(
-    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
-    r"(?:-----END [\w ]{0,60}-----|\Z)|"
-    r"(?<=Private-Lines: )\d{1,3}(?:\r?\n[^\n]{0,40}?[\w+/=]{1,64}(?=[\r\n]|\Z)){1,200}|"  # PuTTY
-    r"(?i:(?<=mnemonic)|(?<=seed[ _]phrase)|(?<=recovery[ _]phrase))[\"']?\s?[=:]\s{0,4}[\"']?(?:[a-z]{3,14}[ ,]{1,2}){5,24}[a-z]{3,14}|"
-    r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
-)
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
 _URL = re.compile(
     r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|"
@@ -125,21 +116,11 @@ _VALUE = re.compile(
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"']))){1,16000}"
     r"(?:(?<=\S{16000})\S*)?(?<![)\]}.])))"
 )  # brackets close around it; groups are repeated 16,000 times, as each costs memory, and the rest goes, too
-# each line, and as a group with the next ones, where its value may stand
-_LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 # a cookie may be quoted
 _HEADER_NAME, _HEADER = (
     re.compile(r"(?i)cookie|authorization|headers"),
     re.compile(r"(?:[^\"'\n\\]|(?<==)\\{0,3}\"[^\"\n]*\")+"),
 )
-# a value on the next line, other than of a block or of a line that goes on; what stands there alone, and what does not
-_NEXT_LINE = re.compile(r"[^|>\\+-][ \t\r]{0,8}\n\s{0,80}$")
-_ALONE, _ASSIGNED = (
-    re.compile(r"[^\w\n]{0,12}(?:\n|\\n|#|</|\Z)"),
-    re.compile(r"[A-Za-z_][\w.-]{0,63}[=:][^=\s]"),
-)
-# a line with line ends that JSON, Python or a shell wrote as two characters
-_ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
 # and what else a terminal obeys
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 # no program writes letters this way, but someone who hides a JSON name may
@@ -168,24 +149,6 @@ def masked(text: str) -> str:
     )
 
 
-def _written(character: str) -> str:
-    """An expression for the ways in which a character is written: as itself, or as JSON, Python,
-    a shell, a URL or HTML has it."""
-    if character.isascii() and character.isalnum():
-        return character
-    plain = {
-        character,
-        "\\" + character,
-        json.dumps(character)[1:-1],
-        character.encode("unicode_escape").decode(),
-        quote(character, safe="", errors="replace"),
-        "'\"'\"'" if character == "'" else character,
-    }
-    marked = plain | {html.escape(p, quotes) for p in plain for quotes in (True, False)}
-    marked |= {m.replace("&#x27;", "&#39;").replace("&quot;", "&#34;") for m in marked}
-    return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
-
-
 def _begun(form: Pattern[str], text: str, line: Match[str]) -> Iterator[Match[str]]:
     """What begins on this line; it may end on one of the next two."""
     return itertools.takewhile(lambda match: match.start() < line.end(), form.finditer(text, *line.span(1)))
@@ -197,7 +160,7 @@ def _values(text: str) -> str:
     low = text.encode("latin-1", "replace").lower().decode("latin-1")  # as long as the text
     commands = [command for command in _BEFORE_VALUE if command[0] in low]
     hints = [hint for hint in HINTS if hint in low]
-    for line in _LINES.finditer(low) if commands or hints else ():
+    for line in LINES.finditer(low) if commands or hints else ():
         here = line[0]
         leads += [
             (match.end(), table, match)
@@ -228,7 +191,7 @@ def _values(text: str) -> str:
             and (header := _HEADER.match(text, begin))
         ):
             end = header.end()
-        is_word = kind == "sentence" and is_numbered(text[begin:end]) or _is_prose(lead, value, end)
+        is_word = kind == "sentence" and is_numbered(text[begin:end]) or is_prose(lead, value, end)
         if not is_word and any(
             is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
             for word in (
@@ -238,18 +201,6 @@ def _values(text: str) -> str:
             parts += [text[done:begin], mask("named" if kind == "named" else "argument", text[begin:end])]
             done = end
     return "".join([*parts, text[done:]])
-
-
-def _is_prose(lead: Match[str], value: Match[str], end: int) -> bool:
-    """Whether the line below a name is an assignment, or a sentence that begins with an ordinary word."""
-    return bool(
-        value["bare"]
-        and _NEXT_LINE.search(lead[0])
-        and (
-            _ASSIGNED.match(value["bare"])
-            or not (_ALONE.match(value.string, end) or NUMBERED.match(value["bare"]))
-        )
-    )
 
 
 def clipped(text: str, most: int) -> str:
@@ -267,7 +218,7 @@ class Redactor:
             line for v in values for line in v.splitlines() if len(line) >= 16
         }  # a key of many lines, in a log that is read line by line
         self._values = re.compile(
-            "|".join("".join(map(_written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
+            "|".join("".join(map(written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
         )
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
         self.hidden = functools.lru_cache(maxsize=8192)(
@@ -282,13 +233,13 @@ class Redactor:
         text = _LETTER.sub(lambda escape: chr(int(escape[1], 16)), COLOURS.sub("", text))
         for own in self._own:
             text = own.sub(mask("own"), text)
-        text = _ESCAPED_LINES.sub(
+        text = ESCAPED_LINES.sub(
             lambda line: self._masked(line[0].replace("\\n", "\n")).replace("\n", "\\n"), self._masked(text)
         )
         return LONG_WORD.sub(lambda word: mask("token") if is_random(word["word"] or "") else word[0], text)
 
     def _masked(self, text: str) -> str:
-        """The text without secrets. Lines with a prefix are read together without it, then each for itself."""
+        """The text without secrets; lines with a prefix are read together without it, then each alone."""
         lines = text.split("\n")
         texts = bodies(lines) if len(lines) > 1 else lines
         if texts == lines:
@@ -301,7 +252,7 @@ class Redactor:
 
     def _without_known(self, text: str) -> str:
         text = self._values.sub(lambda value: mask("variable", value[0]), text)
-        text = _PEM.sub(lambda key: mask("key", key[0]), text)
+        text = KEY.sub(lambda key: mask("key", key[0]), text)
         for start, token in _TOKENS.items():
             if start in text:
                 text = compiled(token).sub(mask("token"), text)

@@ -1,7 +1,9 @@
 """A secret on the line below the line that names it, also if each line has a prefix of its own."""
 
 import re
-from typing import Callable, List, Sequence
+from typing import Callable, List, Match, Sequence
+
+from nccl_runbook.core.secret_values import NUMBERED
 
 MOST_BELOW = 120  # lines that are read together; half of it may belong to one name: a key of 4096 bits has 53
 # of a bracket that is a prefix: the name of a secret in it belongs to a value
@@ -30,10 +32,29 @@ _OPENS = re.compile(
     r"(?i)(?:pass|pwd|pw|secret|token|key|cred|auth|cookie|jwt|dsn)(?:[\w.-]{0,24}[^\w\n]{0,12}|"
     r"[^\n]{0,40}(?:[:=>|\\+\]-]|<<-?[ \t]?[\"']?\w{1,20}[\"']?)[ \t\r]{0,8})$"
 )
+# a line with line ends that JSON, Python or a shell wrote as two characters
+ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
+# each line, and as a group with the next ones, where its value may stand
+LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
+# a private key, and what else is as secret and as long
+KEY = re.compile(
+    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
+    r"(?:-----END [\w ]{0,60}-----|\Z)|"
+    r"(?<=Private-Lines: )\d{1,3}(?:\r?\n[^\n]{0,40}?[\w+/=]{1,64}(?=[\r\n]|\Z)){1,200}|"  # PuTTY
+    r"(?i:(?<=mnemonic)|(?<=seed[ _]phrase)|(?<=recovery[ _]phrase))[\"']?\s?[=:]\s{0,4}[\"']?"
+    r"(?:[a-z]{3,14}[ ,]{1,2}){5,24}[a-z]{3,14}|"
+    r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
+)
+# a value on the next line, except of a block or a line that goes on; and what stands there alone or not
+_NEXT_LINE = re.compile(r"[^|>\\+-][ \t\r]{0,8}\n\s{0,80}$")
+_ALONE, _ASSIGNED = (
+    re.compile(r"[^\w\n]{0,12}(?:\n|\\n|#|</|\Z)"),
+    re.compile(r"[A-Za-z_][\w.-]{0,63}[=:][^=\s]"),
+)
 
 
 def bodies(lines: Sequence[str]) -> List[str]:
-    """The lines without what a logger, a launcher or a host put before each: a time, a rank, a level, a name."""
+    """The lines without what a logger, a launcher or a host put before each: a time, a rank, a name."""
     texts = [_PREFIX.sub("", line) for line in lines]
     hosts = [_HOST.match(text) for text in texts]
     names = ["", *(host[1] if host else "" for host in hosts), ""]
@@ -52,3 +73,15 @@ def masked_below(lines: Sequence[str], hidden: Callable[[str], str]) -> List[str
         if any(map(_OPENS.search, block[:-1])):
             masked[at : at + MOST_BELOW] = hidden("\n".join(block)).split("\n")
     return masked
+
+
+def is_prose(lead: Match[str], value: Match[str], end: int) -> bool:
+    """Whether the line below a name is an assignment, or a sentence that begins with an ordinary word."""
+    return bool(
+        value["bare"]
+        and _NEXT_LINE.search(lead[0])
+        and (
+            _ASSIGNED.match(value["bare"])
+            or not (_ALONE.match(value.string, end) or NUMBERED.match(value["bare"]))
+        )
+    )

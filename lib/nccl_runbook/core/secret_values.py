@@ -1,9 +1,12 @@
 """Which names and values are secrets."""
 
 import functools
+import html
+import json
 import pkgutil
 import re
 from typing import Dict, List, Match, Pattern
+from urllib.parse import quote
 
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 
@@ -178,14 +181,32 @@ def is_random(word: str) -> bool:
 
 
 def is_numbered(word: str) -> bool:
-    """Whether this is words and numbers, as names of layers are (encoder1layer2weights3). So are, of random
-    lowercase letters and digits, 11 % of 16 and 4 % of 40, and less than 0.1 % of hexadecimal or mixed case."""
+    """Whether this is words and numbers, as names of layers are (encoder1layer2weights3). So look,
+    of random lowercase letters and digits, 11 % (16 characters) to 4 % (40); hexadecimal ones do not."""
     words = re.findall("[A-Z]?[a-z]+", word)
     return not _ODD.search(word) and sum(map(len, words)) >= (4 if len(words) > 2 else 6) * len(words) > 0
 
 
+def written(character: str) -> str:
+    """An expression for the ways in which a character is written: as itself, or as JSON, Python,
+    a shell, a URL or HTML has it."""
+    if character.isascii() and character.isalnum():
+        return character
+    plain = {
+        character,
+        "\\" + character,
+        json.dumps(character)[1:-1],
+        character.encode("unicode_escape").decode(),
+        quote(character, safe="", errors="replace"),
+        "'\"'\"'" if character == "'" else character,
+    }
+    marked = plain | {html.escape(p, quotes) for p in plain for quotes in (True, False)}
+    marked |= {m.replace("&#x27;", "&#39;").replace("&quot;", "&#34;") for m in marked}
+    return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
+
+
 def mask(kind: str, secret: str = "") -> str:
-    """The text that replaces a secret of this kind, with its line ends: each line of a text keeps its place."""
+    """The text that replaces a secret of this kind, with its line ends: no line changes its place."""
     return f"{MASK}{kind}]" + "\n" * secret.count("\n")
 
 

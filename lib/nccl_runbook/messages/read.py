@@ -10,7 +10,7 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from nccl_runbook.core.redact import Redactor, clipped
@@ -36,14 +36,12 @@ _CHATTER = re.compile(
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
 )
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
-# prefixes that no person types: a rank, a time, an exception, a line of source
-_STAMP = re.compile(
+_STAMP = re.compile(  # no person types these: a rank, a time, an exception, a line of source
     r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|"
     r"[\w.-]+:\d+:\d+ \[|"
     r"NCCL (?:INFO|WARN) |File \"|Traceback |[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: "
     r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\("
 )
-_NUMBER = re.compile(r"\d")  # a line without one names no rank
 
 
 @dataclasses.dataclass
@@ -178,11 +176,11 @@ class _Reader:
             return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
         return all(line.rank != k.rank for k in kept)
 
-    def _last_words(self, name: str, tail: Collection[tuple[int, bytes]], lines: int) -> None:
+    def _last_words(self, name: str, tail: Sequence[tuple[int, bytes]], lines: int) -> None:
         own_rank = rank_of_name(name)
         rows = masked_below([raw.decode("utf-8", "replace") for _, raw in tail], Redactor({}).hidden)
         for (number, _), row in zip(tail, rows):
-            nobody = own_rank is None and row.isascii() and not _NUMBER.search(row)
+            nobody = own_rank is None and row.isascii() and not re.search(r"\d", row)
             for text in () if nobody else pieces(row.encode())[-1:]:
                 line = self._line(name, number, who_says(text), own_rank)
                 if line.text and line.rank is not None:
