@@ -109,7 +109,7 @@ def soak(
             soaked = dataclasses.replace(ask.collect(arms, subject, until, folder, stopped), on_gpus=on_gpus)
         except OSError as error:
             answer.leave(
-                f"cannot write {error.filename or out}: {error.strerror or error}",
+                f"cannot write {error.filename or out or 'outputs'}: {error.strerror or error}",
                 1 if error.errno in answer.FULL else 2,
             )
         except ValueError as error:
