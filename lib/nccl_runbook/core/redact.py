@@ -114,7 +114,7 @@ _VALUE = re.compile(
     + r"'(?P<single>(?:[^'\\]|\\[\s\S]){0,16000}[^'\n]*)|"
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"']))){1,16000}"
-    r"(?:(?<=\S{16000})\S*)?(?<![)\]}.])))"
+    r"(?:(?<=\S{16000})\S*)?(?<![)\]}.,])))"
 )  # brackets close around it; groups are repeated 16,000 times, as each costs memory, and the rest goes, too
 # a cookie may be quoted
 _HEADER_NAME, _HEADER = (

@@ -1,5 +1,6 @@
 """A secret on the line below the line that names it, also if each line has a prefix of its own."""
 
+import os
 import re
 from typing import Callable, List, Match, Sequence
 
@@ -13,7 +14,7 @@ _ELEMENTS = (
     rf"\[{_NO_NAME}[^\[\]\n]{{1,120}}\](?:<std(?:out|err)>)?:?",  # [rank0]:  [1,0]<stdout>:
     rf"\({_NO_NAME}[^()\n]{{1,120}}\)(?=\s|$)",  # (worker pid=7)
     r"\d{1,9}:(?=[ \t]|$)",  # srun -l, grep -n
-    rf"\d{{4}}-\d\d-\d\d(?:[T ]{_CLOCK})?,?",
+    rf"\d{{4}}[-/]\d\d[-/]\d\d(?:[T ]{_CLOCK})?,?",
     rf"\d\d[-/]\d\d[ ]{_CLOCK}",
     _CLOCK,
     r"-[ ][\w.]{1,64}[ ]-(?=[ ])",  # Python's loggers: time - name - level -
@@ -25,8 +26,11 @@ _ELEMENTS = (
     r"\|(?=[ ])",  # between two of them
 )
 _PREFIX = re.compile(rf"\A(?![ \t]{{0,8}}[|-])(?:[ \t]{{0,8}}(?:{'|'.join(_ELEMENTS)}))+[ \t]?")
-# the name of a host or of a service: a prefix if the next line, or the last one, has the same
-_HOST = re.compile(r"(?=\S)([\w.-]{1,64}(?:\[\d{1,8}\])?[ \t]{0,20}(?::(?=[ \t]|$)|\|))[ \t]?")
+# what a line has in common with the next one, up to a sign, is a prefix, too; never the name of a secret
+_SAME = re.compile(
+    r"(?=[\w<>|\[({])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,100}[:>|\])](?=[ \t]|$)"
+)
+_DIGIT, _WIDTH = re.compile(r"\d"), 120
 # a line after which a value may come: it ends with a name, or with a name and a sign
 _OPENS = re.compile(
     r"(?i)(?:pass|pwd|pw|secret|token|key|cred|auth|cookie|jwt|dsn)(?:[\w.-]{0,24}[^\w\n]{0,12}|"
@@ -56,12 +60,16 @@ _ALONE, _ASSIGNED = (
 def bodies(lines: Sequence[str]) -> List[str]:
     """The lines without what a logger, a launcher or a host put before each: a time, a rank, a name."""
     texts = [_PREFIX.sub("", line) for line in lines]
-    hosts = [_HOST.match(text) for text in texts]
-    names = ["", *(host[1] if host else "" for host in hosts), ""]
-    return [
-        _PREFIX.sub("", text[host.end() :]) if host and host[1] in (names[at], names[at + 2]) else text
-        for at, (text, host) in enumerate(zip(texts, hosts))
-    ]
+    starts = [_DIGIT.sub("0", text[:_WIDTH]) for text in texts]
+    same = [0, *map(_same, starts, starts[1:]), 0]
+    own = [min(filter(None, (before, after)), default=0) for before, after in zip(same, same[1:])]
+    return [_PREFIX.sub("", text[end:].removeprefix(" ")) if end else text for text, end in zip(texts, own)]
+
+
+def _same(start: str, other: str) -> int:
+    """Number of characters of the prefix that both have."""
+    match = _SAME.match(os.path.commonprefix([start, other]))
+    return match.end() if match else 0
 
 
 def masked_below(lines: Sequence[str], hidden: Callable[[str], str]) -> List[str]:

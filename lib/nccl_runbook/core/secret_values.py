@@ -112,6 +112,7 @@ _STATE = re.compile(
 _VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
 
 
+_PATH = re.compile(r"(?:~|\.{0,2})/")  # a working folder
 # what no name of a layer holds
 _ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
 
@@ -137,14 +138,18 @@ def sounds_secret(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether the value under this name is a secret, rather than a number, a keyword or a placeholder."""
-    return sounds_secret(name) and bool(
-        (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))
-        and (
-            re.match(
-                r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/|-]{12})", value
-            )  # the rest of a header that it cut short
-            if value.startswith(MASK)
-            else not HARMLESS.fullmatch(value)
+    return (
+        not (name[-3:].lower() == "pwd" and _PATH.match(value))
+        and sounds_secret(name)
+        and bool(
+            (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))
+            and (
+                re.match(
+                    r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/|-]{12})", value
+                )  # the rest of a header that it cut short
+                if value.startswith(MASK)
+                else not HARMLESS.fullmatch(value)
+            )
         )
     )
 
@@ -165,7 +170,7 @@ def looks_random(lead: Match[str]) -> bool:
         )
     else:
         word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
-        is_one = any(map(_SHUFFLED.search, _LONG.findall(word)))
+        is_one = any(_SHUFFLED.search(part) and not is_numbered(part) for part in _LONG.findall(word))
     return is_one and bool(_GAP_NAME.search(name))
 
 
