@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pkgutil
 import re
+import runpy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -64,11 +65,15 @@ def check_records(plan: Sequence[Planned], folder: str) -> None:
     RecordError if a judge stops at one."""
     for planned in (planned for planned in plan if planned.record):
         given = {**planned.parameters, "record_path": str(planned.record), "run_dir": folder}
-        names: dict[str, Any] = {}
+        cells = json.loads(planned.source.read_text(encoding="utf-8"))["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        sources.insert(1, "\n".join(f"{name} = {value!r}" for name, value in given.items()))
+        script = Path(folder, f"{planned.name}.py")
+        script.write_text("\n".join(sources), encoding="utf-8")
         try:
-            for cell in json.loads(planned.source.read_text(encoding="utf-8"))["cells"]:
-                exec("".join(cell["source"]) if cell["cell_type"] == "code" else "", names)
-                names |= given
+            runpy.run_path(str(script))
+        except SyntaxError:  # a notebook of the reader's own, with magics
+            continue
         except Exception as error:  # whatever a judge raises, the facts are to blame
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise records.RecordError(f"{planned.record}: its facts cannot be judged ({why})") from error

@@ -154,6 +154,13 @@ def _remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
+def remove_if_empty(path: Path) -> None:
+    """Remove a file in which nothing could be written."""
+    with contextlib.suppress(OSError):
+        if not path.stat().st_size:
+            path.unlink()
+
+
 def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
     """Replace these files of one folder, each atomically, after all are on the disk: a full disk leaves
     every old file in place. ``mode`` is limited by the umask. OSError if writing fails."""

@@ -189,7 +189,7 @@ def _values(text: str) -> str:
             and value["bare"]
             and _HEADER_NAME.search(lead["name"])
             and (header := _HEADER.match(text, begin))
-            and not (HARMLESS.fullmatch(value["bare"]) and text[end : end + 2].strip()[:1] in ".)]}(")
+            and not (HARMLESS.fullmatch(value["bare"]) and text[end : end + 2].strip()[:1] in ".)}(")
         ):
             end = header.end()
         is_word = kind == "sentence" and is_numbered(text[begin:end]) or is_prose(lead, value, end)

@@ -28,7 +28,7 @@ _ELEMENTS = (
 _PREFIX = re.compile(rf"\A(?![ \t]{{0,8}}[|-])(?:[ \t]{{0,8}}(?:{'|'.join(_ELEMENTS)}))+[ \t]?")
 # what a line has in common with the next one, up to a sign, is a prefix, too; never the name of a secret
 _SAME = re.compile(
-    r"(?=[\w<>|\[({])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,100}[:>|\])](?=[ \t]|$)"
+    r"(?=[\w<>|\[({])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,100}[:>|\])](?=[ \t])"
 )
 _DIGIT, _WIDTH = re.compile(r"\d"), 120
 # a line after which a value may come: it ends with a name, or with a name and a sign
@@ -53,14 +53,14 @@ KEY = re.compile(
 _NEXT_LINE = re.compile(r"[^|>\\+-][ \t\r]{0,8}\n\s{0,80}$")
 _ALONE, _ASSIGNED = (
     re.compile(r"[^\w\n]{0,12}(?:\n|\\n|#|</|\Z)"),
-    re.compile(r"[A-Za-z_][\w.-]{0,63}[=:][^=\s]"),
+    re.compile(r"[A-Za-z_][\w.-]{0,63}(?:[=:][^=\s]|:$)"),
 )
 
 
 def bodies(lines: Sequence[str]) -> List[str]:
     """The lines without what a logger, a launcher or a host put before each: a time, a rank, a name."""
     texts = [_PREFIX.sub("", line) for line in lines]
-    starts = [_DIGIT.sub("0", text[:_WIDTH]) for text in texts]
+    starts = [_DIGIT.sub("0", text[:_WIDTH]) + " " for text in texts]
     same = [0, *map(_same, starts, starts[1:]), 0]
     own = [min(filter(None, (before, after)), default=0) for before, after in zip(same, same[1:])]
     return [_PREFIX.sub("", text[end:].removeprefix(" ")) if end else text for text, end in zip(texts, own)]
