@@ -139,26 +139,24 @@ def of_tables(tables: Iterable[object]) -> list[dict[str, Any]]:
     ]
 
 
-def new_folder(path: Path, parents: bool = True, exist_ok: bool = False) -> None:
-    """Make a folder of this user's own. If this process ends before anything is in it, it is removed, and so
-    are folders above it that were made for it. OSError if it cannot be made."""
-    atexit.register(
-        _remove_empty, [*itertools.takewhile(lambda made: not made.exists(), (path, *path.parents))]
-    )
+def new_folder(
+    path: Path, parents: bool = True, exist_ok: bool = False, keeps_empty_files: bool = False
+) -> None:
+    """Make a folder of this user's own. If nothing could be written into it before this process ends, it is
+    removed, and so are folders above it that were made for it. OSError if it cannot be made."""
+    made = [*itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
+    atexit.register(_remove_empty, made, keeps_empty_files)
     path.mkdir(mode=0o700, parents=parents, exist_ok=exist_ok)
 
 
-def _remove_empty(folders: Iterable[Path]) -> None:
-    with contextlib.suppress(OSError):  # one that holds something ends it
+def _remove_empty(folders: list[Path], keeps_empty_files: bool) -> None:
+    with contextlib.suppress(OSError):  # a folder that holds something ends it
+        files = [path for folder in folders[:1] for path in folder.rglob("*") if path.is_file()]
+        if not keeps_empty_files and not any(path.stat().st_size for path in files):
+            for path in files:
+                path.unlink()
         for folder in folders:
             folder.rmdir()
-
-
-def remove_if_empty(path: Path) -> None:
-    """Remove a file in which nothing could be written."""
-    with contextlib.suppress(OSError):
-        if not path.stat().st_size:
-            path.unlink()
 
 
 def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:

@@ -73,8 +73,10 @@ class Gym:
             if self.stopped():
                 return None
             if not answer.exists():
-                *_, why = errors.read_text(errors="replace").splitlines() or ["it printed nothing"]
-                raise ValueError(f"{job.name} did not run: {why[-500:]}")
+                raise ValueError(
+                    f"{job.name} did not run: "
+                    + "".join(errors.read_text(errors="replace").splitlines()[-1:])[-500:]
+                )
             if self.keep:
                 _copy_logs(Path(folder), self.keep / job.name)
             trial = json.loads(answer.read_text())

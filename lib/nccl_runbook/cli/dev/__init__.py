@@ -10,7 +10,7 @@ import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import Finding, Severity
-from nccl_runbook.core.records import new_folder, remove_if_empty
+from nccl_runbook.core.records import new_folder
 from nccl_runbook.gym import ask, table
 from nccl_runbook.gym.facts import Trial, jobs
 from nccl_runbook.launch.interpreters import InterpreterError, choose
@@ -61,8 +61,6 @@ def dev(
         except InterpreterError as error:
             answer.leave(error, error.exit_code)
         except OSError as error:
-            for path in keep.rglob("*") if keep else ():
-                remove_if_empty(path)
             answer.leave(
                 f"cannot write {error.filename or keep}: {error.strerror or error}",
                 1 if error.errno in answer.FULL else 2,

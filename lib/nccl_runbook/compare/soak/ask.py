@@ -14,7 +14,6 @@ from typing import Any
 from nccl_runbook.compare.ask import Subject
 from nccl_runbook.compare.soak.facts import COUNTERS, Run, Soak
 from nccl_runbook.core.facts import Gap, counted
-from nccl_runbook.core.records import remove_if_empty
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch.stop import never
 from nccl_runbook.machine import ask_nvml
@@ -75,13 +74,10 @@ def _over(until: Until, runs: list[Run], at_s: float) -> str:
 
 def _keep(path: Path, text: str) -> None:
     """Add the text to the file, redacted, and see it on the disk."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(Redactor(os.environ).text(text) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        remove_if_empty(path)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(Redactor(os.environ).text(text) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def counters() -> dict[int, dict[str, int]] | Gap:
