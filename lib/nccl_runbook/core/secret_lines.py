@@ -26,9 +26,9 @@ _ELEMENTS = (
     r"\|(?=[ ])",  # between two of them
 )
 _PREFIX = re.compile(rf"\A(?![ \t]{{0,8}}[|-])(?:[ \t]{{0,8}}(?:{'|'.join(_ELEMENTS)}))+[ \t]?")
-# what a line has in common with the next one, up to a sign, is a prefix, too; never the name of a secret
+# what a line has in common with the next one, whole words of it, is a prefix, too; never the name of a secret
 _SAME = re.compile(
-    r"(?=[\w<>|\[({])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,100}[:>|\])](?=[ \t])"
+    r"(?=[\w<>|\[({])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,120}(?<=[ \t])"
 )
 _DIGIT, _WIDTH = re.compile(r"\d"), 120
 # a line after which a value may come: it ends with a name, or with a name and a sign
@@ -63,7 +63,7 @@ def bodies(lines: Sequence[str]) -> List[str]:
     starts = [_DIGIT.sub("0", text[:_WIDTH]) + " " for text in texts]
     same = [0, *map(_same, starts, starts[1:]), 0]
     own = [min(filter(None, (before, after)), default=0) for before, after in zip(same, same[1:])]
-    return [_PREFIX.sub("", text[end:].removeprefix(" ")) if end else text for text, end in zip(texts, own)]
+    return [_PREFIX.sub("", text[end:]) if end else text for text, end in zip(texts, own)]
 
 
 def _same(start: str, other: str) -> int:

@@ -64,7 +64,8 @@ def collect(
     """The facts of these logs, except files in ``skip``; with ``newest`` only the last attempt counts for
     ranks. Never raises for their content: ``files`` says what could not be read."""
     reader = _Reader(newest)
-    context_lines = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
+    typed = Redactor(os.environ).hidden(context).splitlines()  # whole: a value may stand below its name
+    context_lines = [clipped(line, LINE_CHARACTERS) for line in typed[:1000]]
     pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in context_lines).encode(
         "utf-8", "replace"
     )
@@ -72,11 +73,8 @@ def collect(
         [Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [],
         sources(paths, stdin, limit),
     )
-    return Redactor(os.environ).json(
-        reader.facts(
-            read_each((s for s in texts if s.name not in skip), reader.read), "\n".join(context_lines)
-        )
-    )
+    wanted = (s for s in texts if s.name not in skip)
+    return Redactor(os.environ).json(reader.facts(read_each(wanted, reader.read), "\n".join(context_lines)))
 
 
 def read_sources(texts: Iterable[Source]) -> Logs:
@@ -178,8 +176,8 @@ class _Reader:
 
     def _last_words(self, name: str, tail: Sequence[tuple[int, bytes]], lines: int) -> None:
         own_rank = rank_of_name(name)
-        rows = masked_below([raw.decode("utf-8", "replace") for _, raw in tail], Redactor({}).hidden)
-        for (number, _), row in zip(tail, rows):
+        texts = [raw.decode("utf-8", "replace") for _, raw in tail]
+        for (number, _), row in zip(tail, masked_below(texts, Redactor({}).hidden)):
             nobody = own_rank is None and row.isascii() and not re.search(r"\d", row)
             for text in () if nobody else pieces(row.encode())[-1:]:
                 line = self._line(name, number, who_says(text), own_rank)
