@@ -25,7 +25,7 @@ _ELEMENTS = (
     r"[\w.]{1,64}:[\w.<>]{1,64}:\d{1,6}[ ]-(?=[ ])",  # loguru
     r"\|(?=[ ])",  # between two of them
 )
-_PREFIX = re.compile(rf"\A(?![ \t]{{0,8}}[|-])(?:[ \t]{{0,8}}(?:{'|'.join(_ELEMENTS)}))+[ \t]?")
+_PUT_BEFORE = re.compile(rf"\A(?![ \t]{{0,8}}[|-])(?:[ \t]{{0,8}}(?:{'|'.join(_ELEMENTS)}))+[ \t]?")
 # what a line has in common with the next one, whole words of it, is a prefix, too; never the name of a secret
 _SAME = re.compile(
     r"(?=[\w<>|\[({])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,120}(?<=[ \t])"
@@ -59,11 +59,11 @@ _ALONE, _ASSIGNED = (
 
 def bodies(lines: Sequence[str]) -> List[str]:
     """The lines without what a logger, a launcher or a host put before each: a time, a rank, a name."""
-    texts = [_PREFIX.sub("", line) for line in lines]
+    texts = [_PUT_BEFORE.sub("", line) for line in lines]
     starts = [_DIGIT.sub("0", text[:_WIDTH]) + " " for text in texts]
     same = [0, *map(_same, starts, starts[1:]), 0]
     own = [min(filter(None, (before, after)), default=0) for before, after in zip(same, same[1:])]
-    return [_PREFIX.sub("", text[end:]) if end else text for text, end in zip(texts, own)]
+    return [_PUT_BEFORE.sub("", text[end:]) if end else text for text, end in zip(texts, own)]
 
 
 def _same(start: str, other: str) -> int:
