@@ -55,7 +55,7 @@ def asked() -> dict[str, set[str]]:
 
 
 # tables of expressions that the package compiles at their first use -> what of them is one
-DEFERRED = {"core.redact._TOKENS": dict.values, "core.redact._BEFORE_VALUE": lambda rows: [form for _, form in rows],
+DEFERRED = {"core.redact._TOKENS": dict.values, "core.redact._BEFORE_VALUE": lambda rows: [form for _, _, form in rows],
             "core.share._FORMS": lambda rows: [form for _, form in rows]}
 
 

@@ -217,9 +217,10 @@ def tried(name: str, folder: Path) -> None:
 def main(part: str) -> int:
     """Each input whose name holds ``part``; whether one broke a promise."""
     import test_hostile
+    from hostile_more import MORE
     from test_hostile_files import FILES
 
-    CONTENTS.update({**{name: lambda c=content: c for name, content in FILES.items()}, **test_hostile.BOMBS})
+    CONTENTS.update({**{name: lambda c=content: c for name, content in FILES.items()}, **test_hostile.BOMBS, **MORE})
     names = [name for name in [*CONTENTS, *PLACES, *CHANGES, *map(repr, test_hostile.PAYLOADS)] if part in name]
     wrong = []
     for name in names:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import copy
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from book_samples import run_cli
 from hang_samples import Job
 from hypothesis import HealthCheck, given, settings, strategies as st
-from nccl_runbook.book.plan import UsageError, make_plan, probes
+from nccl_runbook.book.plan import UsageError, check_records, make_plan, probes
 from nccl_runbook.case.read import collect_start
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.records import RecordError
@@ -91,4 +92,39 @@ def test_facts_that_fit_and_cannot_be_judged_are_wrong_usage_with_the_file(recor
     record = {**recorded["00-start"], "facts": {"start": {"reason": "absent", "detail": "somebody else wrote this"}}}
     (tmp_path / "r.json").write_text(json.dumps(record))
     ended = run_cli("run", "--record", tmp_path / "r.json", "--out", tmp_path / "out")
-    assert ended.returncode == 2 and "r.json" in ended.stderr and "Traceback" not in ended.stderr
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1) and "r.json" in ended.stderr and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("step", ["00-start", "06-timeouts", "07-logs"])
+def test_a_changed_record_that_is_taken_is_judged_or_refused_before_anything_is_made(step: str, recorded: dict[str, Any], tmp_path: Path) -> None:
+    path, outcomes = tmp_path / "r.json", set()
+
+    @given(st.data())
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    def changed(data: st.DataObject) -> None:
+        record = copy.deepcopy(recorded[step])
+        for place in data.draw(st.lists(st.sampled_from(places(record["facts"])), min_size=1, max_size=3)):
+            held = record["facts"]
+            for key in place[:-1]:
+                held = held[key] if isinstance(held, dict) and key in held or isinstance(held, list) and isinstance(key, int) and key < len(held) else {}
+            if isinstance(held, (dict, list)) and held:
+                held[place[-1] if isinstance(held, dict) else 0] = data.draw(st.sampled_from([None, [], {}, "", -1, 10**9, {"reason": "absent", "detail": "x"}]))
+        path.write_text(json.dumps(record))
+        try:
+            plan = make_plan(BOOK, [], [], [path])
+        except (UsageError, RecordError):
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                check_records(plan, folder)
+                outcomes.add("judged")
+            except RecordError as error:
+                outcomes.add("refused")
+                assert "r.json" in str(error) and "\n" not in str(error)
+
+    path.write_text(json.dumps(recorded[step]))
+    with tempfile.TemporaryDirectory() as folder:
+        check_records(make_plan(BOOK, [], [], [path]), folder)
+        assert json.loads((Path(folder) / f"{step}.json").read_text())["status"] != "running"
+    changed()
+    assert "judged" in outcomes

@@ -91,7 +91,7 @@ class Step:
         if self._engine is None:
             choice = choose(self.parameters.get("python", ""), self.within_s)
             sweep({tempfile.gettempdir(), "/dev/shm"})
-            self.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            records.new_folder(self.run_dir, exist_ok=True)
             try:
                 self._engine = Engine(
                     choice.prefix,

@@ -62,7 +62,7 @@ def make_folder(options: Options) -> Path:
     )
     for number in itertools.count(2):
         try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=bool(options.out))
+            records.new_folder(path, exist_ok=bool(options.out))
             return path
         except FileExistsError:
             if options.out or not path.is_dir():

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pkgutil
 import re
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -40,11 +41,9 @@ class Planned:
         return max(1, int(min(self.parameters.get("budget_s", default), left_s)))
 
     def refused(self, why: str) -> str:
-        """The notebook's error about what the command line names, else empty: any error about a record, and a
-        ValueError about a value (it begins with the name or value, or quotes the value). A bare number is no
-        quote, since Python's own errors are full of them."""
-        if self.record and (stopped := re.match(r"the notebook stopped with an error: (.*)", why)):
-            return f"{self.record}: its facts cannot be judged ({stopped[1]})"
+        """The notebook's error about what the command line names, else empty: a ValueError about a value (it
+        begins with the name or value, or quotes the value). A bare number is no quote, since Python's own
+        errors are full of them."""
         error = re.fullmatch(r"the notebook stopped with an error: (?:Value|Parameter)Error: (.*)", why)
         reason = error[1] if error else ""
         words = [v for v in self.parameters.values() if isinstance(v, str) and re.search("[A-Za-z]", v)]
@@ -54,6 +53,25 @@ class Planned:
             or any(repr(word) in reason for word in words)
             else ""
         )
+
+
+def check_records(plan: Sequence[Planned], folder: str) -> None:
+    """Judge the records of the plan in this process, as their notebooks will; steps write into ``folder``.
+    RecordError if a judge stops at one."""
+    for planned in (planned for planned in plan if planned.record):
+        given = {**planned.parameters, "record_path": str(planned.record), "run_dir": folder}
+        cells = json.loads(planned.source.read_text(encoding="utf-8"))["cells"]
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        sources.insert(1, "\n".join(f"{name} = {value!r}" for name, value in given.items()))
+        script = Path(folder, f"{planned.name}.py")
+        script.write_text("\n".join(sources), encoding="utf-8")
+        try:
+            runpy.run_path(str(script))
+        except SyntaxError:  # a notebook of the reader's own, with magics
+            continue
+        except Exception as error:  # whatever a judge raises, the facts are to blame
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise records.RecordError(f"{planned.record}: its facts cannot be judged ({why})") from error
 
 
 def notebooks_in(folder: Path) -> dict[str, Path]:

@@ -11,6 +11,7 @@ import errno
 import itertools
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
+from nccl_runbook.core.records import new_folder
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.launch.stop import Stop
 from nccl_runbook.logs.file import text_of
@@ -85,7 +87,7 @@ def reduce(
         reduction.check_placeholders(command, axes, _script)
         if out == LOGS and out.is_dir() and any(out.iterdir()):  # of an earlier call
             out = next(p for n in itertools.count(2) for p in [Path(f"{LOGS}-{n}")] if not p.exists())
-        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new_folder(out, exist_ok=True, keeps_empty_files=True)
         if any(out.iterdir()):
             raise ValueError(f"{out} is not empty: name a new folder with --out")
         out.chmod(0o700)  # one that was there may be open to others
@@ -148,13 +150,20 @@ def _try(
         tried.logs.append(f"{stem}-run{tried.runs}.log")
         began = time.monotonic()
         outcome, tried.code, line = _run(words, values, wanted, deadline_s, tried, stopped)
-        if not shutil.disk_usage(stem.parent).free:  # what the job printed is lost, and may be why it failed
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if lost := _lost(Path(tried.logs[-1])):  # what the job printed is lost, and may be why it failed
+            raise OSError(lost, os.strerror(lost))
         tried.seconds.append(round(time.monotonic() - began, 1))
         if outcome != "passed":
             tried.outcome, tried.line = outcome, line
         tried.failed += outcome in ("failed", "hung")
     return tried
+
+
+def _lost(log: Path) -> int:
+    """Why a job could print no more into its log, as an errno; 0 if it could."""
+    if not shutil.disk_usage(log.parent).free:
+        return errno.ENOSPC
+    return errno.EFBIG * (log.stat().st_size == resource.getrlimit(resource.RLIMIT_FSIZE)[0])
 
 
 def _run(

@@ -21,13 +21,14 @@ import typer
 from nccl_runbook.against.table import tables
 from nccl_runbook.book import Book, Choice, duration_s
 from nccl_runbook.book.folder import Options, from_here, in_order
-from nccl_runbook.book.plan import Planned, UsageError, make_plan
+from nccl_runbook.book.plan import Planned, UsageError, check_records, make_plan
 from nccl_runbook.case.good_run import good_run, run_against
 from nccl_runbook.cli import answer
 from nccl_runbook.cli.hosts import judge_hosts_together
 from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.core.records import RecordError
 from nccl_runbook.core.share import learn
+from nccl_runbook.launch.stop import own_folder
 from nccl_runbook.logs import file as log_file
 from nccl_runbook.logs.source import LEARNT_BYTES
 from nccl_runbook.logs.sources import sources
@@ -126,6 +127,8 @@ def run(
             given,
             record,
         )
+        with own_folder("nccl-runbook-") as folder:
+            check_records(plan, folder)
         good = good_run(against, [p.name for p in plan]) if against else None
         options = Options(
             outputs=notebooks.absolute().parent / "outputs",

@@ -3,9 +3,11 @@
 A file holds one record, or an array of several, as nccl-look.pyz writes it.
 """
 
+import atexit
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import stat
@@ -136,6 +138,26 @@ def of_tables(tables: Iterable[object]) -> list[dict[str, Any]]:
     ]
 
 
+def new_folder(
+    path: Path, parents: bool = True, exist_ok: bool = False, keeps_empty_files: bool = False
+) -> None:
+    """Make a folder of this user's own. If nothing could be written into it before this process ends, it is
+    removed, and so are folders above it that were made for it. OSError if it cannot be made."""
+    made = [*itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
+    atexit.register(_remove_empty, made, keeps_empty_files)
+    path.mkdir(mode=0o700, parents=parents, exist_ok=exist_ok)
+
+
+def _remove_empty(folders: list[Path], keeps_empty_files: bool) -> None:
+    with contextlib.suppress(OSError):  # a folder that holds something ends it
+        files = [path for folder in folders[:1] for path in folder.rglob("*") if path.is_file()]
+        if not keeps_empty_files and not any(path.stat().st_size for path in files):
+            for path in files:
+                path.unlink()
+        for folder in folders:
+            folder.rmdir()
+
+
 def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
     """Replace these files of one folder, each atomically, after all are on the disk: a full disk leaves
     every old file in place. ``mode`` is limited by the umask. OSError if writing fails."""
@@ -144,7 +166,7 @@ def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:
     made: dict[Path, str] = {}
     with contextlib.ExitStack() as left_over:
         for path, text in texts.items():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            new_folder(path.parent, exist_ok=True)
             handle, made[path] = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
             left_over.callback(Path(made[path]).unlink, missing_ok=True)
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:

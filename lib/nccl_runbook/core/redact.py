@@ -9,19 +9,19 @@ import collections
 import dataclasses
 import enum
 import functools
-import html
 import itertools
 import json
 import os
 import re
 from typing import Any, Iterator, Mapping, Match, Pattern
-from urllib.parse import quote
 
+from nccl_runbook.core.secret_lines import ESCAPED_LINES, KEY, LINES, bodies, is_prose
 from nccl_runbook.core.secret_values import (
     HARMLESS,
     HINTS,
     LONG_WORD,
     TABLES,
+    is_numbered,
     is_random,
     is_secret,
     looks_random,
@@ -29,6 +29,7 @@ from nccl_runbook.core.secret_values import (
     own_patterns,
     sounds_secret,
     without_blocks,
+    written,
 )
 from nccl_runbook.core.share import compiled, learn, shared
 
@@ -51,16 +52,21 @@ _TOKENS = {
     r"(?=[\w-]{0,40}\d)[\w-]{6,40}(?:\.{3}|\u2026))"  # as a program shows the beginning of a token
     for word, rest in TABLES["token"].items()
 }
+_BETWEEN = r"(?:\s{1,4}|[\"'],\s{0,4}[\"'])"  # two words of a command, or of a list of its words
 _BEFORE_VALUE = [
-    (word, _START + lead.replace(r"[^\n|;&]{0,200}?", r"(?:\\\n|[^\n|;&]){0,200}?"))
-    for words, lead in TABLES["argument"].items()
+    (
+        word,
+        table,
+        _START
+        + lead.replace(r"[^\n|;&]{0,200}?", r"(?:\\\n|[^\n|;&]){0,200}?")
+        .replace(r"\s{1,4}", _BETWEEN)
+        .replace(r"\s-", r"[\s\"']-")
+        .replace(r"\s(?:-", r"[\s\"'](?:-"),
+    )
+    for table in ("argument", "sentence")
+    for words, lead in TABLES[table].items()
     for word in words.split("|")
 ]
-_PEM = re.compile(
-    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
-    r"(?:-----END [\w ]{0,60}-----|\Z)|"
-    r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
-)
 # up to the last @ before the path; a password with a slash in it counts unless a port stands there
 _URL = re.compile(
     r"([a-zA-Z][a-zA-Z0-9+.-]{0,30}://)(?:[^\s/@:\"'<>]{0,256}:(?:[^\s/\"'<>]{0,256}|"
@@ -75,8 +81,8 @@ _NAME = re.compile(
     r"(?<=%25(?:2[2-7]|3[Ff])))(?:(?<=\\)[nrt])?(?P<option>-{1,2}g?env\s{1,4}|--?|(?:setenv|setx|ENV)\s{1,4})?"
     r"(?P<name>(?!PASS:)[A-Za-z_][\w.-]*)"
     rf"(?:(?:{_QUOTE}\]?)?(?:>(?=[^\s>]|\n\s{{0,40}}[^\s<>]))?"
-    rf"(?:\s{{0,4}}:\s{{0,4}}(?:\w{{1,20}}\[)?(?:str|bytes|"
-    rf"SecretStr)\]?(?=\s{{0,4}}=))?"
+    rf"(?:\s{{0,4}}:\s{{0,4}}[\"']?(?:\w{{1,20}}\[)?(?:str|bytes|"
+    rf"SecretStr)\]?[\"']?(?=\s{{0,4}}=)|\s\((?:str(?:ing)?|text|secret)\)(?=\s?[:=]))?"
     r"\s{0,8}(?:={1,3}>|:=|-{1,3}>|[+?]?=(?!=)|(?:\*\*)?:(?!\s{0,8}\n\s{0,40}[\w.\"'-]{1,64}:(?:\s|$))(?:(?:\*\*)?\s{1,4}`?)?|(?<=>)|"
     r"&#(?:58|61);|%(?:25)?3[ADad])\s{0,60}(?:-\s{1,4})?(?:(?:&|"
     r"!{1,2})[\w-]{1,20}\s{1,4}(?=\S))?(?:(?:\\|[|>][+-]?)\n\s{0,8})?|"
@@ -108,17 +114,13 @@ _VALUE = re.compile(
     + r"'(?P<single>(?:[^'\\]|\\[\s\S]){0,16000}[^'\n]*)|"
     r"(?P<bare>(?:(?i:bearer|basic|token|digest|negotiate|apikey|splunk)\s{1,4})?"
     r"(?:[^\s\"'`;&,\\<]|,(?!\s|[\w.-]{1,64}[=:])|[\"'](?=[\w!@#$%^*])|<(?!/)|\\(?:\n|(?![nrt\"']))){1,16000}"
-    r"(?:(?<=\S{16000})\S*)?(?<![)\]}.])))"
+    r"(?:(?<=\S{16000})\S*)?(?<![)\]}.,])))"
 )  # brackets close around it; groups are repeated 16,000 times, as each costs memory, and the rest goes, too
-# each line, and as a group with the next ones, where its value may stand
-_LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
 # a cookie may be quoted
 _HEADER_NAME, _HEADER = (
     re.compile(r"(?i)cookie|authorization|headers"),
     re.compile(r"(?:[^\"'\n\\]|(?<==)\\{0,3}\"[^\"\n]*\")+"),
 )
-# a line with line ends that JSON, Python or a shell wrote as two characters
-_ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
 # and what else a terminal obeys
 COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\-_])")
 # no program writes letters this way, but someone who hides a JSON name may
@@ -147,24 +149,6 @@ def masked(text: str) -> str:
     )
 
 
-def _written(character: str) -> str:
-    """An expression for the ways in which a character is written: as itself, or as JSON, Python,
-    a shell, a URL or HTML has it."""
-    if character.isascii() and character.isalnum():
-        return character
-    plain = {
-        character,
-        "\\" + character,
-        json.dumps(character)[1:-1],
-        character.encode("unicode_escape").decode(),
-        quote(character, safe="", errors="replace"),
-        "'\"'\"'" if character == "'" else character,
-    }
-    marked = plain | {html.escape(p, quotes) for p in plain for quotes in (True, False)}
-    marked |= {m.replace("&#x27;", "&#39;").replace("&quot;", "&#34;") for m in marked}
-    return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
-
-
 def _begun(form: Pattern[str], text: str, line: Match[str]) -> Iterator[Match[str]]:
     """What begins on this line; it may end on one of the next two."""
     return itertools.takewhile(lambda match: match.start() < line.end(), form.finditer(text, *line.span(1)))
@@ -174,13 +158,13 @@ def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
     leads = []
     low = text.encode("latin-1", "replace").lower().decode("latin-1")  # as long as the text
-    commands = [(word, lead) for word, lead in _BEFORE_VALUE if word in low]
+    commands = [command for command in _BEFORE_VALUE if command[0] in low]
     hints = [hint for hint in HINTS if hint in low]
-    for line in _LINES.finditer(low) if commands or hints else ():
+    for line in LINES.finditer(low) if commands or hints else ():
         here = line[0]
         leads += [
-            (match.end(), "argument", match)
-            for word, lead in commands
+            (match.end(), table, match)
+            for word, table, lead in commands
             if word in here
             for match in _begun(compiled(lead), text, line)
         ]
@@ -205,15 +189,17 @@ def _values(text: str) -> str:
             and value["bare"]
             and _HEADER_NAME.search(lead["name"])
             and (header := _HEADER.match(text, begin))
+            and not (HARMLESS.fullmatch(value["bare"]) and text[end : end + 2].strip()[:1] in ".)}(")
         ):
             end = header.end()
-        if any(
+        is_word = kind == "sentence" and is_numbered(text[begin:end]) or is_prose(lead, value, end)
+        if not is_word and any(
             is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
             for word in (
                 re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
             )
         ):
-            parts += [text[done:begin], mask(kind)]
+            parts += [text[done:begin], mask("named" if kind == "named" else "argument", text[begin:end])]
             done = end
     return "".join([*parts, text[done:]])
 
@@ -233,28 +219,41 @@ class Redactor:
             line for v in values for line in v.splitlines() if len(line) >= 16
         }  # a key of many lines, in a log that is read line by line
         self._values = re.compile(
-            "|".join("".join(map(_written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
+            "|".join("".join(map(written, v)) for v in sorted(values, key=len, reverse=True)) or "(?!)"
         )
         self._own = own_patterns(env[OWN_PATTERNS]) if OWN_PATTERNS in env else []
-        self._hidden = functools.lru_cache(maxsize=8192)(
+        self.hidden = functools.lru_cache(maxsize=8192)(
             self._without_secrets
         )  # ranks and files say the same again and again
 
     def text(self, text: str) -> str:
         """The text with secrets masked, and ``shared``."""
-        return shared(self._hidden(text))
+        return shared(self.hidden(text))
 
     def _without_secrets(self, text: str) -> str:
         text = _LETTER.sub(lambda escape: chr(int(escape[1], 16)), COLOURS.sub("", text))
         for own in self._own:
             text = own.sub(mask("own"), text)
-        text = _ESCAPED_LINES.sub(
+        text = ESCAPED_LINES.sub(
             lambda line: self._masked(line[0].replace("\\n", "\n")).replace("\n", "\\n"), self._masked(text)
         )
         return LONG_WORD.sub(lambda word: mask("token") if is_random(word["word"] or "") else word[0], text)
 
     def _masked(self, text: str) -> str:
-        text = _PEM.sub(mask("key"), self._values.sub(mask("variable"), text))
+        """The text without secrets; lines with a prefix are read together without it, then each alone."""
+        lines = text.split("\n")
+        texts = bodies(lines) if len(lines) > 1 else lines
+        if texts == lines:
+            return self._without_known(text)
+        hidden = self._without_known("\n".join(texts)).split("\n")
+        return "\n".join(
+            self._without_known(line.removesuffix(text) + masked)
+            for line, text, masked in zip(lines, texts, hidden)
+        )
+
+    def _without_known(self, text: str) -> str:
+        text = self._values.sub(lambda value: mask("variable", value[0]), text)
+        text = KEY.sub(lambda key: mask("key", key[0]), text)
         for start, token in _TOKENS.items():
             if start in text:
                 text = compiled(token).sub(mask("token"), text)

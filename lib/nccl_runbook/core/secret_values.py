@@ -1,9 +1,12 @@
 """Which names and values are secrets."""
 
 import functools
+import html
+import json
 import pkgutil
 import re
 from typing import Dict, List, Match, Pattern
+from urllib.parse import quote
 
 MASK = "[redacted:"  # how every mask begins; its kind and a bracket follow
 
@@ -51,7 +54,7 @@ HARMLESS = re.compile(f"(?i:{TABLES['value']['harmless']})", re.DOTALL)
 _RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{12,}")
 
 
-_NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
+NUMBERED = re.compile(r"(?=[^\s|]{0,99}[A-Za-z])(?=[^\s|]{0,99}\d)[^\s|]{6}")
 
 
 # a section or a block of secrets as INI, TOML, YAML and JSON have it; its values have names of their own
@@ -99,8 +102,19 @@ _MIXED = [
 # more than a word and its number, such as node12
 _SHUFFLED = re.compile(r"[A-Za-z]\d{1,99}[A-Za-z]|\d[A-Za-z]{1,99}\d")
 # a cell of letters only, beside a name of two words or more
-_CELL = re.compile(r"(?m)[A-Za-z]{8,64}[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)")
+_CELL = re.compile(
+    r"(?m)(?P<word>[A-Za-z]{8,64})[`\"'})]{0,4}[ \t]{0,60}(?:[|\u2502\u2503]|\\{1,3}u250[23]|</t|\r?$)"
+)
+# what such a cell says about it; of random letters, 1 in 100
+_STATE = re.compile(
+    r"(?i)(?:not|un|no|is|from|via|see|use|in|dis|pre|auto)[a-z]+|[a-z]+(?:ed|ing|able|less|only|ive|ory)"
+)
 _VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
+
+
+_PATH = re.compile(r"(?:~|\.{0,2})/")  # a working folder
+# what no name of a layer holds
+_ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
 
 
 # a list of secrets (`tokens: [a, b]`, `api_keys:` and items below), and a value on the line below its name;
@@ -124,14 +138,18 @@ def sounds_secret(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Whether the value under this name is a secret, rather than a number, a keyword or a placeholder."""
-    return sounds_secret(name) and bool(
-        (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))
-        and (
-            re.match(
-                r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/|-]{12})", value
-            )  # the rest of a header that it cut short
-            if value.startswith(MASK)
-            else not HARMLESS.fullmatch(value)
+    return (
+        not (name[-3:].lower() == "pwd" and _PATH.match(value))
+        and sounds_secret(name)
+        and bool(
+            (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))
+            and (
+                re.match(
+                    r"\[redacted:\w+\][;,]?\s{0,4}(?:[\w.-]{1,64}=|(?=\D{0,64}\d)[\w.+/|-]{12})", value
+                )  # the rest of a header that it cut short
+                if value.startswith(MASK)
+                else not HARMLESS.fullmatch(value)
+            )
         )
     )
 
@@ -142,12 +160,17 @@ def looks_random(lead: Match[str]) -> bool:
     name = lead["name"][-MOST_NAME:]
     if lead["column"] or name.isupper() or "passw" in name.lower():
         is_one = bool(
-            _NUMBERED.match(lead.string, lead.end())
-            or (lead["column"] and set(name) & set("_.-") and _CELL.match(lead.string, lead.end()))
+            NUMBERED.match(lead.string, lead.end())
+            or (
+                lead["column"]
+                and set(name) & set("_.-")
+                and (cell := _CELL.match(lead.string, lead.end()))
+                and not _STATE.fullmatch(cell["word"])
+            )
         )
     else:
         word = (_VALUE_WORD.match(lead.string, lead.end()) or [""])[0]
-        is_one = any(map(_SHUFFLED.search, _LONG.findall(word)))
+        is_one = any(_SHUFFLED.search(part) and not is_numbered(part) for part in _LONG.findall(word))
     return is_one and bool(_GAP_NAME.search(name))
 
 
@@ -162,9 +185,34 @@ def is_random(word: str) -> bool:
     )
 
 
-def mask(kind: str) -> str:
-    """The text that replaces a secret of this kind."""
-    return f"{MASK}{kind}]"
+def is_numbered(word: str) -> bool:
+    """Whether this is words and numbers, as names of layers are (encoder1layer2weights3). So look,
+    of random lowercase letters and digits, 11 % (16 characters) to 4 % (40); hexadecimal ones do not."""
+    words = re.findall("[A-Z]?[a-z]+", word)
+    return not _ODD.search(word) and sum(map(len, words)) >= (4 if len(words) > 2 else 6) * len(words) > 0
+
+
+def written(character: str) -> str:
+    """An expression for the ways in which a character is written: as itself, or as JSON, Python,
+    a shell, a URL or HTML has it."""
+    if character.isascii() and character.isalnum():
+        return character
+    plain = {
+        character,
+        "\\" + character,
+        json.dumps(character)[1:-1],
+        character.encode("unicode_escape").decode(),
+        quote(character, safe="", errors="replace"),
+        "'\"'\"'" if character == "'" else character,
+    }
+    marked = plain | {html.escape(p, quotes) for p in plain for quotes in (True, False)}
+    marked |= {m.replace("&#x27;", "&#39;").replace("&quot;", "&#34;") for m in marked}
+    return "(?:" + "|".join(map(re.escape, sorted(marked, key=len, reverse=True))) + ")"
+
+
+def mask(kind: str, secret: str = "") -> str:
+    """The text that replaces a secret of this kind, with its line ends: no line changes its place."""
+    return f"{MASK}{kind}]" + "\n" * secret.count("\n")
 
 
 def own_patterns(path: str) -> List[Pattern[str]]:
@@ -200,7 +248,10 @@ def without_blocks(text: str) -> str:
         ),
         _LIST.sub(
             lambda named: _LONG_VALUE.sub(
-                lambda word: mask("named") if _SHUFFLED.search(word[0]) else word[0], named[0]
+                lambda word: (
+                    mask("named") if _SHUFFLED.search(word[0]) and not is_numbered(word[0]) else word[0]
+                ),
+                named[0],
             ),
             text,
         ),

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from nccl_runbook.core.records import new_folder
 from nccl_runbook.gym import judge
 from nccl_runbook.gym.facts import Answer, Job, Trial, jobs
 from nccl_runbook.launch import command
@@ -72,7 +73,10 @@ class Gym:
             if self.stopped():
                 return None
             if not answer.exists():
-                raise ValueError(f"{job.name} did not run: {errors.read_text(errors='replace')[-500:]}")
+                raise ValueError(
+                    f"{job.name} did not run: "
+                    + "".join(errors.read_text(errors="replace").splitlines()[-1:])[-500:]
+                )
             if self.keep:
                 _copy_logs(Path(folder), self.keep / job.name)
             trial = json.loads(answer.read_text())
@@ -82,7 +86,7 @@ class Gym:
 def _copy_logs(folder: Path, to: Path) -> None:
     for path in (path for name in LOGS for path in folder.glob(name)):
         copy = to / path.relative_to(folder)
-        copy.parent.mkdir(parents=True, exist_ok=True)
+        new_folder(copy.parent, exist_ok=True)
         shutil.copy(path, copy)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Union
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.facts_world import RankResult, WorldRequest
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.secret_lines import masked_below
 from nccl_runbook.launch.warm_link import LINE_CHARACTERS
 
 _VIA = re.compile(
@@ -132,7 +133,8 @@ class Running:
         if len(rest) > LINE_CHARACTERS:
             lines, rest = [*lines, rest], ""
         self.rests[rank.rank] = rest
-        clean = [self.redactor.text(line)[:LINE_CHARACTERS] for line in lines]
+        masked = masked_below([*rank.last_lines, *lines], self.redactor.hidden)[len(rank.last_lines) :]
+        clean = [self.redactor.text(line)[:LINE_CHARACTERS] for line in masked]
         self.tally.add(clean)
         rank.last_lines[:] = [*rank.last_lines, *(line for line in clean if line.strip())][-LAST_LINES:]
         if clean and self.folder:

@@ -191,7 +191,7 @@ def _unpacked(path: str, file: BinaryIO, limit: Limit) -> Iterator[Source]:
             yield from members
     except Spent as error:
         yield Source(path, size, None, f"not read to its end: {error}")
-    except (*BROKEN, NotImplementedError) as error:
+    except (*BROKEN, NotImplementedError, ValueError, OverflowError) as error:
         yield Source(path, size, None, f"the archive is damaged: {why(error)}")
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from nccl_runbook.core.redact import Redactor, clipped
+from nccl_runbook.core.secret_lines import masked_below
 from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.file import Limit
 from nccl_runbook.logs.source import Source
@@ -35,14 +36,12 @@ _CHATTER = re.compile(
     rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
 )
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
-# prefixes that no person types: a rank, a time, an exception, a line of source
-_STAMP = re.compile(
+_STAMP = re.compile(  # no person types these: a rank, a time, an exception, a line of source
     r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|"
     r"[\w.-]+:\d+:\d+ \[|"
     r"NCCL (?:INFO|WARN) |File \"|Traceback |[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: "
     r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\("
 )
-_NUMBER = re.compile(rb"\d")  # a line without one names no rank
 
 
 @dataclasses.dataclass
@@ -65,7 +64,8 @@ def collect(
     """The facts of these logs, except files in ``skip``; with ``newest`` only the last attempt counts for
     ranks. Never raises for their content: ``files`` says what could not be read."""
     reader = _Reader(newest)
-    context_lines = [clipped(line, LINE_CHARACTERS) for line in context.splitlines()[:1000]]
+    typed = Redactor(os.environ).hidden(context).splitlines()  # whole: a value may stand below its name
+    context_lines = [clipped(line, LINE_CHARACTERS) for line in typed[:1000]]
     pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in context_lines).encode(
         "utf-8", "replace"
     )
@@ -73,11 +73,8 @@ def collect(
         [Source(PASTED, len(pasted), io.BytesIO(pasted))] if pasted.strip() else [],
         sources(paths, stdin, limit),
     )
-    return Redactor(os.environ).json(
-        reader.facts(
-            read_each((s for s in texts if s.name not in skip), reader.read), "\n".join(context_lines)
-        )
-    )
+    wanted = (s for s in texts if s.name not in skip)
+    return Redactor(os.environ).json(reader.facts(read_each(wanted, reader.read), "\n".join(context_lines)))
 
 
 def read_sources(texts: Iterable[Source]) -> Logs:
@@ -177,11 +174,12 @@ class _Reader:
             return sum(line.host == k.host and k.rank is None for k in kept) < MAX_LINES // 2 or not line.host
         return all(line.rank != k.rank for k in kept)
 
-    def _last_words(self, name: str, tail: Iterable[tuple[int, bytes]], lines: int) -> None:
+    def _last_words(self, name: str, tail: Sequence[tuple[int, bytes]], lines: int) -> None:
         own_rank = rank_of_name(name)
-        for number, raw in tail:
-            nobody = own_rank is None and raw.isascii() and not _NUMBER.search(raw)
-            for text in () if nobody else pieces(raw)[-1:]:
+        texts = [raw.decode("utf-8", "replace") for _, raw in tail]
+        for (number, _), row in zip(tail, masked_below(texts, Redactor({}).hidden)):
+            nobody = own_rank is None and row.isascii() and not re.search(r"\d", row)
+            for text in () if nobody else pieces(row.encode())[-1:]:
                 line = self._line(name, number, who_says(text), own_rank)
                 if line.text and line.rank is not None:
                     self._table.last(line, self._read + number)

@@ -36,7 +36,7 @@ class Ranks:
         ] = {}  # the rank of a process, by host or file, once one of its lines shows it
         # the last two steps of a rank, or of a file if the rank is unknown, the last one first
         self._progress: dict[int | str, tuple[int, int]] = {}
-        self._broke: dict[int | str, int] = {}
+        self._broke_at = -1  # order of the last line of a failure
         self._well: dict[
             str, int | None
         ] = {}  # files in which the job said that it ended well, and the rank that said so
@@ -113,7 +113,7 @@ class Ranks:
         own = error and not ECHO.search(text)
         if error or watched:
             who = _who(line)
-            self._broke[who] = order
+            self._broke_at = max(self._broke_at, order)
             self._failures.setdefault((who, error, own, self._survived.mark(who)), (order, line))
             self.timeout = self.timeout or (
                 line if "rank-work" in matches or "checkTimeout" in text else None
@@ -134,7 +134,7 @@ class Ranks:
     def _ended_well(self, line: LogLine) -> None:
         """The job survived what was printed before; what follows is its teardown."""
         file, self._well[line.file] = line.file, line.rank
-        self._broke.clear()
+        self._broke_at = -1
         self.timeout = self.timeout if self.timeout and self.timeout.file != file else None
         self._failures = {f: at for f, at in self._failures.items() if at[1].file != file}
         for row in self._rows.values():
@@ -147,7 +147,7 @@ class Ranks:
         self._survived.stepped(who, text)
 
     def _survived_to(self, who: int | str) -> int:
-        return self._survived.up_to(who, max([self.over_at, *self._broke.values()], default=-1))
+        return self._survived.up_to(who, max(self.over_at, self._broke_at))
 
     def failures(self) -> list[tuple[LogLine, bool, bool]]:
         """(line, whether it is an exception, whether it follows no other rank's failure), without exceptions
@@ -219,9 +219,7 @@ class Ranks:
         if file in self._well or order <= self._survived_to(file if rank is None else rank):
             return True
         own, nobody = (self._progress.get(who, (-1, -1)) for who in (rank, file))
-        return max(own[0], nobody[rank is not None]) > order and all(
-            at < order for at in self._broke.values()
-        )
+        return max(own[0], nobody[rank is not None]) > order > self._broke_at
 
     def rows(self) -> list[RankLog]:
         """The table, by rank."""

@@ -11,6 +11,7 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.core.findings import Finding, Remedy, Severity
+from nccl_runbook.core.records import new_folder
 from nccl_runbook.gym import ask, table
 from nccl_runbook.gym.facts import Job, Trial, jobs
 from nccl_runbook.launch.interpreters import InterpreterError, choose
@@ -60,7 +61,7 @@ def dev(
         try:
             prefix = choose(python).prefix
             if keep:
-                keep.mkdir(parents=True, exist_ok=True)
+                new_folder(keep, exist_ok=True)
             if not ask.has_namespaces():
                 answer.say("no namespaces for this user: jobs of others are visible to the live look")
             for trial in ask.Gym(prefix, to_the_end, keep, stopped).run(chosen, at_once):
@@ -69,7 +70,10 @@ def dev(
         except InterpreterError as error:
             answer.leave(error, error.exit_code)
         except OSError as error:
-            answer.leave(f"cannot write {keep}: {error.strerror or error}")
+            answer.leave(
+                f"cannot write {error.filename or keep}: {error.strerror or error}",
+                1 if error.errno in answer.FULL else 2,
+            )
         except ValueError as error:
             answer.leave(error, 1)
     if stopped.received:

@@ -21,6 +21,7 @@ from nccl_runbook.compare import ask as compare, read as reader
 from nccl_runbook.compare.soak import ask, judge, table
 from nccl_runbook.compare.soak.facts import Soak
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.records import new_folder
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch import stop
 from nccl_runbook.launch.engine import Engine
@@ -102,13 +103,13 @@ def soak(
             folder = out or Path(
                 "outputs", time.strftime(f"soak-%Y%m%dT%H%M%SZ-{os.getpid()}", time.gmtime())
             )
-            folder.mkdir(mode=0o700, parents=not out)
+            new_folder(folder, parents=not out)
             stopped.remember()
             on_gpus = bool(command) or devices()[0] is not None
             soaked = dataclasses.replace(ask.collect(arms, subject, until, folder, stopped), on_gpus=on_gpus)
         except OSError as error:
             answer.leave(
-                f"cannot write {error.filename or out}: {error.strerror or error}",
+                f"cannot write {error.filename or out or 'outputs'}: {error.strerror or error}",
                 1 if error.errno in answer.FULL else 2,
             )
         except ValueError as error:

@@ -1,0 +1,95 @@
+"""A secret on the line below the line that names it, also if each line has a prefix of its own."""
+
+import os
+import re
+from typing import Callable, List, Match, Sequence
+
+from nccl_runbook.core.secret_values import NUMBERED
+
+MOST_BELOW = 120  # lines that are read together; half of it may belong to one name: a key of 4096 bits has 53
+# of a bracket that is a prefix: the name of a secret in it belongs to a value
+_NO_NAME = r"(?![^\n\])>]{0,120}(?i:pass|secret|token|key|cred|auth|cookie|redacted:))"
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?(?![\w:])"
+_ELEMENTS = (
+    rf"\[{_NO_NAME}[^\[\]\n]{{1,120}}\](?:<std(?:out|err)>)?:?",  # [rank0]:  [1,0]<stdout>:
+    rf"\({_NO_NAME}[^()\n]{{1,120}}\)(?=\s|$)",  # (worker pid=7)
+    r"\d{1,9}:(?=[ \t]|$)",  # srun -l, grep -n
+    rf"\d{{4}}[-/]\d\d[-/]\d\d(?:[T ]{_CLOCK})?,?",
+    rf"\d\d[-/]\d\d[ ]{_CLOCK}",
+    _CLOCK,
+    r"-[ ][\w.]{1,64}[ ]-(?=[ ])",  # Python's loggers: time - name - level -
+    rf"[A-Z][a-z]{{2}}[ ]{{1,2}}\d{{1,2}}[ ]{_CLOCK}[ ][\w.-]{{1,64}}[ ][\w./-]{{1,64}}(?:\[\d{{1,8}}\])?:",
+    r"[IWEF]\d{4}[ ][\d:.]{8,18}[ ]{1,8}\d{1,8}[ ][\w./-]{1,80}:\d{1,6}\]",
+    r"(?:stdout|stderr)[ ][FP](?=[ ])",  # Kubernetes
+    r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)(?::[\w.]{1,64}:|[ ]-(?=[ ])|:?(?=[ \t]))",
+    r"[\w.]{1,64}:[\w.<>]{1,64}:\d{1,6}[ ]-(?=[ ])",  # loguru
+    r"\|(?=[ ])",  # between two of them
+)
+_PUT_BEFORE = re.compile(rf"\A(?![ \t]{{0,8}}[|-])(?:[ \t]{{0,8}}(?:{'|'.join(_ELEMENTS)}))+[ \t]?")
+# what a line has in common with the next one, whole words of it, is a prefix, too; never the name of a secret
+_SAME = re.compile(
+    r"(?=[\w<>|\[({])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,120}(?<=[ \t])"
+)
+_DIGIT, _WIDTH = re.compile(r"\d"), 120
+# a line after which a value may come: it ends with a name, or with a name and a sign
+_OPENS = re.compile(
+    r"(?i)(?:pass|pwd|pw|secret|token|key|cred|auth|cookie|jwt|dsn)(?:[\w.-]{0,24}[^\w\n]{0,12}|"
+    r"[^\n]{0,40}(?:[:=>|\\+\]-]|<<-?[ \t]?[\"']?\w{1,20}[\"']?)[ \t\r]{0,8})$"
+)
+# a line with line ends that JSON, Python or a shell wrote as two characters
+ESCAPED_LINES = re.compile(r"(?m)^[^\n]*?\\n[^\n]*")
+# each line, and as a group with the next ones, where its value may stand
+LINES = re.compile(r"(?=([^\n]+(?:\n\s{0,60}[^\n]*){0,2}))[^\n]+")
+# a private key, and what else is as secret and as long
+KEY = re.compile(
+    r"-----BEGIN [\w ]{0,40}(?:PRIVATE|SECRET|Static) (?i:key)[\w ]{0,10}-----[\s\S]*?"
+    r"(?:-----END [\w ]{0,60}-----|\Z)|"
+    r"(?<=Private-Lines: )\d{1,3}(?:\r?\n[^\n]{0,40}?[\w+/=]{1,64}(?=[\r\n]|\Z)){1,200}|"  # PuTTY
+    r"(?i:(?<=mnemonic)|(?<=seed[ _]phrase)|(?<=recovery[ _]phrase))[\"']?\s?[=:]\s{0,4}[\"']?"
+    r"(?:[a-z]{3,14}[ ,]{1,2}){5,24}[a-z]{3,14}|"
+    r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
+)
+# a value on the next line, except of a block or a line that goes on; and what stands there alone or not
+_NEXT_LINE = re.compile(r"[^|>\\+-][ \t\r]{0,8}\n\s{0,80}$")
+_ALONE, _ASSIGNED = (
+    re.compile(r"[^\w\n]{0,12}(?:\n|\\n|#|</|\Z)"),
+    re.compile(r"[A-Za-z_][\w.-]{0,63}(?:[=:][^=\s]|:$)"),
+)
+
+
+def bodies(lines: Sequence[str]) -> List[str]:
+    """The lines without what a logger, a launcher or a host put before each: a time, a rank, a name."""
+    texts = [_PUT_BEFORE.sub("", line) for line in lines]
+    starts = [_DIGIT.sub("0", text[:_WIDTH]) + " " for text in texts]
+    same = [0, *map(_same, starts, starts[1:]), 0]
+    own = [min(filter(None, (before, after)), default=0) for before, after in zip(same, same[1:])]
+    return [_PUT_BEFORE.sub("", text[end:]) if end else text for text, end in zip(texts, own)]
+
+
+def _same(start: str, other: str) -> int:
+    """Number of characters of the prefix that both have."""
+    match = _SAME.match(os.path.commonprefix([start, other]))
+    return match.end() if match else 0
+
+
+def masked_below(lines: Sequence[str], hidden: Callable[[str], str]) -> List[str]:
+    """The lines; where one may name a secret, as ``hidden``, which keeps line ends, leaves it and the lines
+    around it together."""
+    masked = list(lines)
+    for at in range(0, len(masked), MOST_BELOW // 2):
+        block = masked[at : at + MOST_BELOW]
+        if any(map(_OPENS.search, block[:-1])):
+            masked[at : at + MOST_BELOW] = hidden("\n".join(block)).split("\n")
+    return masked
+
+
+def is_prose(lead: Match[str], value: Match[str], end: int) -> bool:
+    """Whether the line below a name is an assignment, or a sentence that begins with an ordinary word."""
+    return bool(
+        value["bare"]
+        and _NEXT_LINE.search(lead[0])
+        and (
+            _ASSIGNED.match(value["bare"])
+            or not (_ALONE.match(value.string, end) or NUMBERED.match(value["bare"]))
+        )
+    )

@@ -1,0 +1,153 @@
+"""Secrets that stand on the line below their name, with a prefix before each line or without; many shapes with values made anew;
+and what only looks like one of them."""
+from __future__ import annotations
+
+import random
+import re
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+from nccl_runbook.core.facts_world import WorldRequest
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.core.secret_lines import bodies, masked_below
+from nccl_runbook.core.secret_values import MASK, is_numbered
+from nccl_runbook.launch.running import Running
+from warm_cli import read_cli
+
+DATA = Path(__file__).parent / "data"
+ALNUM = string.ascii_letters + string.digits
+ALPHABETS = {"h": "0123456789abcdef", "a": ALNUM, "A": string.ascii_uppercase + string.digits, "l": string.ascii_lowercase + string.digits, "b": ALNUM + "+/", "d": string.digits}
+HIDDEN = Redactor({}).hidden
+# what a logger, a launcher or a host puts before each line: of the first and of the next one
+PREFIXES = [("", ""), ("[rank0]: ", "[rank0]: "), ("[rank11]:", "[rank11]:"), ("2026-11-30 12:00:01,123 INFO ", "2026-11-30 12:00:01,124 WARNING "), ("(worker pid=412) ", "(worker pid=412) "),
+            ("(Worker_TP0 pid=7, ip=10.0.0.3) ", "(Worker_TP0 pid=7, ip=10.0.0.3) "), ("node1: ", "node1: "), ("7: ", "7: "), ("[1,3]<stderr>: ", "[1,3]<stderr>: "), ("web-1  | ", "web-1  | "),
+            ("[pod/job-0/main] ", "[pod/job-0/main] "), ("Nov 30 12:00:01 n1 app[77]: ", "Nov 30 12:00:02 n1 app[77]: "), ("2026-11-30T12:00:01.000000001Z stdout F ", "2026-11-30T12:00:01.100000001Z stdout F "),
+            ("I1130 12:00:01.100000 77 login.cc:12] ", "I1130 12:00:01.200000 77 login.cc:13] "), ("INFO:root:", "INFO:root:"), ("[2026-11-30 12:00:01] [ERROR] ", "[2026-11-30 12:00:02] [ERROR] "),
+            ("2026-11-30 12:00:01 - app.main - INFO - ", "2026-11-30 12:00:02 - app.main - INFO - "), ("12:00:01.5 | INFO | app:main:3 - ", "12:00:02.5 | INFO | app:main:4 - "),
+            ("INFO 11-30 12:00:01 [api.py:12] ", "INFO 11-30 12:00:01 [api.py:12] "), ("12: n1: [rank3]: ", "13: n1: [rank3]: "), ("[12:00:01.1] ", "[12:00:01.2] ")]
+# a name and what stands below it; {} is the secret
+BELOW = ["password:\n  {}", "HF_TOKEN:\n    {}", "secret =\n  {}", "token:\n\n  {}", "- name: DB_PASSWORD\n  value: {}", "api_keys:\n  - {}", "[credentials]\nuser = ann\nlab = {}", "password: >-\n  {}",
+         "mysql --password \\\n  {} db", "<password>\n  {}\n</password>", "docker login --password-stdin <<EOF\n{}\nEOF", "kind: Secret\ndata:\n  lab: {}", "Your access token is:\n\n    {}", "'api_key':\n  '{}'",
+         "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----", "passphrase\n{}"]
+
+
+def made(kind: str, pick: random.Random) -> str:
+    """A value: p: password, q: lower case, w: a word, s: with signs, J: a JSON web token; else a letter of ALPHABETS and a length."""
+    word = "".join(pick.choice("bcdfgklmnprstvz") + pick.choice("aeiou") for _ in range(5)) + pick.choice("nrst")
+    digits, letters = "".join(pick.choices(string.digits, k=4)), "".join(pick.choices(string.ascii_letters, k=8))
+    simple = {"p": f"x{digits[0]}{letters[:3]}-{letters[3:5]}{digits[1:]}{letters[5:]}", "q": f"{word[:3]}{digits}{word[5:9]}", "w": word, "s": f"{letters[:4]}!{digits[:2]}#{letters[4:]}${digits[2]}x"}
+    if kind in simple:
+        return simple[kind]
+    if kind == "J":
+        return f"eyJhbGciOiJIUzI1NiJ9.eyJ{made('a40', pick)}.{made('a43', pick)}"
+    return "".join(pick.choices(ALPHABETS[kind[0]], k=int(kind[1:]) - 2)) + {"d": "42", "A": "Q7", "h": "a7"}.get(kind[0], "k4")
+
+
+def filled(shape: str, pick: random.Random) -> tuple[str, list[str]]:
+    """The shape with a value in each place, and the values."""
+    values: list[str] = []
+
+    def value(match: re.Match[str]) -> str:
+        values.append(made(match[1], pick))
+        return values[-1]
+
+    return re.sub("«(\\w+)»", value, shape), values
+
+
+def left(text: str, values: list[str]) -> list[str]:
+    """Values of which a part that says much is left."""
+    return [value for value in values for part in ({value} if len(value) <= 14 else {run[i : i + 9] for run in re.findall("[A-Za-z0-9]{9,}", value) for i in (0, len(run) - 9)} or {value}) if part in text]
+
+
+SHAPES = (DATA / "shapes.txt").read_text().strip("\n").split("\n---\n")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("around", ["@", "[rank0]: @", "12:00:01 INFO @"])
+def test_a_shape_hides_its_value_whatever_it_is(shape: str, around: str) -> None:
+    for seed in (1, 2):
+        text, values = filled(shape, random.Random(seed))
+        clean = HIDDEN("\n".join(around.replace("@", line) for line in text.split("\n")))
+        assert MASK in clean and left(clean, values) == []
+        assert HIDDEN(clean) == clean and clean.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize("form", BELOW)
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_value_below_its_name_is_masked_behind_every_prefix(form: str, prefix: tuple[str, str]) -> None:
+    first, *rest = form.replace("{}", "k7Fq2xvT9dLm").split("\n")
+    lines = [prefix[0] + first, *(prefix[1] + line for line in rest)]
+    clean = HIDDEN("\n".join(lines))
+    assert "k7Fq2xvT9dLm" not in clean and MASK in clean and HIDDEN(clean) == clean
+    assert [line[: len(prefix[1])] for line in clean.split("\n")[1:]] == [prefix[1]] * len(rest)
+    assert masked_below(lines, HIDDEN) == clean.split("\n")
+    escaped = HIDDEN("\\n".join(lines))
+    assert "k7Fq2xvT9dLm" not in escaped
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n")), min_size=1))
+def test_lines_keep_their_number_and_prefixes_their_text(lines: list[str]) -> None:
+    assert all(line.endswith(body) for line, body in zip(lines, bodies(lines), strict=True))
+    assert len(masked_below(lines, HIDDEN)) == len(lines)
+    assert HIDDEN("\n".join(lines)).count("\n") == len(lines) - 1
+
+
+@given(st.lists(st.sampled_from([*(line for form in BELOW for line in form.split("\n")), "step 12 loss 0.1", ""]), min_size=1), st.sampled_from(PREFIXES))
+def test_lines_in_any_order_keep_their_places(lines: list[str], prefix: tuple[str, str]) -> None:
+    clean = HIDDEN("\n".join(prefix[1] + line.replace("{}", "k7Fq2xvT9dLm") for line in lines))
+    assert clean.count("\n") == len(lines) - 1
+    assert all(line.startswith(prefix[1]) for line in clean.split("\n")) or not prefix[1]
+
+
+@pytest.mark.parametrize("text", (DATA / "innocent_lines.txt").read_text().splitlines())
+def test_what_follows_a_name_and_is_no_secret_stays(text: str) -> None:
+    text = text.replace("\\n", "\n")
+    assert HIDDEN(text) == text
+
+
+@pytest.mark.parametrize(("word", "is_name"), [("encoder1layer2weights3", True), ("transformer2h3attn4qkv", True), ("EncoderLayer2Norm3Bias1", True), ("arrivalorder2step", True), ("q7hd82kz0p4mv6xw1r5t9", False),
+                                               ("8f3a1c7d5e9b2046ad1c3f7b", False), ("", False), ("layer12345weights2bias", False), ("dEcOdEr1lAyEr2", False)])
+def test_words_and_numbers_are_told_from_random_words(word: str, is_name: bool) -> None:
+    assert is_numbered(word) == is_name
+
+
+def test_few_random_words_look_like_names_of_layers() -> None:
+    pick = random.Random(3)
+    for alphabet, most in ((ALPHABETS["h"], 0.01), (ALNUM, 0.01), (ALPHABETS["l"], 0.12)):
+        words = ["".join(pick.choices(alphabet, k=20)) for _ in range(2000)]
+        assert sum(map(is_numbered, words)) < most * len(words)
+
+
+@pytest.mark.parametrize("prefix", [*PREFIXES[1:3], PREFIXES[4]])
+def test_the_last_words_of_a_rank_hide_a_value_below_its_name(prefix: tuple[str, str], tmp_path: Path) -> None:
+    known = "node0:1:1 [0] NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"
+    (tmp_path / "rank0.log").write_text(f"{known}\n{prefix[0]}password:\n{prefix[1]}  k7Fq2xvT9dLm\n")
+    for more in ((), ("--json",)):
+        ended = read_cli("triage", tmp_path / "rank0.log", "--html", tmp_path / "page.html", *more)
+        assert not any("k7Fq2xvT9dLm" in text for text in (ended.stdout, ended.stderr, (tmp_path / "page.html").read_text()))
+        assert MASK in ended.stdout and ended.returncode == 3
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2])
+def test_the_log_of_a_rank_hides_a_value_below_its_name(cut: int, tmp_path: Path) -> None:
+    """Wherever the text was cut on its way here."""
+    lines = ["step 1", "HF_TOKEN:", "  k7Fq2xvT9dLm", "step 2"]
+    running = Running(1, WorldRequest("x", "check.py", [None], []), tmp_path, Redactor({}))
+    for part in ("\n".join([*lines[: cut + 1], ""]), "\n".join([*lines[cut + 1 :], ""])):
+        running.take({"rank": 0, "log": part})
+    said = (tmp_path / "rank0.log").read_text().splitlines()
+    assert len(said) == 4 and said[::3] == ["step 1", "step 2"] and "k7Fq2xvT9dLm" not in "".join([*said, *running.ranks[0].last_lines])
+
+
+def test_lines_that_all_open_are_read_once() -> None:
+    """A log of names alone costs no more than any other."""
+    asked: list[int] = []
+
+    def hidden(text: str) -> str:
+        asked.append(text.count("\n") + 1)
+        return text
+
+    masked_below(["token:"] * 6000, hidden)
+    assert sum(asked) <= 2 * 6000
