@@ -1,12 +1,17 @@
 """The fields and buttons of the form of 00-start."""
 
-from collections.abc import Mapping
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ipywidgets as w
 
+from nccl_runbook.launch.gpu_lists import check_present, gpu_ranges, present
 from nccl_runbook.triage.symptoms import symptoms
 
+OPTIONS = ("python", "gpus", "budget_s", "allow_busy")
 LOOK = {"layout": {"width": "98%"}, "style": {"description_width": "9.5rem"}}
 
 
@@ -71,3 +76,52 @@ def buttons() -> dict[str, w.Button]:
             tooltip="Run an all_reduce with and without the setting, in turn",
         ),
     }
+
+
+def laid_out(
+    rows: Mapping[str, w.Widget],
+    buttons: Mapping[str, w.Widget],
+    texts: Mapping[str, w.Widget],
+    answer: Sequence[w.Widget],
+    plan: w.Widget,
+) -> w.VBox:
+    """The form: what was given, the ``answer`` to it, and the tests that may follow."""
+    options = w.VBox([rows[name] for name in OPTIONS])
+    return w.VBox(
+        [
+            rows["given"],
+            rows["symptom"],
+            rows["node_gpus"],
+            w.HBox([buttons["look"], texts["look"]], layout=w.Layout(margin="0 0 0 9.5rem")),
+            *answer,
+            texts["price"],
+            w.HBox([buttons["run"], buttons["cancel"], texts["status"]]),
+            plan,
+            w.Accordion([options], titles=["Options: interpreter, GPUs, time"]),
+            texts["line"],
+            texts["said"],
+        ],
+        layout=w.Layout(max_width="64rem"),
+    )
+
+
+def refusal(asked: Mapping[str, Any], unreadable: str) -> tuple[str, str]:
+    """The first field that cannot be used as it is, and why; ("given", "") for none. ``unreadable``: why
+    what was given cannot be read."""
+    name, seconds = "gpus", asked["budget_s"].value
+    try:
+        check_present(asked["gpus"].value, asked["python"].value)
+        name = "python"
+        command = shlex.split(asked["python"].value)
+    except ValueError as error:
+        return name, str(error).removeprefix("gpus: ")
+    if command and shutil.which(os.path.expanduser(command[0])) is None:
+        return "python", f"there is no program {command[0]}"
+    return ("given", unreadable) if 10 <= seconds <= 86400 else ("budget_s", "give 10 to 86400 seconds")
+
+
+def gpus_of_run(asked: Mapping[str, Any]) -> int | None:
+    """How many GPUs a run takes: those that were named, else all of this machine; None if unknown.
+    ValueError for a wrong list."""
+    named = sum(last - first + 1 for first, last in gpu_ranges(asked["gpus"].value))
+    return named or present(asked["python"].value)

@@ -1,4 +1,4 @@
-"""What somebody types into the form: files, folders, text."""
+"""What somebody types into the form: files, folders, text, and processes that are looked at."""
 
 import os
 import re
@@ -11,9 +11,12 @@ from nccl_runbook.case.given import Brought, sort
 from nccl_runbook.case.read import gather
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.hang.live.ask import Look
+from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.look import live
 
 GAP_S = 10.0  # between two looks at a process, as the command line has it
+_PID = re.compile(r"\s*pid:\d{1,20}\s*")
 
 
 def items(given: str, root: Path, pasted: Path) -> list[str]:
@@ -22,7 +25,7 @@ def items(given: str, root: Path, pasted: Path) -> list[str]:
     paths: list[str] = []
     rest: list[str] = []
     for line in filter(str.strip, given.splitlines()):
-        named = [line.strip()] if re.fullmatch(r"\s*pid:\d+\s*", line) else _paths(line.strip(), root)
+        named = [line.strip()] if _PID.fullmatch(line) else _paths(line.strip(), root)
         paths += named
         rest += [] if named else [line]
     if len(rest) < 2 or not any(" " in line.strip() for line in rest):
@@ -43,13 +46,40 @@ def _paths(line: str, root: Path) -> list[str]:
     return [str(path) for path in paths] if named else []
 
 
-def read(words: Sequence[str], gpus: int = 0) -> tuple[Brought, Gathered]:
-    """What was given, sorted and judged. ``gpus``: of a node, 0 if unknown. ValueError for a missing path,
-    or an unreadable file."""
-    if not words:
-        return Brought(), Gathered([])
-    brought = sort(words)
-    for path in brought.logs:
-        if not os.path.lexists(os.path.expanduser(path)):
-            raise ValueError(f"there is no file {path}")
-    return brought, gather(brought, None, gpus, lambda pids: live.look(live.checked_pids(pids), GAP_S, str))
+class Reader:
+    """Reads what was given. The last look at some processes is kept: it shows that moment, also after
+    their job has ended, and no other key looks again."""
+
+    def __init__(self) -> None:
+        self.looked: Live | None = None
+        self._pids: list[int] = []
+
+    def read(self, words: Sequence[str], gpus: int = 0) -> tuple[Brought, Gathered]:
+        """What was given, sorted and judged. ``gpus``: of a node, 0 if unknown. ValueError for a missing
+        path, an unreadable file, or a process that does not run."""
+        if not words:
+            return Brought(), Gathered([])
+        brought = sort(words)
+        for path in brought.logs:
+            if not os.path.lexists(os.path.expanduser(path)):
+                raise ValueError(f"there is no file {path}")
+        return brought, gather(brought, None, gpus, self._look)
+
+    def _look(self, pids: list[int]) -> Live:
+        if self.looked is None or pids != self._pids:
+            self.looked, self._pids = live.look(live.checked_pids(pids), GAP_S, str), pids
+        return self.looked
+
+    def with_ranks(self, given: str) -> str:
+        """What was given, with the ranks that run here in place of those that were looked at before, which
+        the next ``read`` looks at anew. If none runs, that of the last look stays."""
+        ranks = [f"pid:{rank.pid}" for rank in Look([]).ranks]
+        if self.looked and not ranks:
+            return given
+        self.looked = None
+        return "\n".join([*(line for line in given.splitlines() if not _PID.fullmatch(line)), *ranks])
+
+
+def has_ended(brought: Brought) -> bool:
+    """Whether processes were given, and none of them runs any more."""
+    return bool(brought.pids) and not any(os.path.exists(f"/proc/{pid}") for pid in brought.pids)
