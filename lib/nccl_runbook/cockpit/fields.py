@@ -1,6 +1,7 @@
 """The fields and buttons of the form of 00-start."""
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,7 @@ def fields(namespace: Mapping[str, Any], given: str, symptom: str) -> dict[str, 
             description="Also test GPUs that others use (disturbs their jobs)",
         ),
         "node_gpus": w.BoundedIntText(0, max=64, description="GPUs per node", **LOOK),
+        "setting": w.Text(description="Setting to try", placeholder="NAME=VALUE", **LOOK),
     }
 
 
@@ -106,18 +108,23 @@ def laid_out(
 
 
 def refusal(asked: Mapping[str, Any], unreadable: str) -> tuple[str, str]:
-    """The first field that cannot be used as it is, and why; ("given", "") for none. ``unreadable``: why
-    what was given cannot be read."""
-    name, seconds = "gpus", asked["budget_s"].value
+    """The first field that cannot be used as it is, and why; ("", "") for none. ``unreadable``: why what was
+    given cannot be read."""
+    if not 10 <= asked["budget_s"].value <= 86400:
+        return "budget_s", "give 10 to 86400 seconds"
+    if not re.fullmatch(r"(\s*[A-Za-z_]\w*=\S*)*\s*", asked["setting"].value):
+        return "setting", "write NAME=VALUE, such as NCCL_P2P_DISABLE=1"
     try:
         check_present(asked["gpus"].value, asked["python"].value)
-        name = "python"
-        command = shlex.split(asked["python"].value)
     except ValueError as error:
-        return name, str(error).removeprefix("gpus: ")
+        return "gpus", str(error).removeprefix("gpus: ")
+    try:
+        command = shlex.split(asked["python"].value)
+    except ValueError:
+        return "python", "a quote is not closed"
     if command and shutil.which(os.path.expanduser(command[0])) is None:
         return "python", f"there is no program {command[0]}"
-    return ("given", unreadable) if 10 <= seconds <= 86400 else ("budget_s", "give 10 to 86400 seconds")
+    return ("given", unreadable) if unreadable else ("", "")
 
 
 def gpus_of_run(asked: Mapping[str, Any]) -> int | None:

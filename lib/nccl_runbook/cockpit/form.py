@@ -64,15 +64,9 @@ class Cockpit:
             if (self.notebooks / f"{name}.ipynb").is_file()
         }
         self.buttons = buttons()
-        self.setting = w.Text(
-            description="Setting to try",
-            placeholder="NAME=VALUE",
-            layout=w.Layout(width="60%"),
-            style=LOOK["style"],
-        )
         self.texts = {name: w.HTML() for name in ("look", "price", "status", "line", "said")}
         self.card = w.Output()
-        self.fix = w.HBox([self.setting, self.buttons["try"]], layout=w.Layout(display="none"))
+        self.fix = w.HBox([self.rows["setting"], self.buttons["try"]], layout=w.Layout(display="none"))
         self.plan = w.VBox(list(self.boxes.values()))
         self.box = laid_out(self.rows, self.buttons, self.texts, [self.card, self.fix], self.plan)
         for field in (*self.fields.values(), *self.boxes.values()):
@@ -192,8 +186,9 @@ class Cockpit:
         for name, box in self.boxes.items():
             box.value = name in asked if test else lead is None
         lines = [line for remedy in (lead.remedy if lead else ()) for line in remedy.lines]
-        self.setting.value = " ".join(m[1] for line in lines for m in [_SETTINGS.fullmatch(line)] if m)
-        self.fix.layout.display = "" if self.setting.value else "none"
+        setting = " ".join(m[1] for line in lines for m in [_SETTINGS.fullmatch(line)] if m)
+        self.fields["setting"].value = setting
+        self.fix.layout.display = "" if setting else "none"
 
     def values(self) -> dict[str, Any]:
         """The values for a run: plain variables, and the steps that read what was given, so that its page
@@ -218,7 +213,7 @@ class Cockpit:
             at_work = _latest is not None and _latest.at_work
             # no answer to another question
             run = _latest if at_work or _latest is None or _latest.about == self.asked else None
-            self.buttons["try"].disabled = bool(refused) or at_work
+            self.buttons["try"].disabled = bool(refused) or at_work or not self.fields["setting"].value.strip()
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
             seconds = self._seconds(self._ticked())
@@ -273,7 +268,7 @@ class Cockpit:
         """Start a comparison of the fix's setting with the environment as it is."""
         self._start(
             {**self.namespace, "symptom": "", "log": "", "steps": []},
-            ("ab", ".", self.setting.value.strip(), "--json"),
+            ("ab", ".", self.fields["setting"].value.strip(), "--json"),
         )
 
     def _start(self, values: dict[str, Any], command: Sequence[str] = RUN) -> None:

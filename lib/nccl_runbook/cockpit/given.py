@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nccl_runbook.case.gathered import Gathered
-from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.given import Brought, is_path, sort
 from nccl_runbook.case.read import gather
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
@@ -15,6 +15,7 @@ from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.look import live
 
+MOST_NAMED = 3  # files that cannot be read
 GAP_S = 10.0  # between two looks at a process, as the command line has it
 _PID = re.compile(r"\s*pid:\d{1,20}\s*")
 
@@ -42,8 +43,8 @@ def _paths(line: str, root: Path) -> list[str]:
         there = [os.path.lexists(path) for path in paths]
     except (ValueError, OSError):  # a quote that does not close, a zero byte
         return []
-    named = any(there) and all(here or "/" in word for here, word in zip(there, words, strict=True))
-    return [str(path) for path in paths] if named else []
+    names = all(here or is_path(word) for here, word in zip(there, words, strict=True))
+    return [str(path) for path in paths] if names and (any(there) or len(words) > 1) else []
 
 
 class Reader:
@@ -63,7 +64,11 @@ class Reader:
         for path in brought.logs:
             if not os.path.lexists(os.path.expanduser(path)):
                 raise ValueError(f"there is no file {path}")
-        return brought, gather(brought, None, gpus, self._look)
+        gathered = gather(brought, None, gpus, self._look)
+        files = gathered.logs.logs.files if gathered.logs else []
+        if files and not gathered.dumps and all(file.problem for file in files):
+            raise ValueError("; ".join(f"{file.name} {file.problem}" for file in files[:MOST_NAMED]))
+        return brought, gathered
 
     def _look(self, pids: list[int]) -> Live:
         if self.looked is None or pids != self._pids:

@@ -2,6 +2,7 @@
 and what to collect next."""
 
 import dataclasses
+import re
 from collections import Counter
 
 from nccl_runbook.causes.causes import fitting, in_logs, usual
@@ -223,6 +224,13 @@ def _in_its_log(line: str, evidence: tuple[Evidence, ...]) -> str:
     return in_logs(line, [log] * bool(log))
 
 
+def _named(line: str, verdict: Told, several: bool) -> str:
+    """The line with its log and with the process of the one rank that did not come, in the places of LOG and
+    PID. ``several``: the line is for several processes."""
+    line = _in_its_log(line, verdict.evidence)
+    return line if several or not verdict.pid else re.sub(r"\bPID\b", str(verdict.pid), line)
+
+
 # --- findings
 
 
@@ -256,7 +264,7 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding
     )
     lines = [e.text for e in verdict.evidence]
     remedy = [
-        dataclasses.replace(r, lines=tuple(_in_its_log(line, verdict.evidence) for line in r.lines))
+        dataclasses.replace(r, lines=tuple(_named(line, verdict, " all " in r.text) for line in r.lines))
         for r in (usual(verdict.cause, verdict.status, lines, launcher) if verdict.cause else ())
     ]
     if verdict.cause == "uneven-minibatches":
