@@ -202,7 +202,9 @@ class Cockpit:
             return "looking" if "pid:" in self.asked[1] else "reading"
         if has_ended(self.brought):
             return "ended"
-        return "none" if self.none_here else "looked" if self.brought.pids else ""
+        if self.none_here or self.brought.pids and not self.gathered.records:
+            return "none"
+        return "looked" if self.brought.pids else ""
 
     def draw(self) -> None:
         """Show everything that depends on the fields, the answer and the run."""

@@ -15,7 +15,8 @@ from nccl_runbook.hang.live.ask import Look
 from nccl_runbook.hang.live.facts import Live
 from nccl_runbook.look import live
 
-MOST_NAMED = 3  # files that cannot be read
+MOST_SHOWN = 3  # files that cannot be read
+MOST_NAMES = 100  # more lines than that are a log
 GAP_S = 10.0  # between two looks at a process, as the command line has it
 _PID = re.compile(r"\s*pid:\d{1,20}\s*")
 
@@ -23,10 +24,11 @@ _PID = re.compile(r"\s*pid:\d{1,20}\s*")
 def items(given: str, root: Path, pasted: Path) -> list[str]:
     """Each path, absolute; a line that is no path, unchanged; several such lines (a log) as one file.
     ``root``: base of relative paths; ``pasted``: where lines of a log are written."""
+    lines = [line for line in given.splitlines() if line.strip()]
     paths: list[str] = []
     rest: list[str] = []
-    for line in filter(str.strip, given.splitlines()):
-        named = [line.strip()] if _PID.fullmatch(line) else _paths(line.strip(), root)
+    for line in lines:
+        named = _named(line.strip(), root) if len(lines) <= MOST_NAMES else []
         paths += named
         rest += [] if named else [line]
     if len(rest) < 2 or not any(" " in line.strip() for line in rest):
@@ -35,8 +37,11 @@ def items(given: str, root: Path, pasted: Path) -> list[str]:
     return [*paths, str(pasted)]
 
 
-def _paths(line: str, root: Path) -> list[str]:
-    """The paths that a line names, blanks between them as in a shell; none if the line is a text."""
+def _named(line: str, root: Path) -> list[str]:
+    """The paths that a line names, blanks between them as in a shell, or its process; none if the line is a
+    text."""
+    if _PID.fullmatch(line):
+        return [line]
     try:
         words = [line] if os.path.lexists(root / os.path.expanduser(line)) else shlex.split(line)
         paths = [root / os.path.expanduser(word) for word in words]
@@ -67,7 +72,7 @@ class Reader:
         gathered = gather(brought, None, gpus, self._look)
         files = gathered.logs.logs.files if gathered.logs else []
         if files and not gathered.dumps and all(file.problem for file in files):
-            raise ValueError("; ".join(f"{file.name} {file.problem}" for file in files[:MOST_NAMED]))
+            raise ValueError("; ".join(f"{file.name} {file.problem}" for file in files[:MOST_SHOWN]))
         return brought, gathered
 
     def _look(self, pids: list[int]) -> Live:

@@ -1,6 +1,5 @@
 """The gym in a notebook: start a job with a mistake, watch it, and compare the answer with what was planted."""
 
-import functools
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nccl_runbook.cockpit import is_interactive
+from nccl_runbook.core.parameters import check_names
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.gym.ask import Gym
 from nccl_runbook.gym.facts import Job, Trial, jobs
@@ -18,7 +18,8 @@ from nccl_runbook.report.tables import Cell, Table
 
 def show(namespace: Mapping[str, Any]) -> Any:
     """A list of all jobs, with a button that starts the chosen one; without a frontend, what became of the
-    job that ``job`` names. KeyError if there is none of that name."""
+    job that ``job`` names. ParameterError if there is none of that name."""
+    check_names([namespace["job"]], jobs(), "job")
     if not is_interactive(namespace):
         return watch(namespace["job"], namespace["python"])
     import ipywidgets
@@ -29,14 +30,15 @@ def show(namespace: Mapping[str, Any]) -> Any:
         description="Job",
         layout=ipywidgets.Layout(width="98%"),
     )
-    start = ipywidgets.interact_manual.options(manual_name="Start the job")
-    return start(functools.partial(watch, python=ipywidgets.fixed(namespace["python"])), name=named)
+    button = ipywidgets.interact_manual.options(manual_name="Start the job")
+    button(lambda name: watch(name, namespace["python"]), name=named)
+    return None
 
 
 def watch(name: str, python: str = "") -> Table:
     """Run one job over Gloo, print what it prints, and return what was planted beside what `diagnose`
     answered. ``python``: an interpreter with torch, a path or a prefix; empty: the one that is found.
-    KeyError for an unknown name; InterpreterError, ValueError if it cannot be started."""
+    InterpreterError, ValueError if it cannot be started."""
     with tempfile.TemporaryDirectory(prefix="nccl-runbook-gym-") as folder:
         job = jobs()[name]
         gym = Gym(choose(python).prefix, keep=Path(folder), stopped=_printing(Path(folder, name), job))
