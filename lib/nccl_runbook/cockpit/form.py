@@ -66,6 +66,7 @@ class Cockpit:
         self.buttons = buttons()
         self.texts = {name: w.HTML() for name in ("look", "price", "status", "line", "said")}
         self.card = w.Output()
+        self.rows["setting"].layout.width = "60%"
         self.fix = w.HBox([self.rows["setting"], self.buttons["try"]], layout=w.Layout(display="none"))
         self.plan = w.VBox(list(self.boxes.values()))
         self.box = laid_out(self.rows, self.buttons, self.texts, [self.card, self.fix], self.plan)
@@ -161,18 +162,16 @@ class Cockpit:
         if not gathered.records or self.wrong:
             return None
         answer = add_up(gathered, "00-start", "", "unknown")
-        steps = answer.test.steps if answer.test else []
-        if has_ended(self.brought) and not steps:  # a process that is gone cannot be asked
-            return dataclasses.replace(answer, test=None)
-        if answer.test and answer.test.about_s:
-            here = dataclasses.replace(answer.test, about_s=self._seconds(steps))
-            return dataclasses.replace(answer, test=here)
-        return answer
+        if answer.test is None:
+            return answer
+        here = dataclasses.replace(answer.test, about_s=self._seconds(answer.test.steps))
+        is_gone = has_ended(self.brought) and not here.steps  # a process that is gone cannot be asked
+        return dataclasses.replace(answer, test=None if is_gone else here)
 
     def _seconds(self, steps: Sequence[str]) -> int:
         """What these steps take here, about."""
         gpus = 4 if self.gpus is None else self.gpus
-        return sum(step_texts()[name].seconds(gpus) for name in steps)
+        return sum(step_texts()[name].seconds(gpus) for name in steps if name in step_texts())
 
     def _propose(self) -> None:
         """Tests that decide come first, and only they are ticked if the answer names
@@ -215,7 +214,9 @@ class Cockpit:
             at_work = _latest is not None and _latest.at_work
             # no answer to another question
             run = _latest if at_work or _latest is None or _latest.about == self.asked else None
-            self.buttons["try"].disabled = bool(refused) or at_work or not self.fields["setting"].value.strip()
+            self.buttons["try"].disabled = (
+                bool(refused) or at_work or not self.fields["setting"].value.strip()
+            )
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
             seconds = self._seconds(self._ticked())

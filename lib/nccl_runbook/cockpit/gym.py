@@ -1,4 +1,4 @@
-"""The gym in a notebook: start a job with a mistake, watch it, and compare the answer with what was planted."""
+"""The gym in a notebook: start a job with a mistake, watch it, and compare the answer."""
 
 import os
 import tempfile
@@ -68,7 +68,10 @@ def compared(trial: Trial) -> Table:
     """What was planted, and each answer."""
     rank = "" if trial.job.rank is None else f", rank {trial.job.rank}"
     answers = [
-        [f"diagnose, {'from its log' if a.door == 'log' else 'while it ran'}", Cell(a.sentence, TONES[a.outcome])]
+        [
+            f"diagnose, {'from its log' if a.door == 'log' else 'while it ran'}",
+            Cell(a.sentence, TONES[a.outcome]),
+        ]
         for a in trial.answers
     ]
     return Table(
