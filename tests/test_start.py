@@ -23,7 +23,7 @@ from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import plan
 from nccl_runbook.case.read import Start, collect_start, logs_of
 from nccl_runbook.case.table import Answer, card
-from nccl_runbook.cockpit import given as given_words_given
+from nccl_runbook.cockpit import given as given_words_given, looks
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
@@ -370,14 +370,14 @@ def test_ranks_here_are_named_in_the_field(opened, monkeypatch):
         typed(opened, "it hangs")
         opened.look()
         assert f"pid:{rank.pid}" in opened.fields["given"].value.splitlines()
-        monkeypatch.setattr(given_words_given, "GAP_S", 0.1)
+        monkeypatch.setattr(looks, "GAP_S", 0.1)
         opened.read(opened.asked)
         assert "06-timeouts" in [r.step for r in opened.gathered.records] and opened.buttons["look"].button_style == ""
         rank.stdin.close()
 
 
 def test_a_look_stays_when_its_job_has_ended(opened, monkeypatch):
-    monkeypatch.setattr(given_words_given, "GAP_S", 0.1)
+    monkeypatch.setattr(looks, "GAP_S", 0.1)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}) as rank:
         typed(opened, f"pid:{rank.pid}")
         first = opened.gathered
@@ -389,11 +389,11 @@ def test_a_look_stays_when_its_job_has_ended(opened, monkeypatch):
     test = opened.case(None).test
     assert test is None or test.steps, "nobody can look at a job that has ended"
     opened.look()
-    assert f"pid:{rank.pid}" not in opened.fields["given"].value or opened.reader.looked, "no process that cannot be read"
+    assert f"pid:{rank.pid}" not in opened.fields["given"].value or opened.looks.last, "no process that cannot be read"
 
 
 def test_a_new_look_names_the_ranks_that_run_now(opened, monkeypatch):
-    monkeypatch.setattr(given_words_given, "GAP_S", 0.1)
+    monkeypatch.setattr(looks, "GAP_S", 0.1)
     env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
     for _ in range(2):
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env) as rank:

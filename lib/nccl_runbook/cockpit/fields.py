@@ -9,7 +9,7 @@ from typing import Any
 
 import ipywidgets as w
 
-from nccl_runbook.launch.gpu_lists import check_present, gpu_ranges, present
+from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.triage.symptoms import symptoms
 
 OPTIONS = ("python", "gpus", "budget_s", "allow_busy")
@@ -88,7 +88,6 @@ def laid_out(
     plan: w.Widget,
 ) -> w.VBox:
     """The form: what was given, the ``answer`` to it, and the tests that may follow."""
-    options = w.VBox([rows[name] for name in OPTIONS])
     return w.VBox(
         [
             rows["given"],
@@ -99,7 +98,9 @@ def laid_out(
             texts["price"],
             w.HBox([buttons["run"], buttons["cancel"], texts["status"]]),
             plan,
-            w.Accordion([options], titles=["Options: interpreter, GPUs, time"]),
+            w.Accordion(
+                [w.VBox([rows[name] for name in OPTIONS])], titles=["Options: interpreter, GPUs, time"]
+            ),
             texts["line"],
             texts["said"],
         ],
@@ -125,10 +126,3 @@ def refusal(asked: Mapping[str, Any], unreadable: str) -> tuple[str, str]:
     if command and shutil.which(os.path.expanduser(command[0])) is None:
         return "python", f"there is no program {command[0]}"
     return ("given", unreadable) if unreadable else ("", "")
-
-
-def gpus_of_run(asked: Mapping[str, Any]) -> int | None:
-    """How many GPUs a run takes: those that were named, else all of this machine; None if unknown.
-    ValueError for a wrong list."""
-    named = sum(last - first + 1 for first, last in gpu_ranges(asked["gpus"].value))
-    return named or present(asked["python"].value)

@@ -21,10 +21,12 @@ from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.case.table import card
 from nccl_runbook.cockpit import arguments, command_line, notebooks_here
-from nccl_runbook.cockpit.fields import LOOK, OPTIONS, buttons, fields, gpus_of_run, laid_out, refusal
-from nccl_runbook.cockpit.given import Reader, has_ended, items
+from nccl_runbook.cockpit.fields import LOOK, OPTIONS, buttons, fields, laid_out, refusal
+from nccl_runbook.cockpit.given import items, read
+from nccl_runbook.cockpit.looks import Looks, has_ended
 from nccl_runbook.cockpit.run_process import RUN, RunProcess
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.gpu_lists import gpu_ranges, present
 from nccl_runbook.report.pictures import macros
 from nccl_runbook.step import RUN_DIR_VARIABLE
 from nccl_runbook.step_parameters import outputs_root
@@ -48,7 +50,7 @@ class Cockpit:
     def __init__(self, namespace: MutableMapping[str, Any]) -> None:
         self.namespace = namespace
         self.notebooks = notebooks_here()
-        self.reader, self.brought, self.gathered = Reader(), Brought(), Gathered([])
+        self.looks, self.brought, self.gathered = Looks(), Brought(), Gathered([])
         # the symptom, what was given, and GPUs per node; why they cannot be read
         self.asked, self.answered, self.wrong, self.none_here = NOTHING, NOTHING, "", False
         self.gpus: int | None = None  # of a run here; None if unknown
@@ -78,7 +80,7 @@ class Cockpit:
             strict=True,
         ):
             self.buttons[name].on_click(lambda _button, action=action: action())
-        self.reader.read([WARM])
+        read([WARM], 0, self.looks)
         self.changed()
         if _latest is not None:
             _latest.on_change = lambda _run: self.draw()
@@ -115,9 +117,9 @@ class Cockpit:
 
     def look(self) -> None:
         """Name the ranks that run here, and look at them; they are read like any other pid."""
-        self.fields["given"].value = self.reader.with_ranks(self.fields["given"].value)
+        self.fields["given"].value = self.looks.with_ranks(self.fields["given"].value)
         self.none_here = "pid:" not in self.fields["given"].value
-        if self.reader.looked is None and not self.none_here:
+        if self.looks.last is None and not self.none_here:
             self.asked = NOTHING  # the same ranks are looked at again
             self.changed()
         self.draw()
@@ -130,9 +132,10 @@ class Cockpit:
             brought, gathered, wrong = Brought(), Gathered([]), ""
             try:
                 folder = Path(os.environ.get(RUN_DIR_VARIABLE) or outputs_root())
-                brought, gathered = self.reader.read(
+                brought, gathered = read(
                     [*filter(None, asked[:1]), *items(asked[1], outputs_root().parent, folder / PASTED)],
                     asked[2],
+                    self.looks,
                 )
             except (ValueError, OSError) as error:
                 wrong = str(error)
@@ -195,22 +198,14 @@ class Cockpit:
         read = [r.step for r in self.gathered.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
         return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
 
-    def _looked(self) -> str:
-        """How far a look at ranks is; "" if none was asked for."""
-        if self.answered != self.asked:
-            return "looking" if "pid:" in self.asked[1] else "reading"
-        if has_ended(self.brought):
-            return "ended"
-        if self.none_here or self.brought.pids and not self.gathered.records:
-            return "none"
-        return "looked" if self.brought.pids else ""
-
     def draw(self) -> None:
         """Show everything that depends on the fields, the answer and the run."""
         with _lock:
             field, refused = refusal(self.fields, self.wrong)
             if not refused:
-                self.gpus = gpus_of_run(self.fields)
+                named = gpu_ranges(self.fields["gpus"].value)
+                here = present(self.fields["python"].value)
+                self.gpus = sum(last - first + 1 for first, last in named) or here
             at_work = _latest is not None and _latest.at_work
             # no answer to another question
             run = _latest if at_work or _latest is None or _latest.about == self.asked else None
@@ -239,8 +234,13 @@ class Cockpit:
             self.rows["node_gpus"].layout.display = "" if asks or self.asked[2] else "none"
             state = {
                 "refused": refused,
-                "look": self._looked() or first,
-                "taken": self.reader.looked and self.reader.looked.taken,
+                "first": first,
+                "is_read": self.answered == self.asked,
+                "names_pids": "pid:" in self.asked[1],
+                "is_looked_at": bool(self.brought.pids),
+                "has_ended": has_ended(self.brought),
+                "has_no_ranks": self.none_here or self.brought.pids and not self.gathered.records,
+                "taken": self.looks.last.taken[11:19] if self.looks.last else "",
                 "line": "" if refused or not self._ticked() else command_line(self.values(), self.notebooks),
                 "seconds": seconds,
                 "budget": self.fields["budget_s"].value,

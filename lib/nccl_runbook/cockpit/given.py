@@ -1,7 +1,6 @@
 """What somebody types into the form: files, folders, text, and processes that are looked at."""
 
 import os
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,16 +8,12 @@ from pathlib import Path
 from nccl_runbook.case.gathered import Gathered
 from nccl_runbook.case.given import Brought, is_path, sort
 from nccl_runbook.case.read import gather
+from nccl_runbook.cockpit.looks import PID, Looks
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.live.ask import Look
-from nccl_runbook.hang.live.facts import Live
-from nccl_runbook.look import live
 
 MOST_SHOWN = 3  # files that cannot be read
 MOST_NAMES = 100  # more lines than that are a log
-GAP_S = 10.0  # between two looks at a process, as the command line has it
-_PID = re.compile(r"\s*pid:\d{1,20}\s*")
 
 
 def items(given: str, root: Path, pasted: Path) -> list[str]:
@@ -40,7 +35,7 @@ def items(given: str, root: Path, pasted: Path) -> list[str]:
 def _named(line: str, root: Path) -> list[str]:
     """The paths that a line names, blanks between them as in a shell, or its process; none if the line is a
     text."""
-    if _PID.fullmatch(line):
+    if PID.fullmatch(line):
         return [line]
     try:
         words = [line] if os.path.lexists(root / os.path.expanduser(line)) else shlex.split(line)
@@ -52,44 +47,17 @@ def _named(line: str, root: Path) -> list[str]:
     return [str(path) for path in paths] if names and (any(there) or len(words) > 1) else []
 
 
-class Reader:
-    """Reads what was given. The last look at some processes is kept: it shows that moment, also after
-    their job has ended, and no other key looks again."""
-
-    def __init__(self) -> None:
-        self.looked: Live | None = None
-        self._pids: list[int] = []
-
-    def read(self, words: Sequence[str], gpus: int = 0) -> tuple[Brought, Gathered]:
-        """What was given, sorted and judged. ``gpus``: of a node, 0 if unknown. ValueError for a missing
-        path, an unreadable file, or a process that does not run."""
-        if not words:
-            return Brought(), Gathered([])
-        brought = sort(words)
-        for path in brought.logs:
-            if not os.path.lexists(os.path.expanduser(path)):
-                raise ValueError(f"there is no file {path}")
-        gathered = gather(brought, None, gpus, self._look)
-        files = gathered.logs.logs.files if gathered.logs else []
-        if files and not gathered.dumps and all(file.problem for file in files):
-            raise ValueError("; ".join(f"{file.name} {file.problem}" for file in files[:MOST_SHOWN]))
-        return brought, gathered
-
-    def _look(self, pids: list[int]) -> Live:
-        if self.looked is None or pids != self._pids:
-            self.looked, self._pids = live.look(live.checked_pids(pids), GAP_S, str), pids
-        return self.looked
-
-    def with_ranks(self, given: str) -> str:
-        """What was given, with the ranks that run here in place of those that were looked at before, which
-        the next ``read`` looks at anew. If none runs, that of the last look stays."""
-        ranks = [f"pid:{rank.pid}" for rank in Look([]).ranks]
-        if self.looked and not ranks:
-            return given
-        self.looked = None
-        return "\n".join([*(line for line in given.splitlines() if not _PID.fullmatch(line)), *ranks])
-
-
-def has_ended(brought: Brought) -> bool:
-    """Whether processes were given, and none of them runs any more."""
-    return bool(brought.pids) and not any(os.path.exists(f"/proc/{pid}") for pid in brought.pids)
+def read(words: Sequence[str], gpus: int, looks: Looks) -> tuple[Brought, Gathered]:
+    """What was given, sorted and judged. ``gpus``: of a node, 0 if unknown. ValueError for a missing path, an
+    unreadable file, or a process that does not run."""
+    if not words:
+        return Brought(), Gathered([])
+    brought = sort(words)
+    for path in brought.logs:
+        if not os.path.lexists(os.path.expanduser(path)):
+            raise ValueError(f"there is no file {path}")
+    gathered = gather(brought, None, gpus, looks.at)
+    files = gathered.logs.logs.files if gathered.logs else []
+    if files and not gathered.dumps and all(file.problem for file in files):
+        raise ValueError("; ".join(f"{file.name} {file.problem}" for file in files[:MOST_SHOWN]))
+    return brought, gathered

@@ -225,8 +225,7 @@ def _in_its_log(line: str, evidence: tuple[Evidence, ...]) -> str:
 
 
 def _named(line: str, verdict: Told, several: bool) -> str:
-    """The line with its log and with the process of the one rank that did not come, in the places of LOG and
-    PID. ``several``: the line is for several processes."""
+    """The line with its log and, unless it is for ``several`` processes, the pid of the rank at fault."""
     line = _in_its_log(line, verdict.evidence)
     return line if several or not verdict.pid else re.sub(r"\bPID\b", str(verdict.pid), line)
 
