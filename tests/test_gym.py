@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import papermill
 import pytest
 from book_samples import run_cli
 from live_worlds import free_port
 from nccl_runbook.causes.causes import causes
 from nccl_runbook.cli import dev
+from nccl_runbook.cockpit import gym as notebook
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.parameters import ParameterError
 from nccl_runbook.gym import ask, judge, table
 from nccl_runbook.gym.facts import Answer, Job, Trial, jobs
 from nccl_runbook.machine import ask_nvml
@@ -144,6 +147,40 @@ def test_a_page_says_that_an_answer_was_wrong() -> None:
 def test_a_wrong_word_is_refused_before_a_job_starts(words: list[str]) -> None:
     ended = read_cli("dev", "gym", *words)
     assert ended.returncode == 2 and len(ended.stderr.strip().splitlines()) == 1 and not ended.stdout
+
+
+def test_a_folder_that_is_kept_is_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "raises").mkdir()
+    ended = read_cli("dev", "gym", "--fault", "raises", "--keep", tmp_path)
+    assert ended.returncode and str(tmp_path / "raises") in ended.stderr and len(ended.stderr.strip().splitlines()) == 1
+
+
+# --- the notebook
+
+NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "reference" / "gym.ipynb"
+
+
+def test_the_notebook_starts_a_job_and_lays_the_answer_beside_what_was_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_RUNBOOK_HEADLESS", "1")
+    papermill.execute_notebook(NOTEBOOK, tmp_path / "out.ipynb", parameters={"job": "wrong-argument"}, progress_bar=False)
+    cells = json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+    shown = [output for cell in cells for output in cell.get("outputs", ())]
+    printed = "".join("".join(o["text"]) for o in shown if o["output_type"] == "stream")
+    table_text, = ("".join(o["data"]["text/plain"]) for o in shown if o["output_type"] == "execute_result")
+    assert "unrecognized arguments" in printed and table_text.startswith("wrong-argument: right")
+    assert jobs()["wrong-argument"].about in table_text and "peer-crashed" in table_text
+
+
+def test_the_notebook_is_without_outputs_and_its_parameters_have_help() -> None:
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+    seen = papermill.inspect_notebook(NOTEBOOK)
+    assert set(seen) == {"job", "python"} and all(p["help"] for p in seen.values()) and seen["job"]["default"].strip('"') in jobs()
+
+
+def test_the_notebook_refuses_a_job_that_there_is_not() -> None:
+    with pytest.raises(ParameterError, match="raises"):
+        notebook.show({"job": "raise", "python": ""})
 
 
 def trial(name: str, outcome: str) -> Trial:

@@ -176,7 +176,7 @@ def test_a_pasted_log_is_read_as_a_log(lab, page):
     assert (lab[2] / "pasted.log").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("label, wrong, why", [("What do you have?", "/nowhere/a.log", "there is no file"), ("GPUs", "zero", "'zero' is not a GPU index"),
+@pytest.mark.parametrize("label, wrong, why", [("What do you have?", "/nowhere/a.log", "there is no file"), ("GPUs", "zero", "'zero' is not a GPU index"), ("GPUs", "999", "there is no GPU 999"),
                                                ("Interpreter", "/nowhere/python", "there is no program")])
 def test_wrong_input_is_refused_in_the_field(page, label, wrong, why):
     if not page.get_by_label("GPUs", exact=True).is_visible():
@@ -196,11 +196,9 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     page.get_by_label("Symptom", exact=True).select_option(label="runs for a while, then hangs until the watchdog fires")
     page.get_by_role("checkbox", name="03-fewer-gpus", checked=False).wait_for()  # the answer asks for a look: it has ticked nothing
     only_step(page, "03-fewer-gpus")
-    page.get_by_label("GPUs", exact=True).fill("0")
-    page.get_by_label("GPUs", exact=True).press("Tab")
-    page.get_by_text("--gpus 0").wait_for()
-    page.get_by_label("GPUs", exact=True).fill("")
-    page.get_by_label("GPUs", exact=True).press("Tab")
+    page.get_by_label("Budget, seconds", exact=True).fill("240")
+    page.get_by_label("Budget, seconds", exact=True).press("Tab")
+    page.get_by_text("--budget 240s").wait_for()
     page.get_by_text("--step 03-fewer-gpus").wait_for()
     run_button(page).click()
     page.locator("progress").first.wait_for()

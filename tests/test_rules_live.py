@@ -16,6 +16,8 @@ from hypothesis import example, given, settings, strategies as st
 from nccl_runbook.case.given import Brought
 from nccl_runbook.case.read import gather
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.hang.judge import hang_told
+from nccl_runbook.hang.judge_silence import of_picture
 from nccl_runbook.hang.live import (
     ask_answers as live_answers,
     ask_proc as live_processes_ask_proc,
@@ -36,7 +38,7 @@ from nccl_runbook.hang.live.facts import (
     Stack,
 )
 from nccl_runbook.hang.live.faults.judge_others import NO_JOB
-from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict
+from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict, with_command
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, missing_ranks
 from nccl_runbook.look.live import first_text, page, text
 from processes import quickest_s
@@ -724,6 +726,24 @@ def test_who_came_to_rest_only_within_the_look_is_looked_at_again() -> None:
     found = told(s.look(*(resting(n, 0.5) for n in range(3))))
     assert (found.kind, found.culprits) == ("unknown", []) and found.sentence.startswith("3 ranks ")
     assert found.decides.endswith("--live --gap 10") and "--gap" not in told(s.look(*waiting(0, 1, 2, 3))).decides, "a longer look"
+
+
+def test_ranks_that_ended_within_the_look_are_not_looked_at_again() -> None:
+    def gone(number: int):
+        return s.rank(number, s.IN_ALL_REDUCE, world=2, moments={"S futex_do_wait": 40, "gone": 57})
+
+    every, some = told(s.look(gone(0), gone(1))), told(s.look(gone(0), s.rank(1, s.ASLEEP, "S", "hrtimer_nanosleep", world=2)))
+    assert (every.kind, every.decides, {v.does for v in every.ranks}) == ("unknown", "", {"missing"})
+    assert (some.kind, some.decides) == ("unknown", "python3 nccl-look.pyz --live --gap 10")
+    line, = {p.decides for p in with_command([some], [100, 101])}
+    assert line == "nccl-runbook look --pid 101 --gap 10", "who has ended cannot be looked at"
+
+
+def test_the_process_of_the_one_rank_at_fault_is_in_the_lines_to_copy() -> None:
+    stopped = told(s.look(s.rank(1, s.IN_ALL_REDUCE, "T", "do_signal_stop"), *waiting(0, 2, 3)))
+    finding = hang_told(of_picture(stopped), still=True)
+    assert finding.cause == "peer-stopped" and [line for r in finding.remedy for line in r.lines][0] == "kill -CONT 101"
+    assert not any("PID" in line for r in finding.remedy for line in r.lines) and not any(e.source == "next" for e in finding.evidence)
 
 
 def test_of_two_looks_at_a_host_the_newest_counts() -> None:

@@ -22,13 +22,14 @@ from nccl_runbook.case.answer import Case, case, of_start
 from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import plan
 from nccl_runbook.case.read import Start, collect_start, logs_of
-from nccl_runbook.case.table import Answer
-from nccl_runbook.cockpit import given as given_words_given
+from nccl_runbook.case.table import Answer, card
+from nccl_runbook.cockpit import given as given_words_given, looks
 from nccl_runbook.cockpit.run_process import LINES_KEPT, RunProcess
 from nccl_runbook.core import records
 from nccl_runbook.core.facts import to_json
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.gpu_lists import present
 from nccl_runbook.messages import read
 from nccl_runbook.report.pictures import macros
 from nccl_runbook.report.run import write_run
@@ -221,11 +222,13 @@ def test_what_a_run_says_is_escaped(tmp_path):
     cells = macros("cells.html.j2")
     run.command = ("run",)
     ended = f"{cells.form_status({'run': run, 'other': False})}{cells.form_said({'run': run, 'other': False})}{cells.answer(None, [], run, '')}"
-    assert "<script" not in ended and "&lt;script&gt;" in ended and "ended with exit code 1 after 1 s" in ended and "<progress" not in ended
+    assert "<script" not in ended and "&lt;script&gt;" in ended and "Ended with exit code 1 after 1 s" in ended and "<progress" not in ended
     run.exit_code = run.ended_at = None
+    run.started_at = time.monotonic()
     assert run.now == "03-fewer-gpus"
     at_work = str(cells.form_status({"run": run, "other": False, "expected": 60}))
     assert all(text in at_work for text in ('<progress value="1" max="2"', "1 of 2 steps done", "of about 60 s", "now 03-fewer-gpus")) and "<script" not in at_work
+    assert "of about" not in str(cells.form_status({"run": run, "other": False, "expected": 0})), "no estimate that has passed"
 
 
 def test_a_line_that_comes_while_the_lines_are_read_disturbs_no_reader(tmp_path):
@@ -293,7 +296,8 @@ def typed(opened, text: str) -> dict:
 def test_fields_write_plain_variables_and_a_second_run_is_refused(opened, tmp_path, monkeypatch):
     from nccl_runbook.cockpit import form
 
-    for name, value in (("gpus", " 0,1 "), ("budget_s", 90), ("allow_busy", True)):
+    # of a machine behind a prefix nobody knows how many GPUs it has
+    for name, value in (("python", "env python3"), ("gpus", " 0,1 "), ("budget_s", 90), ("allow_busy", True)):
         opened.fields[name].value = value
     opened.boxes["04-transports"].value = False
     variables = opened.namespace
@@ -327,12 +331,17 @@ def test_a_run_reads_the_dumps_that_were_given(opened):
     assert (values["log"], values["steps"]) == (str(ROOT / "tests/data/hang/skip"), ["03-fewer-gpus", "06-timeouts"])
 
 
-@pytest.mark.parametrize("field, wrong", [("given", "/nowhere/a.log"), ("given", "tests/data /nowhere/a.log"), ("gpus", "1-0"), ("python", "/nowhere/python -u"),
-                                          ("python", "python3 'x"), ("budget_s", 0), ("budget_s", 99_999_999)])
+@pytest.mark.parametrize("field, wrong", [
+    *(("given", word) for word in ("/nowhere/a.log", "tests/data /nowhere/a.log", "a.log b.log", "*.log", "s3://bucket/job.log", "node17.cluster.local", "4194304",
+                                   "pid:4194304", "PID 4194304", sys.executable, "/dev/zero")),
+    *(("gpus", word) for word in ("1-0", "zero", "0,a", "0 1", "0,,1", "-1", "cuda:0", "999")),
+    *(("python", word) for word in ("/nowhere/python -u", "python3 'x", "/tmp", "python3, python3.11")),
+    ("budget_s", 0), ("budget_s", 99_999_999), *(("setting", word) for word in ("foo", "=1", "A=1 B", "A=1; rm -rf /"))])
 def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
     before = opened.fields[field].value
     opened.fields[field].value = wrong
-    opened.read(opened.asked)
+    if field == "given":
+        opened.read(opened.asked)
     assert refused(opened) == [field] and opened.buttons["run"].disabled and "<pre" not in opened.texts["line"].value
     assert opened.fields[field].description.rstrip("?") in opened.rows[field].children[1].value
     opened.fields[field].value = before
@@ -361,10 +370,64 @@ def test_ranks_here_are_named_in_the_field(opened, monkeypatch):
         typed(opened, "it hangs")
         opened.look()
         assert f"pid:{rank.pid}" in opened.fields["given"].value.splitlines()
-        monkeypatch.setattr(given_words_given, "GAP_S", 0.1)
+        monkeypatch.setattr(looks, "GAP_S", 0.1)
         opened.read(opened.asked)
         assert "06-timeouts" in [r.step for r in opened.gathered.records] and opened.buttons["look"].button_style == ""
         rank.stdin.close()
+
+
+def test_a_look_stays_when_its_job_has_ended(opened, monkeypatch):
+    monkeypatch.setattr(looks, "GAP_S", 0.1)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "RANK": "0", "WORLD_SIZE": "2"}) as rank:
+        typed(opened, f"pid:{rank.pid}")
+        first = opened.gathered
+        rank.stdin.close()
+    opened.fields["symptom"].value = "slow-collectives"  # everything is read again
+    opened.read(opened.asked)
+    assert first.records and refused(opened) == [] and not opened.buttons["run"].disabled
+    assert [r.facts for r in opened.gathered.records if r.step == "06-timeouts"] == [r.facts for r in first.records]
+    test = opened.case(None).test
+    assert test is None or test.steps, "nobody can look at a job that has ended"
+    opened.look()
+    assert f"pid:{rank.pid}" not in opened.fields["given"].value or opened.looks.last, "no process that cannot be read"
+
+
+def test_a_new_look_names_the_ranks_that_run_now(opened, monkeypatch):
+    monkeypatch.setattr(looks, "GAP_S", 0.1)
+    env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2"}
+    for _ in range(2):
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env) as rank:
+            opened.fields["given"].value = f"it hangs\n{opened.fields['given'].value.partition(chr(10))[2]}"
+            opened.look()
+            opened.read(opened.asked)
+            named = opened.fields["given"].value.splitlines()
+            assert named[0] == "it hangs" and f"pid:{rank.pid}" in named and all(os.path.exists(f"/proc/{n[4:]}") for n in named[1:])
+            rank.stdin.close()
+
+
+def test_the_estimate_is_that_of_this_machine(opened):
+    asked = ["03-fewer-gpus", "04-transports"]
+    steps = step_texts()
+    assert opened._seconds(asked) == sum(steps[name].seconds(4 if present() is None else present()) for name in asked)
+    assert [steps["03-fewer-gpus"].seconds(n) for n in (0, 4)] == [steps["03-fewer-gpus"].cpu_s, steps["03-fewer-gpus"].about_s]
+    assert all(s.seconds(n) < s.seconds(n + 1) for s in steps.values() for n in range(8) if s.cpu_s < s.about_s)
+    assert f"(about {opened._seconds(asked[:1])} s)" in opened.boxes["03-fewer-gpus"].description
+    typed(opened, DUPLICATES[0])
+    test = opened.case(None).test
+    assert test.about_s == opened._seconds(test.steps), "the answer and the form name one time"
+
+
+def test_a_cause_that_is_also_likely_has_a_fold_of_its_own(tmp_path):
+    told = answered(tmp_path, "NCCL WARN Bootstrap : no socket interface found\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.00 GiB.\n")
+    also = [c for c in told.document.causes if c.status == "likely" and c.id != told.lead.cause]
+    folds = re.findall(r"<summary>(.*?)</summary>", card(told))
+    assert also and [f for f in folds if f.startswith("Also ")] == [f"Also likely: {c.title}" for c in also]
+
+
+def test_a_long_text_is_a_log_and_no_list_of_paths(tmp_path):
+    lines = ["tests", *["step 1 loss 0.5"] * given_words_given.MOST_NAMES]
+    assert given_words_given.items("\n".join(lines), ROOT, tmp_path / "p.log") == [str(tmp_path / "p.log")]
+    assert given_words_given.items("\n".join(lines[:3]), ROOT, tmp_path / "p.log") == [str(ROOT / "tests"), str(tmp_path / "p.log")]
 
 
 def test_the_gpus_of_a_node_are_asked_for_where_a_launch_needs_them(opened, tmp_path):
@@ -414,6 +477,6 @@ def test_wrong_usage_is_told_in_a_sentence_and_a_second_end_is_harmless(tmp_path
     changes, ended = [], threading.Event()
     run = RunProcess(["--step", "03-fewer-gpu"], tmp_path, lambda r: (changes.append(r.at_work), r.at_work or ended.set()))
     assert ended.wait(30)
-    assert re.search(r"exit code 2\).*did you mean 03-fewer-gpus", run.sentence()) and run.page is None
+    assert re.search(r"^Not started: .*did you mean 03-fewer-gpus", run.sentence()) and run.page is None
     run.cancel()
     assert run.exit_code == 2 and not run.interrupted and changes[-1] is False

@@ -37,11 +37,16 @@ _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".ya
 
 # a misspelt extension counts behind a number or a dash: torch.cuda and socket.error are words
 _PATH = re.compile(
-    r"~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|"
+    r"\w+://\S*|~?[\w.+@%-]*/\S*|[\w+@%-]+(?:\.[\w+@%-]+)*\.(?:log|out|err|txt|json|pkl|gz|tar|tgz|zip|py|sh|"
     r"sbatch|slurm|ya?ml)|"
     r"(?=[\w+@%]{0,99}[\d-])[\w+@%-]+(?:\.[\w+@%-]+)*\.[A-Za-z]{2,6}|"
     r"-\S+|[^\s*]*\*\S*"  # an option behind --, and a pattern that the shell found no file for
 )
+
+
+def is_path(word: str) -> bool:
+    """Whether the word looks like the name of a file, so that it is no error text."""
+    return bool(_PATH.fullmatch(word))
 
 
 def sort(given: Iterable[str]) -> Brought:
@@ -57,9 +62,9 @@ def sort(given: Iterable[str]) -> Brought:
 def _recognised(given: str) -> Iterator[tuple[str, str]]:
     if given == "-" or os.path.lexists(os.path.expanduser(given)):
         yield from _of_path(given)
-    elif pid := re.fullmatch(r"(?:pid:)?(\d{1,20})", given):
+    elif pid := re.fullmatch(r"(?i:pid[:= ]?\s*)?(\d{1,20})", given):
         yield "pids", pid[1]
-    elif _PATH.fullmatch(given):
+    elif is_path(given):
         yield "logs", given
     else:
         yield "allocations" if _is_allocation(given) else "words", given

@@ -21,6 +21,16 @@ from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
+# first words of a line that a look asks for -> what the line shows
+_SHOWS = {
+    "py-spy dump --native": "what this process does below Python, in native code",
+    "py-spy dump --locals": "the arguments of the calls in which the ranks wait",
+    "ss ": "which process listens on that port",
+    "nc ": "whether this host reaches that address",
+    "ping ": "whether that address answers",
+    "dmesg ": "whether the kernel ended that process",
+    "ps ": "who started these processes, and when",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,14 +125,9 @@ def next_test(
         for e in f.evidence
         if f.id == "hang-told" and e.source == "next"
     ):
-        return Test(
-            asked.removeprefix("decides: "),
-            "what this process does below Python, in native code"
-            if "py-spy dump --native" in asked
-            else "the arguments of the calls in which the ranks wait"
-            if "py-spy dump --locals" in asked
-            else "where each rank is, which is still unknown",
-        )
+        line = asked.removeprefix("decides: ")
+        shown = [why for words, why in _SHOWS.items() if line.startswith(words)]
+        return Test(line, shown[0] if shown else "where each rank is, which is still unknown")
     open_causes, done = left(document, lead, fits), {s.notebook for s in document.steps}
     usual = Decides(*causes()[open_causes[0]].decides) if open_causes else None
     first = decisions.get(open_causes[0], usual) if open_causes else None

@@ -221,10 +221,15 @@ def card(case: Case | None, run: object = None, page: str = "") -> str:
     return str(macros("cells.html.j2").answer(case, text(case).splitlines()[1:-1] if case else [], run, page))
 
 
-def plan_table(case: Case) -> Table:
-    """The steps that could follow, in deciding order."""
+def plan_table(case: Case, gpus: int = 4) -> Table:
+    """The steps that could follow, in deciding order, with their seconds on so many GPUs."""
     rows = [
-        [step.name, step.answers, f"{step.about_s} s", Cell(why, "note" if why.startswith("decides") else "")]
+        [
+            step.name,
+            step.answers,
+            f"{step.seconds(gpus)} s",
+            Cell(why, "note" if why.startswith("decides") else ""),
+        ]
         for step, why in plan(case.test, case.found.steps)
     ]
     return Table(
@@ -232,5 +237,5 @@ def plan_table(case: Case) -> Table:
         ["step", "what it answers", "about", "why it is planned"],
         rows,
         "A run first reads files, then tests, and ends once a cause is established. The seconds are "
-        "estimates for four GPUs.",
+        f"estimates for {counted(gpus, 'GPU') if gpus else 'a machine without a GPU'}.",
     )

@@ -15,6 +15,7 @@ from typing import Any
 from nccl_runbook.case.answer import Case
 from nccl_runbook.case.table import Answer, plan_table
 from nccl_runbook.core.redact import Redactor
+from nccl_runbook.launch.gpu_lists import present
 from nccl_runbook.report.pictures import FOLDER
 from nccl_runbook.report.tables import Line
 from nccl_runbook.report.verdict_sentence import START_STEP
@@ -76,10 +77,11 @@ def show(namespace: MutableMapping[str, Any], case: Case) -> Any:
         from nccl_runbook.cockpit.form import Cockpit
 
         return Cockpit(namespace).box
+    gpus = present(namespace["python"])
     return Answer(
         case,
         (
-            plan_table(case),
+            plan_table(case, 4 if gpus is None else gpus),
             Line(f"To read what you have: nccl-runbook diagnose PATH. To test: {command_line(namespace)}"),
         ),
     )

@@ -1,12 +1,18 @@
 """The fields and buttons of the form of 00-start."""
 
-from collections.abc import Mapping
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ipywidgets as w
 
+from nccl_runbook.launch.gpu_lists import check_present
 from nccl_runbook.triage.symptoms import symptoms
 
+OPTIONS = ("python", "gpus", "budget_s", "allow_busy")
 LOOK = {"layout": {"width": "98%"}, "style": {"description_width": "9.5rem"}}
 
 
@@ -47,6 +53,7 @@ def fields(namespace: Mapping[str, Any], given: str, symptom: str) -> dict[str, 
             description="Also test GPUs that others use (disturbs their jobs)",
         ),
         "node_gpus": w.BoundedIntText(0, max=64, description="GPUs per node", **LOOK),
+        "setting": w.Text(description="Setting to try", placeholder="NAME=VALUE", **LOOK),
     }
 
 
@@ -71,3 +78,51 @@ def buttons() -> dict[str, w.Button]:
             tooltip="Run an all_reduce with and without the setting, in turn",
         ),
     }
+
+
+def laid_out(
+    rows: Mapping[str, w.Widget],
+    buttons: Mapping[str, w.Widget],
+    texts: Mapping[str, w.Widget],
+    answer: Sequence[w.Widget],
+    plan: w.Widget,
+) -> w.VBox:
+    """The form: what was given, the ``answer`` to it, and the tests that may follow."""
+    return w.VBox(
+        [
+            rows["given"],
+            rows["symptom"],
+            rows["node_gpus"],
+            w.HBox([buttons["look"], texts["look"]], layout=w.Layout(margin="0 0 0 9.5rem")),
+            *answer,
+            texts["price"],
+            w.HBox([buttons["run"], buttons["cancel"], texts["status"]]),
+            plan,
+            w.Accordion(
+                [w.VBox([rows[name] for name in OPTIONS])], titles=["Options: interpreter, GPUs, time"]
+            ),
+            texts["line"],
+            texts["said"],
+        ],
+        layout=w.Layout(max_width="64rem"),
+    )
+
+
+def refusal(asked: Mapping[str, Any], unreadable: str) -> tuple[str, str]:
+    """The first field that cannot be used as it is, and why; ("", "") for none. ``unreadable``: why what was
+    given cannot be read."""
+    if not 10 <= asked["budget_s"].value <= 86400:
+        return "budget_s", "give 10 to 86400 seconds"
+    if not re.fullmatch(r"(\s*[A-Za-z_]\w*=\S*)*\s*", asked["setting"].value):
+        return "setting", "write NAME=VALUE, such as NCCL_P2P_DISABLE=1"
+    try:
+        check_present(asked["gpus"].value, asked["python"].value)
+    except ValueError as error:
+        return "gpus", str(error).removeprefix("gpus: ")
+    try:
+        command = shlex.split(asked["python"].value)
+    except ValueError:
+        return "python", "a quote is not closed"
+    if command and shutil.which(os.path.expanduser(command[0])) is None:
+        return "python", f"there is no program {command[0]}"
+    return ("given", unreadable) if unreadable else ("", "")

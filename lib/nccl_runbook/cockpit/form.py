@@ -7,9 +7,8 @@ Buttons call back in either thread of the kernel (ipykernel 7), a run in its own
 import dataclasses
 import os
 import re
-import shlex
-import shutil
 import threading
+import time
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,21 @@ from nccl_runbook.case.given import Brought
 from nccl_runbook.case.judge import DUMPS, LOGS, plan
 from nccl_runbook.case.table import card
 from nccl_runbook.cockpit import arguments, command_line, notebooks_here
-from nccl_runbook.cockpit.fields import LOOK, buttons, fields
+from nccl_runbook.cockpit.fields import LOOK, OPTIONS, buttons, fields, laid_out, refusal
 from nccl_runbook.cockpit.given import items, read
+from nccl_runbook.cockpit.looks import Looks, has_ended
 from nccl_runbook.cockpit.run_process import RUN, RunProcess
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.live.ask import Look
-from nccl_runbook.launch.gpu_lists import gpu_ranges
+from nccl_runbook.launch.gpu_lists import gpu_ranges, present
 from nccl_runbook.report.pictures import macros
 from nccl_runbook.step import RUN_DIR_VARIABLE
 from nccl_runbook.step_parameters import outputs_root
 from nccl_runbook.triage.symptoms import step_texts, symptoms
 
 PAUSE_S = 0.05  # without a key: then what was typed is answered
+ENDED_S = 1.0  # between two questions whether the ranks still run
 PASTED, NOTHING = "pasted.log", ("", "", 0)
 TESTS = ("01-gpu-visibility", "02-environment", "03-fewer-gpus", "04-transports", "05-weight-sync")
-OPTIONS = ("python", "gpus", "budget_s", "allow_busy")
 _SETTINGS = re.compile(r"export ((?:[A-Z]\w*=\S+ ?)+)")
 
 _lock = threading.RLock()
@@ -50,9 +49,10 @@ class Cockpit:
     def __init__(self, namespace: MutableMapping[str, Any]) -> None:
         self.namespace = namespace
         self.notebooks = notebooks_here()
-        self.brought, self.gathered = Brought(), Gathered([])
+        self.looks, self.brought, self.gathered = Looks(), Brought(), Gathered([])
         # the symptom, what was given, and GPUs per node; why they cannot be read
         self.asked, self.answered, self.wrong, self.none_here = NOTHING, NOTHING, "", False
+        self.gpus: int | None = None  # of a run here; None if unknown
         wanted = namespace.get("steps", ())
         first, _, rest = namespace["symptom"].partition("\n")
         known = first if first in symptoms() else ""
@@ -60,46 +60,17 @@ class Cockpit:
         self.fields = fields(namespace, "\n".join(filter(None, given)), known)
         self.rows = {name: w.VBox([field, w.HTML()]) for name, field in self.fields.items()}
         self.boxes = {
-            name: w.Checkbox(
-                not wanted or name in wanted,
-                indent=False,
-                layout=LOOK["layout"],
-                description=f"{name} ({step_texts()[name].about_s} s): {step_texts()[name].answers}",
-            )
+            name: w.Checkbox(not wanted or name in wanted, indent=False, layout=LOOK["layout"])
             for name in TESTS
             if (self.notebooks / f"{name}.ipynb").is_file()
         }
         self.buttons = buttons()
-        self.setting = w.Text(
-            description="Setting to try",
-            placeholder="NAME=VALUE",
-            layout=w.Layout(width="60%"),
-            style=LOOK["style"],
-        )
         self.texts = {name: w.HTML() for name in ("look", "price", "status", "line", "said")}
         self.card = w.Output()
-        self.fix = w.HBox([self.setting, self.buttons["try"]], layout=w.Layout(display="none"))
+        self.rows["setting"].layout.width = "60%"
+        self.fix = w.HBox([self.rows["setting"], self.buttons["try"]], layout=w.Layout(display="none"))
         self.plan = w.VBox(list(self.boxes.values()))
-        self.box = w.VBox(
-            [
-                self.rows["given"],
-                self.rows["symptom"],
-                self.rows["node_gpus"],
-                w.HBox([self.buttons["look"], self.texts["look"]], layout=w.Layout(margin="0 0 0 9.5rem")),
-                self.card,
-                self.fix,
-                self.texts["price"],
-                w.HBox([self.buttons["run"], self.buttons["cancel"], self.texts["status"]]),
-                self.plan,
-                w.Accordion(
-                    [w.VBox([self.rows[name] for name in OPTIONS])],
-                    titles=["Options: interpreter, GPUs, time"],
-                ),
-                self.texts["line"],
-                self.texts["said"],
-            ],
-            layout=w.Layout(max_width="64rem"),
-        )
+        self.box = laid_out(self.rows, self.buttons, self.texts, [self.card, self.fix], self.plan)
         for field in (*self.fields.values(), *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
         for name, action in zip(
@@ -108,7 +79,7 @@ class Cockpit:
             strict=True,
         ):
             self.buttons[name].on_click(lambda _button, action=action: action())
-        read(["ncclSystemError"])  # any error text: it loads what reads and judges
+        read(["ncclSystemError"], 0, self.looks)  # any error text: it loads what reads and judges
         self.changed()
         if _latest is not None:
             _latest.on_change = lambda _run: self.draw()
@@ -122,11 +93,19 @@ class Cockpit:
         )
         asked = self._symptom(), self.fields["given"].value.strip(), self.fields["node_gpus"].value
         if asked != self.asked:
-            self.asked = asked
-            timer = threading.Timer(PAUSE_S, self.read, [asked])
+            self.asked, self.none_here = asked, False
+            timer = threading.Timer(PAUSE_S, self._answer, [asked])
             timer.daemon = True
             timer.start()
         self.draw()
+
+    def _answer(self, asked: tuple[str, str, int]) -> None:
+        """Read what was given; once the processes that were looked at have ended, show that, too."""
+        self.read(asked)
+        if self.brought.pids:
+            while asked == self.asked and not has_ended(self.brought):
+                time.sleep(ENDED_S)
+            self.draw()
 
     def _ticked(self) -> list[str]:
         return [name for name, box in self.boxes.items() if box.value]
@@ -136,12 +115,12 @@ class Cockpit:
         return symptoms()[chosen].words if chosen else ""
 
     def look(self) -> None:
-        """Add every rank that runs here to what was given; they are read like any other pid."""
-        ranks = [f"pid:{rank.pid}" for rank in Look([]).ranks]
-        self.none_here = not ranks
-        self.fields["given"].value = "\n".join(
-            dict.fromkeys([*self.fields["given"].value.splitlines(), *ranks])
-        )
+        """Name the ranks that run here, and look at them; they are read like any other pid."""
+        self.fields["given"].value = self.looks.with_ranks(self.fields["given"].value)
+        self.none_here = "pid:" not in self.fields["given"].value
+        if self.looks.last is None and not self.none_here:
+            self.asked = NOTHING  # the same ranks are looked at again
+            self.changed()
         self.draw()
 
     def read(self, asked: tuple[str, str, int]) -> None:
@@ -155,6 +134,7 @@ class Cockpit:
                 brought, gathered = read(
                     [*filter(None, asked[:1]), *items(asked[1], outputs_root().parent, folder / PASTED)],
                     asked[2],
+                    self.looks,
                 )
             except (ValueError, OSError) as error:
                 wrong = str(error)
@@ -166,7 +146,7 @@ class Cockpit:
                     symptom="\n".join(filter(None, [self.fields["symptom"].value, *words])),
                 )
                 self.brought, self.gathered, self.wrong = brought, gathered, wrong
-                self.answered, self.none_here = asked, False
+                self.answered = asked
                 if not wrong:
                     self._propose()
                 self.draw()
@@ -181,7 +161,19 @@ class Cockpit:
             if r.step in TESTS and r.step not in known
         ]
         gathered = dataclasses.replace(self.gathered, records=[*self.gathered.records, *tested])
-        return add_up(gathered, "00-start", "", "unknown") if gathered.records and not self.wrong else None
+        if not gathered.records or self.wrong:
+            return None
+        answer = add_up(gathered, "00-start", "", "unknown")
+        if answer.test is None:
+            return answer
+        here = dataclasses.replace(answer.test, about_s=self._seconds(answer.test.steps))
+        is_gone = has_ended(self.brought) and not here.steps  # a process that is gone cannot be asked
+        return dataclasses.replace(answer, test=None if is_gone else here)
+
+    def _seconds(self, steps: Sequence[str]) -> int:
+        """What these steps take here, about."""
+        gpus = 4 if self.gpus is None else self.gpus
+        return sum(step_texts()[name].seconds(gpus) for name in steps if name in step_texts())
 
     def _propose(self) -> None:
         """Tests that decide come first, and only they are ticked if the answer names
@@ -195,8 +187,9 @@ class Cockpit:
         for name, box in self.boxes.items():
             box.value = name in asked if test else lead is None
         lines = [line for remedy in (lead.remedy if lead else ()) for line in remedy.lines]
-        self.setting.value = " ".join(m[1] for line in lines for m in [_SETTINGS.fullmatch(line)] if m)
-        self.fix.layout.display = "" if self.setting.value else "none"
+        setting = " ".join(m[1] for line in lines for m in [_SETTINGS.fullmatch(line)] if m)
+        self.fields["setting"].value = setting
+        self.fix.layout.display = "" if setting else "none"
 
     def values(self) -> dict[str, Any]:
         """The values for a run: plain variables, and the steps that read what was given, so that its page
@@ -204,30 +197,25 @@ class Cockpit:
         read = [r.step for r in self.gathered.records if r.step in (DUMPS, LOGS)] if self.brought.logs else []
         return {**self.namespace, "steps": [*self._ticked(), *read] if self.namespace["steps"] else []}
 
-    def _refused(self) -> tuple[str, str]:
-        """The first field that cannot be used as it is, and why; "" for none."""
-        name, seconds = "gpus", self.fields["budget_s"].value
-        try:
-            gpu_ranges(self.fields["gpus"].value)
-            name = "python"
-            command = shlex.split(self.fields["python"].value)
-        except ValueError as error:
-            return name, str(error).removeprefix("gpus: ")
-        if command and shutil.which(os.path.expanduser(command[0])) is None:
-            return "python", f"there is no program {command[0]}"
-        return ("given", self.wrong) if 10 <= seconds <= 86400 else ("budget_s", "give 10 to 86400 seconds")
-
     def draw(self) -> None:
         """Show everything that depends on the fields, the answer and the run."""
         with _lock:
-            field, refused = self._refused()
+            field, refused = refusal(self.fields, self.wrong)
+            if not refused:
+                named = gpu_ranges(self.fields["gpus"].value)
+                here = present(self.fields["python"].value)
+                self.gpus = sum(last - first + 1 for first, last in named) or here
             at_work = _latest is not None and _latest.at_work
             # no answer to another question
             run = _latest if at_work or _latest is None or _latest.about == self.asked else None
-            self.buttons["try"].disabled = bool(refused) or at_work
+            self.buttons["try"].disabled = (
+                bool(refused) or at_work or not self.fields["setting"].value.strip()
+            )
             self.buttons["run"].disabled = bool(refused) or at_work or not self._ticked()
             self.buttons["cancel"].disabled = not at_work or _latest.cancelled_at is not None
-            seconds = sum(step_texts()[name].about_s for name in self._ticked())
+            seconds = self._seconds(self._ticked())
+            for name, box in self.boxes.items():
+                box.description = f"{name} (about {self._seconds([name])} s): {step_texts()[name].answers}"
             answer = self.case(None if at_work else run)
             # a job that hangs is looked at before anything is tested
             first = (
@@ -245,9 +233,17 @@ class Cockpit:
             self.rows["node_gpus"].layout.display = "" if asks or self.asked[2] else "none"
             state = {
                 "refused": refused,
-                "look": "reading" if self.answered != self.asked else "none" if self.none_here else first,
+                "first": first,
+                "is_read": self.answered == self.asked,
+                "names_pids": "pid:" in self.asked[1],
+                "is_looked_at": bool(self.brought.pids),
+                "has_ended": has_ended(self.brought),
+                "has_no_ranks": self.none_here or self.brought.pids and not self.gathered.records,
+                "taken": self.looks.last.taken[11:19] if self.looks.last else "",
                 "line": "" if refused or not self._ticked() else command_line(self.values(), self.notebooks),
                 "seconds": seconds,
+                "budget": self.fields["budget_s"].value,
+                "gpus": self.gpus,
                 "run": run or _latest,
                 "other": run is not _latest,
                 # the steps ticked now differ from those that run
@@ -255,8 +251,8 @@ class Cockpit:
             }
             cells = macros("cells.html.j2")
             for name, row in self.rows.items():
-                refusal = f"{self.fields[name].description.rstrip('?')}: {refused}"
-                row.children[1].value = str(cells.form_refused(refusal if refused and name == field else ""))
+                why = f"{self.fields[name].description.rstrip('?')}: {refused}"
+                row.children[1].value = str(cells.form_refused(why if refused and name == field else ""))
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))
             html = card(answer, run, os.path.relpath(run.page) if run and run.page else "")
@@ -274,7 +270,7 @@ class Cockpit:
         """Start a comparison of the fix's setting with the environment as it is."""
         self._start(
             {**self.namespace, "symptom": "", "log": "", "steps": []},
-            ("ab", ".", self.setting.value.strip(), "--json"),
+            ("ab", ".", self.fields["setting"].value.strip(), "--json"),
         )
 
     def _start(self, values: dict[str, Any], command: Sequence[str] = RUN) -> None:

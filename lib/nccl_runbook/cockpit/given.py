@@ -1,28 +1,29 @@
-"""What somebody types into the form: files, folders, text."""
+"""What somebody types into the form: files, folders, text, and processes that are looked at."""
 
 import os
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from nccl_runbook.case.gathered import Gathered
-from nccl_runbook.case.given import Brought, sort
+from nccl_runbook.case.given import Brought, is_path, sort
 from nccl_runbook.case.read import gather
+from nccl_runbook.cockpit.looks import PID, Looks
 from nccl_runbook.core.records import write_text
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.look import live
 
-GAP_S = 10.0  # between two looks at a process, as the command line has it
+MOST_SHOWN = 3  # files that cannot be read
+MOST_NAMES = 100  # more lines than that are a log
 
 
 def items(given: str, root: Path, pasted: Path) -> list[str]:
     """Each path, absolute; a line that is no path, unchanged; several such lines (a log) as one file.
     ``root``: base of relative paths; ``pasted``: where lines of a log are written."""
+    lines = [line for line in given.splitlines() if line.strip()]
     paths: list[str] = []
     rest: list[str] = []
-    for line in filter(str.strip, given.splitlines()):
-        named = [line.strip()] if re.fullmatch(r"\s*pid:\d+\s*", line) else _paths(line.strip(), root)
+    for line in lines:
+        named = _named(line.strip(), root) if len(lines) <= MOST_NAMES else []
         paths += named
         rest += [] if named else [line]
     if len(rest) < 2 or not any(" " in line.strip() for line in rest):
@@ -31,25 +32,32 @@ def items(given: str, root: Path, pasted: Path) -> list[str]:
     return [*paths, str(pasted)]
 
 
-def _paths(line: str, root: Path) -> list[str]:
-    """The paths that a line names, blanks between them as in a shell; none if the line is a text."""
+def _named(line: str, root: Path) -> list[str]:
+    """The paths that a line names, blanks between them as in a shell, or its process; none if the line is a
+    text."""
+    if PID.fullmatch(line):
+        return [line]
     try:
         words = [line] if os.path.lexists(root / os.path.expanduser(line)) else shlex.split(line)
         paths = [root / os.path.expanduser(word) for word in words]
         there = [os.path.lexists(path) for path in paths]
     except (ValueError, OSError):  # a quote that does not close, a zero byte
         return []
-    named = any(there) and all(here or "/" in word for here, word in zip(there, words, strict=True))
-    return [str(path) for path in paths] if named else []
+    names = all(here or is_path(word) for here, word in zip(there, words, strict=True))
+    return [str(path) for path in paths] if names and (any(there) or len(words) > 1) else []
 
 
-def read(words: Sequence[str], gpus: int = 0) -> tuple[Brought, Gathered]:
-    """What was given, sorted and judged. ``gpus``: of a node, 0 if unknown. ValueError for a missing path,
-    or an unreadable file."""
+def read(words: Sequence[str], gpus: int, looks: Looks) -> tuple[Brought, Gathered]:
+    """What was given, sorted and judged. ``gpus``: of a node, 0 if unknown. ValueError for a missing path, an
+    unreadable file, or a process that does not run."""
     if not words:
         return Brought(), Gathered([])
     brought = sort(words)
     for path in brought.logs:
         if not os.path.lexists(os.path.expanduser(path)):
             raise ValueError(f"there is no file {path}")
-    return brought, gather(brought, None, gpus, lambda pids: live.look(live.checked_pids(pids), GAP_S, str))
+    gathered = gather(brought, None, gpus, looks.at)
+    files = gathered.logs.logs.files if gathered.logs else []
+    if files and not gathered.dumps and all(file.problem for file in files):
+        raise ValueError("; ".join(f"{file.name} {file.problem}" for file in files[:MOST_SHOWN]))
+    return brought, gathered

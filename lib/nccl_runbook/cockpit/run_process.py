@@ -27,6 +27,7 @@ from nccl_runbook.report.verdict_sentence import START_STEP
 LINES_KEPT = 200
 LINE_CHARACTERS = 400
 RUN = ("run", "--json", "--stop-with-stdin")
+PROGRAM, WRONG_USAGE = "nccl-runbook: ", 2  # what a refusal begins with, and its exit code
 
 
 class RunProcess:
@@ -144,15 +145,15 @@ class RunProcess:
         if self.at_work:
             return "Stopping the run" if self.cancelled_at else "At work"
         if self.document is not None:
-            left_out = self.document.run.not_run
-            names = (
-                ", ".join(s.notebook for s in self.document.steps if s.record and s.notebook not in left_out)
-                or "no step"
-            )
+            left_out = {START_STEP, *self.document.run.not_run}
+            steps = [s for s in self.document.steps if s.record and s.notebook not in left_out]
+            names = ", ".join(s.notebook for s in steps if s.status != "skipped") or "no step"
             return f"Cancelled. Kept: {names}." if self.interrupted else f"{names}, {self.wall_s:.0f} s."
         if self.compared is not None:
             return f"{self.command[2]}: {self.compared['findings'][0]['text']} ({self.compared['what']})"
-        last = next((line for line in reversed(self.lines) if line.strip()), "")
+        last = next((line for line in reversed(self.lines) if line.strip()), "").removeprefix(PROGRAM)
+        if self.exit_code == WRONG_USAGE:
+            return f"Not started: {last}."
         if self.interrupted:
             return "Interrupted before the run could write its first page"
         return f"The run ended without a verdict (exit code {self.exit_code})" + (f": {last}" if last else "")

@@ -5,7 +5,9 @@ gets no argument, then sees this job alone, and a full disk is full for this job
 gets the job's process. Nothing of a job outlives it: see launch.supervised.
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shlex
@@ -26,7 +28,6 @@ from nccl_runbook.launch.stop import never, own_folder
 
 # copied beside the job, as its own files
 FILES = (*Path(__file__).with_name("job").glob("*.py"), Path(__file__).parents[2] / "nccl_guards.py")
-LOGS = ("job.log", "dumps/*")  # what a job leaves
 CLI = [sys.executable, "-c", "from nccl_runbook.__main__ import main; main()"]
 NAMESPACES = ["--pid", "--fork", "--mount-proc", "--mount", "--kill-child"]
 # sh is process 1 of the namespace, so that a job that loses its parent falls to it
@@ -35,6 +36,7 @@ TOOK_HOLD_S = 2.0  # after the last rank has come to its trouble: each has met t
 ARRIVE_S, END_S, ANSWER_S = 90.0, 90.0, 120.0  # to reach the trouble; to end after the timeout; to answer
 
 
+@functools.cache
 def has_namespaces() -> bool:
     """Whether this user may make them here."""
     if not shutil.which("unshare"):
@@ -45,8 +47,8 @@ def has_namespaces() -> bool:
 @dataclasses.dataclass(frozen=True)
 class Gym:
     """How jobs are run. ``python``: argv prefix of an interpreter with torch; ``to_the_end``: a job that was
-    looked at runs on, and its log is read as well; ``keep``: the folder for what each job leaves; ``stopped``
-    gives a reason to stop."""
+    looked at runs on, and its log is read as well; ``keep``: where each job gets a folder of its name, which
+    stays; ``stopped`` gives a reason to stop."""
 
     python: Sequence[str]
     to_the_end: bool = False
@@ -56,12 +58,13 @@ class Gym:
     def run(self, chosen: Sequence[Job], at_once: int) -> Iterator[Trial]:
         """Run the jobs, ``at_once`` at a time, and yield them in their order; those that ``stopped`` ends are
         left out. ValueError if a job cannot be started."""
-        room = ROOM if has_namespaces() else []
         with ThreadPoolExecutor(at_once) as pool:
-            yield from (trial for trial in pool.map(lambda job: self._one(job, room), chosen) if trial)
+            yield from (trial for trial in pool.map(self.trial, chosen) if trial)
 
-    def _one(self, job: Job, room: Sequence[str]) -> Trial | None:
-        with own_folder("nccl-runbook-gym-") as folder:
+    def trial(self, job: Job) -> Trial | None:
+        """Run one job; None if it was stopped. ValueError if it cannot be started."""
+        room = ROOM if has_namespaces() else []
+        with self._folder(job) as folder:
             answer, errors = Path(folder, "answer.json"), Path(folder, "errors.txt")
             words = [sys.executable, "-m", "nccl_runbook.gym.ask", folder, job.name]
             words += ["alone" * bool(room), "end" * self.to_the_end, *self.python]
@@ -73,21 +76,19 @@ class Gym:
             if self.stopped():
                 return None
             if not answer.exists():
-                raise ValueError(
-                    f"{job.name} did not run: "
-                    + "".join(errors.read_text(errors="replace").splitlines()[-1:])[-500:]
-                )
-            if self.keep:
-                _copy_logs(Path(folder), self.keep / job.name)
+                last = "".join(errors.read_text(errors="replace").splitlines()[-1:])
+                raise ValueError(f"{job.name} did not run: {last[-500:]}")
             trial = json.loads(answer.read_text())
             return Trial(job, [Answer(**row) for row in trial["answer"]], trial["outcome"], trial["wall_s"])
 
-
-def _copy_logs(folder: Path, to: Path) -> None:
-    for path in (path for name in LOGS for path in folder.glob(name)):
-        copy = to / path.relative_to(folder)
-        new_folder(copy.parent, exist_ok=True)
-        shutil.copy(path, copy)
+    def _folder(self, job: Job) -> contextlib.AbstractContextManager[str]:
+        if self.keep is None:
+            return own_folder("nccl-runbook-gym-")
+        folder = self.keep.absolute() / job.name
+        if folder.exists():
+            raise ValueError(f"{folder} is there already: name another folder")
+        new_folder(folder)
+        return contextlib.nullcontext(str(folder))
 
 
 def inside(folder: Path, job: Job, is_alone: bool, to_the_end: bool, python: Sequence[str]) -> Trial:

@@ -6,7 +6,7 @@ from nccl_runbook.core.facts import counted
 from nccl_runbook.gym.facts import Outcome, Trial
 from nccl_runbook.report.tables import Cell, Table
 
-_TONES: dict[Outcome, str] = {"right": "ok", "undecided": "warn", "wrong": "broken"}
+TONES: dict[Outcome, str] = {"right": "ok", "undecided": "warn", "wrong": "broken"}
 
 
 def count(trials: Sequence[Trial], outcome: Outcome, of_faults: bool) -> int:
@@ -33,7 +33,7 @@ def trials_table(trials: Sequence[Trial]) -> Table:
     """One row a job, with the answer while it ran and the answer from its log."""
     rows = []
     for trial in trials:
-        cells = [Cell(trial.job.name), Cell(trial.job.about), Cell(trial.outcome, _TONES[trial.outcome])]
+        cells = [Cell(trial.job.name), Cell(trial.job.about), Cell(trial.outcome, TONES[trial.outcome])]
         for door in ("live", "log"):
             answer = next((a for a in trial.answers if a.door == door), None)
             cause = f"{answer.cause} ({answer.status})" if answer and answer.cause else "no cause named"

@@ -2,6 +2,7 @@
 and what to collect next."""
 
 import dataclasses
+import re
 from collections import Counter
 
 from nccl_runbook.causes.causes import fitting, in_logs, usual
@@ -218,6 +219,12 @@ def _in_its_log(line: str, evidence: tuple[Evidence, ...]) -> str:
     return in_logs(line, [log] * bool(log))
 
 
+def _named(line: str, verdict: Told, several: bool) -> str:
+    """The line with its log and, unless it is for ``several`` processes, the pid of the rank at fault."""
+    line = _in_its_log(line, verdict.evidence)
+    return line if several or not verdict.pid else re.sub(r"\bPID\b", str(verdict.pid), line)
+
+
 # --- findings
 
 
@@ -251,7 +258,7 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding
     )
     lines = [e.text for e in verdict.evidence]
     remedy = [
-        dataclasses.replace(r, lines=tuple(_in_its_log(line, verdict.evidence) for line in r.lines))
+        dataclasses.replace(r, lines=tuple(_named(line, verdict, " all " in r.text) for line in r.lines))
         for r in (usual(verdict.cause, verdict.status, lines, launcher) if verdict.cause else ())
     ]
     if verdict.cause == "uneven-minibatches":

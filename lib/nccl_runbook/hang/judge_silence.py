@@ -43,7 +43,7 @@ STATE = (
 @dataclasses.dataclass(frozen=True)
 class Told:
     """The answer. ``collective``: where the others wait, empty if nowhere; ``decides``: what to collect
-    next, as a line to paste."""
+    next, as a line to paste; ``pid``: of the one rank that did not come, 0 if unknown."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -55,6 +55,7 @@ class Told:
     status: str | None = None
     evidence: tuple[Evidence, ...] = ()
     decides: str = ""
+    pid: int = 0
 
 
 def by_look(hang: Hang, verdict: Told) -> Told:
@@ -88,6 +89,7 @@ def of_picture(picture: Picture) -> Told:
         picture.status or None,
         tuple(picture.evidence),
         picture.decides,
+        (picture.culprits[0].pid or 0) if len(picture.culprits) == 1 else 0,
     )
 
 

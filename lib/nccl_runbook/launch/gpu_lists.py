@@ -41,12 +41,21 @@ def gpu_ranges(text: str) -> List[Tuple[int, int]]:
     return ranges
 
 
+def present(prefix: str = "") -> Optional[int]:
+    """The number of GPUs of this machine, by the device files of the driver; None if that is unknown: WSL and
+    Tegra have no such files. ``prefix``: the judged interpreter; behind docker exec or srun the machine is
+    another one."""
+    if len(prefix.split()) > 1 or glob.glob("/dev/dxg") + glob.glob("/dev/nvgpu*"):
+        return None
+    return len(glob.glob("/dev/nvidia[0-9]*"))
+
+
 def check_present(gpus: str, prefix: str = "") -> None:
-    """ValueError if ``gpus`` is no list of GPUs, or names one that this machine lacks, by the device files of
-    its driver. ``prefix``: the judged interpreter; behind docker exec or srun the machine is another one.
-    WSL and Tegra have no such files, and are not checked."""
-    if gpu_ranges(gpus) and len(prefix.split()) < 2 and not glob.glob("/dev/dxg") + glob.glob("/dev/nvgpu*"):
-        parse_gpus(gpus, len(glob.glob("/dev/nvidia[0-9]*")))
+    """ValueError if ``gpus`` is no list of GPUs, or names one that this machine lacks. ``prefix``: see
+    present."""
+    count = present(prefix)
+    if gpu_ranges(gpus) and count is not None:
+        parse_gpus(gpus, count)
 
 
 def rank_devices(gpus: str, max_ranks: int, cuda_count: Union[int, Gap]) -> List[Optional[int]]:

@@ -104,7 +104,9 @@ def checked_pids(pids: Sequence[int]) -> List[int]:
         )
     gone = [p for p in pids if not os.path.exists(f"/proc/{p}")]
     if gone:
-        raise ValueError(f"no process {gone[0]} on this host; ps shows its pids")
+        raise ValueError(
+            f"no process {gone[0]} on this host. If the job has ended, its log or dumps show why"
+        )
     return list(pids)
 
 

@@ -25,11 +25,17 @@ class Symptom:
 
 @dataclasses.dataclass(frozen=True)
 class StepText:
-    """``answers``: the question of a step; ``about_s``: approximate seconds on four GPUs."""
+    """``answers``: the question of a step; ``about_s``, ``cpu_s``: approximate seconds on four GPUs, and
+    without a GPU."""
 
     name: str
     answers: str
     about_s: int
+    cpu_s: int
+
+    def seconds(self, gpus: int) -> int:
+        """Approximate seconds on so many GPUs; with none, ranks rehearse on the CPU."""
+        return round(self.cpu_s + (self.about_s - self.cpu_s) * gpus / 4)
 
 
 @functools.cache

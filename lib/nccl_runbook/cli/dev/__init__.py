@@ -33,7 +33,8 @@ def dev(
         typer.Option("--to-the-end", help="Let jobs that hang end, and read their logs too."),
     ] = False,
     keep: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the log and the dumps of each job there.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the folder of each job there: script, log, dumps."),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Only list the jobs, and run none.")] = False,
     python: Annotated[

@@ -144,11 +144,12 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
 def with_command(pictures: Sequence[Picture], pids: Optional[Sequence[int]]) -> List[Picture]:
     """The pictures. A further look is that of `nccl-runbook`, at these processes; with None (looks that were
     recorded, perhaps elsewhere) that of nccl-look.pyz."""
-    line = " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids or ()), "--gap"])
+    if pids is None:
+        return [*pictures]
+    ended = {v.pid for p in pictures for v in p.ranks if v.does == "missing"}
+    line = " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids if pid not in ended), "--gap"])
     return [
-        p
-        if pids is None
-        else dataclasses.replace(p, decides=p.decides.replace("python3 nccl-look.pyz --live --gap", line))
+        dataclasses.replace(p, decides=p.decides.replace("python3 nccl-look.pyz --live --gap", line))
         for p in pictures
     ]
 
@@ -179,10 +180,16 @@ def _undecided(base: Picture) -> Dict[str, Any]:
         {"sentence": sentence, "decides": decides}
         for fits, sentence, decides in (
             (
+                len(ended) == len(base.ranks),
+                f"{names(ended)} ended while we were looking, so nothing hangs now. The log of the job, "
+                "or its dumps, show how it ended",
+                "",
+            ),
+            (
                 ended,
-                f"{names(ended)} exited while we were looking. Run `look` again for the processes "
+                f"{names(ended)} ended while we were looking. Run `look` again for the processes "
                 "that are still running",
-                "nccl-runbook hang DUMPS LOGS   # what the job left",
+                "python3 nccl-look.pyz --live --gap 10",
             ),
             (
                 rested,

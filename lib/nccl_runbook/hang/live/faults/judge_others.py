@@ -56,7 +56,7 @@ def strangers(base: Picture, members: Members) -> Optional[Picture]:
         job=NO_JOB,
         sentence=f"{base.ranks[0].name} does not look like a rank of a GPU job: {lacks}. "
         "A rank has RANK or SLURM_PROCID in its environment. Name a rank or its launcher (torchrun, srun)",
-        decides="nccl-runbook look --pid PID   # a rank or its launcher",
+        decides="nccl-runbook look   # every rank of yours on this host",
     )
 
 
