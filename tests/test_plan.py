@@ -315,7 +315,7 @@ def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():
 # ---- named in 05-weight-sync -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("text, devices, ids, caption", [
-    ("sglang:d1+fsdp:d1", [0], ["allocation-duplicate"], "on 1 GPU: duplicate"), ("sglang:d1+fsdp:d1", [0, 1], ["allocation-clean"], "on 2 GPUs: clean"),
+    ("sglang:d1+fsdp:d1", [0], ["allocation-duplicate"], "on 1 GPU: two ranks on one GPU"), ("sglang:d1+fsdp:d1", [0, 1], ["allocation-clean"], "on 2 GPUs: fits"),
     ("sglang.d1+d1", [0], ["allocation-refused"], "Your allocation"), ("", [0, 1], [], None), ("sglang:d1", [None, None], [], "Your allocation")])
 def test_the_allocation_of_the_notebook_is_planned_on_the_gpus_that_are_seen(text, devices, ids, caption):
     fact = intend(text, place_ranks(devices))

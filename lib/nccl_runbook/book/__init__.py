@@ -155,10 +155,10 @@ class Book:
             status, reason = record.status, record.reason
         self._write()
         width = max(len(p.name) for p in self.plan)
-        head = (
-            f"[{number}/{len(self.plan)}] {planned.name:<{width}}  {status:<7}  "
-            f"{time.monotonic() - clock:.1f} s"
-        )
+        # the verdict sums up the steps, and is none
+        place = f"[{number}/{sum(p.name != VERDICT_STEP for p in self.plan)}]"
+        place = " " * len(place) if planned.name == VERDICT_STEP else place
+        head = f"{place} {planned.name:<{width}}  {status:<7}  {time.monotonic() - clock:.1f} s"
         self.on_line(f"{head}  {_one_line(self.redactor.text(reason))}")
         if refused := planned.refused(self.not_run.get(planned.name, "")):
             raise UsageError(self.redactor.text(refused))

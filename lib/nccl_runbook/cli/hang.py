@@ -18,6 +18,7 @@ from nccl_runbook.hang.read import collect
 from nccl_runbook.hang.table import tables
 from nccl_runbook.launch import stop
 from nccl_runbook.report.tables import Table
+from nccl_runbook.report.verdict_sentence import how_sure
 
 SHOWN = 3  # files of one kind that were not used: beside dumps there may lie a whole project
 
@@ -44,15 +45,15 @@ def hang(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     shown = tables(facts, judged.culprits)
-    sentence = judged.sentence.rstrip(".") + f" ({judged.status})" * (judged.status in ("possible", "likely"))
+    sentence = f"{verdict.capitalize()}: {judged.sentence.rstrip('.')}{how_sure(judged.cause, judged.status)}"
     answer.end(
         document(facts, judged, verdict, code)
         if json
-        else text(facts, judged, f"{verdict.capitalize()}: {sentence}", findings[0], shown)
+        else text(facts, judged, sentence, findings[0], shown)
         + f"\nverdict: {verdict} (exit code {code})",
         code,
         html,
-        lambda: answer.page_of("hang", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
+        lambda: answer.page_of("hang", sentence, findings, shown, code),
     )
 
 

@@ -17,7 +17,7 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.core.records import Record, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.judge import hang_told
+from nccl_runbook.hang.judge import hang_told, no_rank
 from nccl_runbook.hang.judge_silence import of_picture
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
@@ -27,6 +27,8 @@ from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.hang.table import looked_table
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
+from nccl_runbook.report.tables import finding_text
+from nccl_runbook.report.verdict_sentence import how_sure
 
 
 def look(
@@ -83,16 +85,18 @@ def end(
     pictures = rules.with_command(pictures, pids)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
+    findings = [hang_told(of_picture(p), still=True) for p in pictures] or [no_rank(pids)]
+    shown = look_live.text(pictures, looks) if pictures else finding_text(findings[0])
     answer.end(
-        document(pictures, looks, word, code)
-        if json
-        else f"{look_live.text(pictures, looks)}\nverdict: {word} (exit code {code})",
+        document(pictures, looks, word, code) if json else f"{shown}\nverdict: {word} (exit code {code})",
         code,
         html,
         lambda: answer.page_of(
             "look",
-            look_live.headline(pictures),
-            [hang_told(of_picture(p), still=True) for p in pictures],
+            look_live.headline(pictures, how_sure(pictures[0].cause, pictures[0].status))
+            if pictures
+            else f"Unknown: {findings[0].title}",
+            findings,
             [looked_table(p, looks) for p in pictures],
             code,
             not_seen=[line for p in pictures for line in p.not_seen],

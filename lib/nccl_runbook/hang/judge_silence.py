@@ -34,6 +34,7 @@ STACK_LINE = "nccl-runbook look   # beside the job while it hangs: it shows the 
 _WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
 
 
+MOST_NAMED = 3  # files whose problem the first sentence names
 STATE = (
     'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs. Not listed: it ended. T: '
     "stopped. Else: busy"
@@ -172,19 +173,23 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     )
 
 
+def _why_nothing(hang: Hang) -> str:
+    """Why these files say nothing about a rank: what is wrong with each, or that none shows it."""
+    unused = [f for f in hang.files if f.problem]
+    reasons = [f"{f.name}{'' if f.problem.startswith('is ') else ':'} {f.problem}" for f in unused[:MOST_NAMED]]
+    if len(unused) > MOST_NAMED:
+        reasons.append(f"{counted(len(unused) - MOST_NAMED, 'more file')} cannot be used")
+    if len(unused) < len(hang.files):
+        reasons.insert(0, "these files do not show how far the ranks came")
+    return "; ".join(reasons)
+
+
 def nothing_open(hang: Hang) -> Told:
     """The answer if no operation is open."""
     recorded = {d.rank for d in hang.dumps if d.entries}
     damaged = [f for f in hang.files if f.problem and f.what == "dump"]
     if not recorded:
-        reasons = "; ".join(f"{f.name} {f.problem}" for f in damaged[:3])
-        return Told(
-            "unknown",
-            (),
-            (),
-            f"{reasons or 'these files do not show how far the ranks came'}.",
-            decides=STACK_LINE,
-        )
+        return Told("unknown", (), (), f"{_why_nothing(hang)}.", decides=STACK_LINE)
     lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
     if lacking:
         return Told(

@@ -8,7 +8,10 @@ from collections.abc import Collection, Sequence
 
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.hang.facts import Group, Hang, Track
+from nccl_runbook.hang.judge_stacks import frames_shown
 from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.live.judge import judge_looks
+from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.live.judge_ranks import TONE
 from nccl_runbook.hang.live.ranks.judge_picture import Picture
 from nccl_runbook.hang.live.ranks.table_ranks import job_name, looked_at, ordered, table
@@ -44,10 +47,11 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
     stacks = Table(
         "Stacks",
         ["rank", "state", "frames", "from"],
-        [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks],
+        [[str(s.rank), s.state, frames_shown(s, 6), s.source] for s in hang.stacks],
     )
     return [
         *shown,
+        *(looked_table(picture, hang.looks) for picture in judge_looks(together(hang.looks))),
         *[ranks_table(hang, culprits)] * bool(hang.groups),
         *[stacks] * bool(hang.stacks),
         files_table(hang),

@@ -109,6 +109,7 @@ def render_index(
         for c in document.causes
         if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))
     ]
+    one_step = len(document.steps) == 1
     context = {
         "doc": document,
         "records": known,
@@ -153,7 +154,10 @@ def render_index(
             **{f.title: f.severity.value for s in document.steps for f in s.findings},
             **{c.title: c.status for c in document.causes},
         },
-        "by_title": {title: c for c in weaker for title in (c.title, f"{POSSIBLE}{c.title}")},
+        "by_title": {
+            **{f.title: f for s in document.steps[:1] for f in s.findings if one_step and not f.cause and f != lead},
+            **{title: c for c in weaker for title in (c.title, f"{POSSIBLE}{c.title}")},
+        },
         "says": {c.id: c.says for c in causes().values()},
         "leading": LEADING,
         "open_tables": OPEN_TABLES,

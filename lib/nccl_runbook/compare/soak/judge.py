@@ -47,7 +47,7 @@ def _passed(soak: Soak) -> Finding:
         Evidence(f"ended because {soak.ended}", soak.what),
         Evidence(bound, "rule of three: 3 / time without a failure"),
     )
-    text = f"no failure in {_time(ran_s)} with your settings: {_rates(soak)}"
+    text = f"{_rates(soak)}, in {_time(soak.wall_s)}"
     if soak.on_gpus:
         return Finding("soak-passed", Severity.OK, text, evidence)
     text = f"the ranks ran on the CPU over Gloo, which says nothing about NCCL and GPUs; {text}"
@@ -78,9 +78,9 @@ def _set(difference: Difference) -> str:
 
 
 def _name(soak: Soak, arm: str) -> str:
-    """ "with NCCL_P2P_DISABLE=1: " for B; empty for A."""
-    settings = ", ".join(f"{d.setting}={d.b}" for d in soak.differences)
-    return f"with {settings}: " if arm == "B" else ""
+    """ "B (NCCL_P2P_DISABLE=1): "; empty if only A ran."""
+    settings = ", ".join(f"{d.setting}={d.b}" for d in soak.differences) if arm == "B" else "your settings"
+    return f"{arm} ({settings}): " if len(soak.arms) > 1 else ""
 
 
 def fewer(soak: Soak) -> str:
