@@ -75,9 +75,9 @@ def diagnose(
     if not gathered.records:
         from nccl_runbook.case.judge import DUMPS
         from nccl_runbook.core.records import of_findings
-        from nccl_runbook.hang.judge import no_rank
+        from nccl_runbook.hang.judge import NO_RANK
 
-        gathered.records.append(of_findings(DUMPS, [no_rank(brought.pids)]))
+        gathered.records.append(of_findings(DUMPS, [NO_RANK]))
     judged = case(gathered, "diagnose", answer.command(), fail_on)
     from nccl_runbook.environment.change import diff_of
 

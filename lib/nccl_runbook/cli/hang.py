@@ -5,6 +5,7 @@ Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   # dumps: /tm
 of every node
 """
 
+import dataclasses
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from nccl_runbook.core.findings import WHO, Finding, exit_code, verdict_of
 from nccl_runbook.hang import judge as rules, judge_silence
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.read import collect
-from nccl_runbook.hang.table import tables
+from nccl_runbook.hang.table import files_table, tables
 from nccl_runbook.launch import stop
 from nccl_runbook.report.tables import Table
 from nccl_runbook.report.verdict_sentence import how_sure
@@ -79,6 +80,8 @@ def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding,
     ]
     lines += [f"   {WHO[r.who]}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
     lines += [f"next: {e.text.removeprefix('decides: ')}" for e in first.evidence if e.source == "next"]
+    used = [f for f in facts.files if not f.problem]  # the others stand below
+    tables = [*tables[:-1], *[files_table(dataclasses.replace(facts, files=used))] * bool(used)]
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
     lines += [
         f"not used: {', '.join(names[:SHOWN])}"

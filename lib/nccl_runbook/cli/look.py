@@ -13,11 +13,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from nccl_runbook.case.table import remedy
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.core.records import Record, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.judge import hang_told, no_rank
+from nccl_runbook.hang.judge import NO_RANK, hang_told
 from nccl_runbook.hang.judge_silence import of_picture
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live
@@ -27,7 +28,6 @@ from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.hang.table import looked_table
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
-from nccl_runbook.report.tables import finding_text
 from nccl_runbook.report.verdict_sentence import how_sure
 
 
@@ -85,8 +85,11 @@ def end(
     pictures = rules.with_command(pictures, pids)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
-    findings = [hang_told(of_picture(p), still=True) for p in pictures] or [no_rank(pids)]
-    shown = look_live.text(pictures, looks) if pictures else finding_text(findings[0])
+    findings = [hang_told(of_picture(p), still=True) for p in pictures] or [NO_RANK]
+    shown = look_live.text(pictures, looks) if pictures else findings[0].title
+    asked = [p.decides for p in pictures]  # stands there as what comes next
+    fixes = [line for f in findings for r in f.remedy if not {*asked} & {*r.lines} for line in remedy(r)]
+    shown = "\n".join([shown, *dict.fromkeys(fixes)])
     answer.end(
         document(pictures, looks, word, code) if json else f"{shown}\nverdict: {word} (exit code {code})",
         code,

@@ -86,7 +86,9 @@ def plan(
             ]
     except ValueError as error:
         answer.leave(error)
-    word = _verdict(plans, left_out)
+    # a file that could not be read leaves an otherwise healthy folder unknown
+    unread = [("unknown", True) for _ in _unread(left_out)]
+    word = verdict([*((f.severity.value, True) for p in plans for f in p.findings), *unread])
     code = exit_code(word)
     folder = {
         "schema": SCHEMA,
@@ -113,12 +115,6 @@ def _devices() -> list[Identity]:
     if isinstance(view, Gap):
         raise ValueError(f"--check-devices: NVML reports no GPU here ({view})")
     return judge_plan.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def _verdict(plans: list[Plan], left_out: list[str]) -> str:
-    """The worst of the plans; a file that could not be read leaves an otherwise healthy folder unknown."""
-    steps = [(f.severity.value, True) for p in plans for f in p.findings]
-    return verdict([*steps, *[("unknown", True)] * bool(_unread(left_out))])
 
 
 def _unread(left_out: list[str]) -> list[str]:

@@ -3,7 +3,6 @@ and what to collect next."""
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import fitting, in_logs, usual
 from nccl_runbook.core.facts import counted, grouped, rank_names
@@ -36,6 +35,20 @@ READ_THERE = Remedy(
     "you",
     "Read the code around that line. Either the rank comes later than the timeout of the others, or "
     "it took a branch without their call. Every rank of the group must make the same calls.",
+)
+# of a look without a job
+NO_RANK = Finding(
+    "no-rank-found",
+    Severity.UNKNOWN,
+    "no rank was found",
+    remedy=(
+        Remedy(
+            "you",
+            "Look on the node of the job, as the user of the job. If the job has ended, read what it left: "
+            "logs, dumps, its launch script.",
+            ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",),
+        ),
+    ),
 )
 _DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": STATE}
 _WORST = (
@@ -245,29 +258,6 @@ def findings(hang: Hang) -> list[Finding]:
             if f.problem and f.what == "dump"
         ),
     ]
-
-
-def no_rank(pids: Sequence[int | str] | None) -> Finding:
-    """The finding of a look that found no job. ``pids``: named processes; None: recorded looks."""
-    if pids is None:
-        title = "no rank was found in these looks"
-    elif pids:
-        title = f"process {' and '.join(map(str, pids))} is not a rank of yours"
-    else:
-        title = "no rank of yours was found on this machine"
-    return Finding(
-        "no-rank-found",
-        Severity.UNKNOWN,
-        title,
-        remedy=(
-            Remedy(
-                "you",
-                "Look on the node of the job, as the user of the job. If the job has ended, read what it left: "
-                "logs, dumps, its launch script.",
-                ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",),
-            ),
-        ),
-    )
 
 
 def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding:

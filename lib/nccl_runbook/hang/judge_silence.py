@@ -174,14 +174,11 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
 
 
 def _why_nothing(hang: Hang) -> str:
-    """Why these files say nothing about a rank: what is wrong with each, or that none shows it."""
+    """Why these files say nothing about a rank: what is wrong with the first ones, or that none shows it."""
     unused = [f for f in hang.files if f.problem]
-    reasons = [f"{f.name}{'' if f.problem.startswith('is ') else ':'} {f.problem}" for f in unused[:MOST_NAMED]]
-    if len(unused) > MOST_NAMED:
-        reasons.append(f"{counted(len(unused) - MOST_NAMED, 'more file')} cannot be used")
-    if len(unused) < len(hang.files):
-        reasons.insert(0, "these files do not show how far the ranks came")
-    return "; ".join(reasons)
+    silent = ["these files do not show how far the ranks came"] * (len(unused) < len(hang.files))
+    wrong = [f"{f.name}{':' * (not f.problem.startswith('is '))} {f.problem}" for f in unused[:MOST_NAMED]]
+    return "; ".join([*silent, *wrong])
 
 
 def nothing_open(hang: Hang) -> Told:

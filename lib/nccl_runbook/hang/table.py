@@ -46,8 +46,13 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
         )
     stacks = Table(
         "Stacks",
-        ["rank", "state", "frames", "from"],
-        [[str(s.rank), s.state, frames_shown(s, 6), s.source] for s in hang.stacks],
+        ["ranks", "state", "frames", "from"],
+        [
+            [ranges(sorted({*ranks})), *place]
+            for place, ranks in grouped(
+                ((s.state, frames_shown(s, 6), s.source), s.rank) for s in hang.stacks
+            ).items()
+        ],
     )
     return [
         *shown,

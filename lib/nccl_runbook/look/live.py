@@ -142,8 +142,8 @@ def headline(pictures: Sequence[Picture], sure: str) -> str:
 
 
 def _known(picture: Picture) -> str:
-    """ "rank-busy-on-host, likely": the cause and how sure it is; without a cause, the verdict."""
-    return ", ".join(filter(None, (picture.cause or verdict([picture]), picture.status)))
+    """ "likely: rank-busy-on-host"; without a cause and its status, the verdict."""
+    return ": ".join(filter(None, (picture.status, picture.cause))) or verdict([picture])
 
 
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:

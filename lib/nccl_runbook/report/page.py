@@ -87,13 +87,13 @@ def render_index(
     job's next run."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
-    lead = leading(document.steps, document.causes)
+    lead, one_step = leading(document.steps, document.causes), len(document.steps) == 1
     ahead = next(
         (
             s.notebook
             for s in document.steps
             if lead in s.findings
-            or len(document.steps) == 1
+            or one_step
             or not lead
             and s.reason
             and s.reason.rstrip(".") in document.sentence
@@ -109,7 +109,6 @@ def render_index(
         for c in document.causes
         if c.status != "ruled-out" and not (lead and c.id in (lead.cause, "benign"))
     ]
-    one_step = len(document.steps) == 1
     context = {
         "doc": document,
         "records": known,

@@ -42,7 +42,7 @@ def _time(seconds: float) -> str:
 
 def _passed(soak: Soak) -> Finding:
     ran_s = sum(run.wall_s for run in soak.of("A"))
-    bound = f"95% upper bound: {3 * 3600 / max(ran_s, 0.001):.2g} failures an hour"
+    bound = f"95% upper bound: {float(f'{3 * 3600 / max(ran_s, 0.001):.2g}'):,g} failures an hour"
     evidence = (
         Evidence(f"ended because {soak.ended}", soak.what),
         Evidence(bound, "rule of three: 3 / time without a failure"),
@@ -58,7 +58,7 @@ def _passed(soak: Soak) -> Finding:
 def _failed(soak: Soak) -> Finding:
     first = soak.failed("A")[0]
     number = [*soak.runs].index(first) + 1
-    text = f"run {number} failed: {first.ended}; {_rates(soak)}"
+    text = f"{_rates(soak)}; the first was run {number}: {first.ended}"
     evidence = (
         *(Evidence(line, f"run {number}, last lines") for line in [*first.last_lines][-4:]),
         Evidence(f"ended because {soak.ended}", soak.what),
