@@ -137,7 +137,7 @@ def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     assert [line.partition(":")[0] for line in found["left_out"]] == ["c.yaml", "d.yaml"] and "line 2" in found["left_out"][1]
     run(str(tmp_path), "--areal", "v1.0.0", "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
-    assert "Broken: 1 of 2 allocations healthy, 1 file not read" in page and "a.yaml: NCCL will refuse" in page and "c.yaml" in page and "not read" in page
+    assert "1 of 2 allocations healthy, 1 file not read</h1>" in page and "a.yaml: NCCL will refuse" in page and "c.yaml" in page and "not read" in page
     assert found["verdict"] == "broken" and [p["verdict"] for p in found["plans"]] == ["broken", "healthy"]
     text = run(str(tmp_path), "--areal", "v1.0.0")
     assert "verdict: broken (exit code 3)" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3

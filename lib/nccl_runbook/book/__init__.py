@@ -155,9 +155,8 @@ class Book:
             status, reason = record.status, record.reason
         self._write()
         width = max(len(p.name) for p in self.plan)
-        # the verdict sums up the steps, and is none
-        place = f"[{number}/{sum(p.name != VERDICT_STEP for p in self.plan)}]"
-        place = " " * len(place) if planned.name == VERDICT_STEP else place
+        steps = sum(p.name != VERDICT_STEP for p in self.plan)  # the verdict sums them up, and is none
+        place = " " * len(f"[{steps}/{steps}]") if planned.name == VERDICT_STEP else f"[{number}/{steps}]"
         head = f"{place} {planned.name:<{width}}  {status:<7}  {time.monotonic() - clock:.1f} s"
         self.on_line(f"{head}  {_one_line(self.redactor.text(reason))}")
         if refused := planned.refused(self.not_run.get(planned.name, "")):

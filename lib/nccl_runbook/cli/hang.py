@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from nccl_runbook.case.table import remedy
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import counted, grouped
-from nccl_runbook.core.findings import WHO, Finding, exit_code, verdict_of
+from nccl_runbook.core.findings import Finding, exit_code, verdict_of
 from nccl_runbook.hang import judge as rules, judge_silence
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.read import collect
@@ -78,7 +79,7 @@ def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding,
     lines += [
         f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in judged.evidence[:8]
     ]
-    lines += [f"   {WHO[r.who]}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
+    lines += [line for r in first.remedy for line in remedy(r)]
     lines += [f"next: {e.text.removeprefix('decides: ')}" for e in first.evidence if e.source == "next"]
     used = [f for f in facts.files if not f.problem]  # the others stand below
     tables = [*tables[:-1], *[files_table(dataclasses.replace(facts, files=used))] * bool(used)]
