@@ -51,8 +51,7 @@ def hang(
     answer.end(
         document(facts, judged, verdict, code)
         if json
-        else text(facts, judged, sentence, findings[0], shown)
-        + f"\nverdict: {verdict} (exit code {code})",
+        else text(facts, judged, sentence, findings[0], shown) + f"\nverdict: {verdict} (exit code {code})",
         code,
         html,
         lambda: answer.page_of("hang", sentence, findings, shown, code),

@@ -63,7 +63,7 @@ def plan(
     """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Starts nothing.
     Reads only."""
     if not target.strip():
-        answer.leave("the allocation is empty (an unset shell variable?): write one such as sglang:d4+fsdp:d4")
+        answer.leave("the allocation is empty (an unset shell variable?): write sglang:d4+fsdp:d4")
     if (no_option := launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk")) or (
         re.fullmatch("[A-Za-z_]+", target) and not os.path.exists(target)
     ):

@@ -280,9 +280,9 @@ def intend(text: str, measured: Placement | Gap, tag: str = "", named: int = 0) 
 
 
 def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> list[Finding]:
-    """Findings about the allocation that the reader named, before those that were measured; without an
-    allocation only the measured ones, and sharing a GPU is no cause then. If NCCL refused the same seats, that establishes the planned
-    refusal, which replaces it."""
+    """Findings about the allocation that the reader named, before those that were measured. Without an
+    allocation only the measured ones, of which sharing a GPU is no cause. If NCCL refused the same seats,
+    that establishes the planned refusal, which replaces it."""
     if not isinstance(intended, Plan):  # nobody plans to share a GPU: NCCL's refusal is only noted
         return [
             dataclasses.replace(f, cause=None, status=None, remedy=())

@@ -154,7 +154,12 @@ def render_index(
             **{c.title: c.status for c in document.causes},
         },
         "by_title": {
-            **{f.title: f for s in document.steps[:1] for f in s.findings if one_step and not f.cause and f != lead},
+            **{
+                f.title: f
+                for s in document.steps[:1]
+                for f in s.findings
+                if one_step and not f.cause and f != lead
+            },
             **{title: c for c in weaker for title in (c.title, f"{POSSIBLE}{c.title}")},
         },
         "says": {c.id: c.says for c in causes().values()},
