@@ -129,7 +129,7 @@ def _nearest(error: Any) -> str:
         return ""
     # -html is read as -h and three more
     typed = next((word for word in sys.argv if word.startswith(error.option_name)), "").partition("=")[0]
-    options = [name for parameter in error.ctx.command.params for name in parameter.opts]
+    options = [name for parameter in error.ctx.command.get_params(error.ctx) for name in parameter.opts]
     near = difflib.get_close_matches(f"--{typed.lstrip('-')}", options, 1)
     return f": did you mean {near[0]}?" if near else ""
 
