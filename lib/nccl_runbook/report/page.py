@@ -113,6 +113,7 @@ def render_index(
         "doc": document,
         "records": known,
         "tables": tables,
+        "fields": {name for record in known.values() for name in record.facts},
         "files": set(files),
         "test": test,
         "diff": diff,
