@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from nccl_runbook.against.table import tables
 from nccl_runbook.case.answer import Case, case
-from nccl_runbook.case.gathered import Gathered
+from nccl_runbook.case.gathered import NO_RANK, Gathered
 from nccl_runbook.case.given import Brought, sort
 from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.read import gather
@@ -75,7 +75,6 @@ def diagnose(
     if not gathered.records:
         from nccl_runbook.case.judge import DUMPS
         from nccl_runbook.core.records import of_findings
-        from nccl_runbook.hang.judge import NO_RANK
 
         gathered.records.append(of_findings(DUMPS, [NO_RANK]))
     judged = case(gathered, "diagnose", answer.command(), fail_on)

@@ -13,12 +13,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from nccl_runbook.case.gathered import NO_RANK
 from nccl_runbook.case.table import remedy
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.core.records import Record, json_text, load_all, read
 from nccl_runbook.core.redact import Redactor
-from nccl_runbook.hang.judge import NO_RANK, hang_told
+from nccl_runbook.hang.judge import hang_told
 from nccl_runbook.hang.judge_silence import of_picture
 from nccl_runbook.hang.live import judge as rules
 from nccl_runbook.hang.live.facts import Live

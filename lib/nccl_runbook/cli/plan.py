@@ -121,10 +121,14 @@ def _unread(left_out: list[str]) -> list[str]:
     return [line for line in left_out if not line.endswith(FOREIGN)]
 
 
+def _is_healthy(plan: Plan) -> bool:
+    return verdict_of(plan.findings) == "healthy"
+
+
 def _counted(plans: list[Plan], left_out: list[str]) -> str:
     """ "2 of 3 allocations healthy, 1 file not read"."""
     unread = len(_unread(left_out))
-    words = f"{sum(p.fits for p in plans)} of {counted(len(plans), 'allocation')} healthy"
+    words = f"{sum(_is_healthy(p) for p in plans)} of {counted(len(plans), 'allocation')} healthy"
     return words + f", {counted(unread, 'file')} not read" * bool(unread)
 
 
@@ -174,14 +178,14 @@ def _as_text(plans: list[Plan], left_out: list[str], word: str, code: int) -> st
 
 def _page(plans: list[Plan], left_out: list[str], word: str, code: int) -> str:
     several = len(plans) + len(left_out) > 1
-    worst = sorted(plans, key=lambda p: p.fits)[:MOST_SHOWN]
+    worst = sorted(plans, key=_is_healthy)[:MOST_SHOWN]
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [
         dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f
         for p in worst
         for f in p.findings
     ]
-    first = [findings[0].title] * (not several or not worst[0].fits)
+    first = [findings[0].title] * (not several or not _is_healthy(worst[0]))
     sentence = f"{word.capitalize()}: {'; '.join([*first, *[_counted(plans, left_out)] * several])}"
     return answer.page_of(
         "plan", sentence, findings, [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code

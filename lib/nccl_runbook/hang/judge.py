@@ -36,20 +36,6 @@ READ_THERE = Remedy(
     "Read the code around that line. Either the rank comes later than the timeout of the others, or "
     "it took a branch without their call. Every rank of the group must make the same calls.",
 )
-# of a look without a job
-NO_RANK = Finding(
-    "no-rank-found",
-    Severity.UNKNOWN,
-    "no rank was found",
-    remedy=(
-        Remedy(
-            "you",
-            "Look on the node of the job, as the user of the job. If the job has ended, read what it left: "
-            "logs, dumps, its launch script.",
-            ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",),
-        ),
-    ),
-)
 _DECIDES = {"gpu-stuck": "nccl-runbook run --step 01-gpu-visibility", "unknown": STATE}
 _WORST = (
     "dead",

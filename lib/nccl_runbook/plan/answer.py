@@ -9,7 +9,7 @@ from typing import Any
 
 from nccl_runbook.causes.tables import table
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Finding, Severity
+from nccl_runbook.core.findings import Finding
 from nccl_runbook.core.redact import clipped
 from nccl_runbook.placement import Placement
 from nccl_runbook.plan import frameworks, judge as judge_plan, read_training_file as training_file
@@ -46,11 +46,6 @@ class Plan:
     def findings(self) -> list[Finding]:
         """About the placement, then about this machine's GPUs."""
         return [self.finding, *(self.devices or [])]
-
-    @property
-    def fits(self) -> bool:
-        """Whether neither the placement nor this machine's GPUs speak against the plan."""
-        return self.placement == "clean" and not self.devices
 
     @property
     def placement(self) -> str | None:
@@ -283,13 +278,8 @@ def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> 
     """Findings about the allocation that the reader named, before those that were measured. Without an
     allocation only the measured ones, of which sharing a GPU is no cause. If NCCL refused the same seats,
     that establishes the planned refusal, which replaces it."""
-    if not isinstance(intended, Plan):  # nobody plans to share a GPU: NCCL's refusal is only noted
-        return [
-            dataclasses.replace(f, cause=None, status=None, remedy=())
-            if f.cause == judge_plan.CAUSE and f.severity is Severity.NOTE
-            else f
-            for f in measured
-        ]
+    if not isinstance(intended, Plan):
+        return judge_plan.unplanned(measured)
     planned = intended.finding
     fault = next((f for f in measured if f.cause == judge_plan.CAUSE == planned.cause), None)
     if fault:
