@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from nccl_runbook.case.table import remedy
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import counted, grouped
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of
@@ -74,6 +73,8 @@ def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -
 
 def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal, the leading sentence first."""
+    from nccl_runbook.case.table import remedy
+
     lines = [sentence, ""]
     lines += [
         f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in judged.evidence[:8]

@@ -13,8 +13,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nccl_runbook.case.gathered import NO_RANK
-from nccl_runbook.case.table import remedy
 from nccl_runbook.cli import answer
 from nccl_runbook.core.findings import exit_code
 from nccl_runbook.core.records import Record, json_text, load_all, read
@@ -83,6 +81,9 @@ def end(
 ) -> NoReturn:
     """Print the answer, write the requested files, and exit with the exit code. ``pids``: named ones, None
     for records; ``began``: by time.monotonic()."""
+    from nccl_runbook.case.gathered import NO_RANK  # 80 ms, which the first samples do not wait for
+    from nccl_runbook.case.table import remedy
+
     pictures = rules.with_command(pictures, pids)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
