@@ -43,7 +43,7 @@ def plan(*arguments: str, **env: str) -> dict:
 
 def test_one_gpu_is_refused_before_anything_starts_with_the_ranks_and_the_remedies():
     found = plan("sglang:d1+fsdp:d1", "--gpus", "1")
-    assert (found["ok"], found["type"], found["placement"], found["exit_code"], found["total_gpus"]) == (True, "DECOUPLED_TRAIN", "duplicate", 3, 2)
+    assert (found["ok"], found["type"], found["verdict"], found["exit_code"], found["total_gpus"]) == (True, "DECOUPLED_TRAIN", "duplicate", 3, 2)
     assert found["components"] == [{"name": None, "backend": b, "world_size": 1, "alloc_size": 1} for b in ("sglang", "fsdp")]
     assert found["groups"][-1] == {"name": "weight-update", "ranks": [{"rank": 0, "role": "trainer", "gpu": 0}, {"rank": 1, "role": "engine", "gpu": 0}]}
     assert found["remedies"][0]["lines"][0] == "actor.weight_update_mode=disk" and found["remedies"][1]["lines"] == ["#SBATCH --gpus-per-node=2"]
@@ -56,9 +56,9 @@ def test_one_argument_without_flags_is_an_allocation_whatever_stands_in_it(text,
 
 def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it():
     found = plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v1.0.4")
-    assert (found["ok"], found["error"], found["placement"], found["components"]) == (False, "ValueError", None, [])
+    assert (found["ok"], found["error"], found["verdict"], found["components"]) == (False, "ValueError", None, [])
     assert "v0.3.2 to v0.4.0" in found["evidence"][1] and found["remedies"][0]["lines"] == ["sglang:d1p1t1+fsdp:d1p1t1"]
-    assert plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v0.4.0")["placement"] == "clean"
+    assert plan("sglang.d1p1t1+d1p1t1", "--gpus", "2", "--areal", "v0.4.0")["verdict"] == "clean"
 
 
 @pytest.mark.parametrize("arguments, sentence", [
@@ -102,7 +102,7 @@ ref: {backend: "${actor.backend}", scheduling_strategy: {type: colocation, targe
 def test_a_yaml_is_read_with_its_gpus_and_its_update_where_the_tag_heeds_it(tmp_path, mode, tag, verdict):
     (tmp_path / "t.yaml").write_text(OLD.replace("MODE", mode))
     found = plan(str(tmp_path / "t.yaml"), "--areal", tag)
-    assert (found["gpus"], found["placement"], found["launcher"]) == (4, verdict, "local")
+    assert (found["gpus"], found["verdict"], found["launcher"]) == (4, verdict, "local")
     assert any("never reads it" in e for e in found["evidence"]) == (mode == "disk" and tag == "v0.4.0")
 
 
@@ -110,7 +110,7 @@ def test_a_yaml_is_read_with_its_gpus_and_its_update_where_the_tag_heeds_it(tmp_
 def test_backends_by_role_are_placed_as_the_controller_does(tmp_path, gpus, kl, verdict, groups):
     (tmp_path / "t.yaml").write_text(NEW.replace("GPUS", str(gpus)).replace("KL", kl))
     found = plan(str(tmp_path / "t.yaml"))
-    assert (found["placement"], found["launcher"], len(found["groups"])) == (verdict, "single-controller", groups)
+    assert (found["verdict"], found["launcher"], len(found["groups"])) == (verdict, "single-controller", groups)
     assert [c["name"] for c in found["components"]] == ["rollout", "actor", "ref"][:groups - 1] and found["total_gpus"] == 4
 
 
@@ -133,12 +133,11 @@ def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     (tmp_path / "c.yaml").write_text("a: 1\n")
     (tmp_path / "d.yaml").write_text("a: [\n")
     found = plan(str(tmp_path), "--areal", "v1.0.0")
-    assert [(p["file"], p["placement"]) for p in found["plans"]] == [("a.yaml", "duplicate"), ("deep/b.yml", "clean")]
+    assert [(p["file"], p["verdict"]) for p in found["plans"]] == [("a.yaml", "duplicate"), ("deep/b.yml", "clean")]
     assert [line.partition(":")[0] for line in found["left_out"]] == ["c.yaml", "d.yaml"] and "line 2" in found["left_out"][1]
     run(str(tmp_path), "--areal", "v1.0.0", "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert "1 of 2 allocations healthy, 1 file not read</h1>" in page and "a.yaml: NCCL will refuse" in page and "c.yaml" in page and "not read" in page
-    assert found["verdict"] == "broken" and [p["verdict"] for p in found["plans"]] == ["broken", "healthy"]
     text = run(str(tmp_path), "--areal", "v1.0.0")
     assert "verdict: broken (exit code 3)" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
     assert run(str(tmp_path / "deep"), "--areal", "v1.0.0").returncode == 0
@@ -151,7 +150,7 @@ def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_pat
     (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
     done = run(str(tmp_path), "--areal", "v1.0.0")
     assert done.returncode == 4 and "verdict: unknown (exit code 4): 1 of 1 allocation healthy, 1 file not read" in done.stdout and "not read: c.yaml" in done.stdout
-    assert plan(str(tmp_path), "--areal", "v1.0.0")["verdict"] == "unknown"
+    assert plan(str(tmp_path), "--areal", "v1.0.0")["exit_code"] == 4
     assert "passed over: b.yaml: no known allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
     os.mkfifo(tmp_path / "p.yaml")
     assert run(str(tmp_path / "p.yaml")).stderr == "nccl-runbook: p.yaml: it is not a regular file\n", "named once"
@@ -208,7 +207,7 @@ def test_a_command_line_overrides_the_yaml_that_it_names(tmp_path):
     (tmp_path / "go.sh").write_text("#!/bin/bash\n#SBATCH --gpus=2\npython3 -m areal.launcher.local train.py \\\n  --config t.yaml \\\n"
                                     "  allocation_mode=sglang:d1+fsdp:d1 cluster.n_gpus_per_node=2  # ours\n")
     found = plan(str(tmp_path / "go.sh"), "--areal", "v1.0.0")
-    assert (found["allocation"], found["gpus"], found["placement"]) == ("sglang:d1+fsdp:d1", 2, "clean")
+    assert (found["allocation"], found["gpus"], found["verdict"]) == ("sglang:d1+fsdp:d1", 2, "clean")
 
 
 @pytest.mark.parametrize("text", ["a: &a [*a]", "x: !!python/object/apply:os.system [touch OWNED]", "{" * 5000, "[" * 20000, "a: " + "9" * 10000, "? [x]\n: 1", "&a " * 2000, "- 1", "\x00", "a: *b", "allocation_mode: [1, 2]"])
@@ -336,7 +335,7 @@ DOTS = "python3 -m openrlhf.cli.train_ppo_ray --algo.advantage.estimator reinfor
 def test_the_flags_that_decide_groups_are_read_as_the_frameworks_do(text, gpus, framework, verdict, update, tmp_path):
     (tmp_path / "go.sbatch").write_text("#!/bin/bash\nset -e\n" + text)
     found = plan(str(tmp_path / "go.sbatch"), "--gpus", str(gpus))
-    assert (found["framework"], found["placement"]) == (framework, verdict)
+    assert (found["framework"], found["verdict"]) == (framework, verdict)
     assert [r["gpu"] for g in found["groups"] if g["name"] == "weight-update" for r in g["ranks"]] == update
     assert bool(found["remedies"]) == (verdict != "clean")
 
@@ -353,7 +352,7 @@ def test_a_kl_coefficient_decides_on_the_reference_model_and_one_that_is_no_numb
 
 def test_sizes_that_openrlhf_refuses_are_said_so():
     refused = plan(RAY.replace("--ref_num_gpus_per_node 4", "") + "--colocate_actor_ref", "--gpus", "12")
-    assert (refused["placement"], refused["exit_code"]) == ("refused", 3) and "1x4 must equal 1x8" in refused["remedies"][0]["text"]
+    assert (refused["verdict"], refused["exit_code"]) == ("refused", 3) and "1x4 must equal 1x8" in refused["remedies"][0]["text"]
     assert any("refuses this" in line and "1x4 must equal 1x8" in line for line in refused["evidence"])
     assert not any("refuses this" in line for line in plan(RAY + "--colocate_actor_ref", "--gpus", "8")["evidence"])
 
@@ -368,19 +367,19 @@ def test_sizes_that_openrlhf_refuses_are_said_so():
     ("python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.pipeline_model_parallel_size=3", "multiple of 6")])
 def test_what_a_framework_asserts_before_it_starts_is_refused(text, said):
     refused = plan(text, "--gpus", "16")
-    assert refused["placement"] == "refused" and said in refused["evidence"][0], refused["evidence"]
+    assert refused["verdict"] == "refused" and said in refused["evidence"][0], refused["evidence"]
 
 
 def test_what_it_does_not_assert_is_not_refused():
     shared = "--advantage_estimator gae --critic_pretrain x --reward_pretrain y --colocate_critic_reward --critic_num_gpus_per_node 2 --reward_num_gpus_per_node 2"
     fine = [RAY + shared, RAY + "--vllm_enable_sleep --async_train", "python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.data_parallel_size=4"]
-    assert [plan(text, "--gpus", "16")["placement"] for text in fine] == ["clean"] * 3
+    assert [plan(text, "--gpus", "16")["verdict"] for text in fine] == ["clean"] * 3
 
 
 def test_a_server_alone_meets_nobody_that_is_known():
     found = plan("trl vllm-serve --tensor-parallel-size 2", "--gpus", "2")
-    assert [g["name"] for g in found["groups"]] == ["inference"] and found["placement"] == "clean" and "not known" in found["evidence"][0]
-    assert plan("trl vllm-serve --tensor-parallel-size 4", "--gpus", "2")["placement"] == "zero-visible"
+    assert [g["name"] for g in found["groups"]] == ["inference"] and found["verdict"] == "clean" and "not known" in found["evidence"][0]
+    assert plan("trl vllm-serve --tensor-parallel-size 4", "--gpus", "2")["verdict"] == "zero-visible"
 
 
 def test_a_slip_in_a_flag_that_places_ranks_is_named_and_other_flags_are_nobodys_business():
@@ -408,7 +407,7 @@ SLURM = "#!/bin/bash\n#SBATCH --nodes={}\n#SBATCH --gres=gpu:h100:8\n"
 def test_the_size_of_a_job_is_what_its_script_says(text, nodes, verdict, tmp_path):
     (tmp_path / "go.sbatch").write_text(text)
     found = plan(str(tmp_path / "go.sbatch"), "--gpus", "8")
-    assert (found["placement"], f" on {8 * nodes} GPUs" in found["sentence"]) == (verdict, True), found["sentence"]
+    assert (found["verdict"], f" on {8 * nodes} GPUs" in found["sentence"]) == (verdict, True), found["sentence"]
 
 
 
@@ -420,7 +419,7 @@ def test_defaults_alone_are_no_plan():
 def test_a_critic_that_nobody_named_needs_gpus():
     line = RAY.replace("reinforce", "gae") + "--critic_num_gpus_per_node 4 "
     assert [c["name"] for c in plan(line, "--gpus", "16")["components"]] == ["actor", "ref", "critic", "vllm"]
-    assert plan(line, "--gpus", "12")["placement"] == "oversubscribed" and plan(line.replace("gae", "rloo"), "--gpus", "12")["placement"] == "clean"
+    assert plan(line, "--gpus", "12")["verdict"] == "oversubscribed" and plan(line.replace("gae", "rloo"), "--gpus", "12")["verdict"] == "clean"
 
 
 @pytest.mark.parametrize("text, gpus, ranks, verdict", [
@@ -435,7 +434,7 @@ def test_accelerate_starts_what_it_was_told_or_a_process_for_each_gpu(text, gpus
     (tmp_path / "two.yaml").write_text("num_machines: 1\nnum_processes: 2\n")
     (tmp_path / "go.sh").write_text(text)
     found = plan(str(tmp_path / "go.sh"), "--gpus", str(gpus))
-    assert (found["components"][0]["backend"], found["components"][0]["world_size"], found["placement"]) == ("accelerate", ranks, verdict)
+    assert (found["components"][0]["backend"], found["components"][0]["world_size"], found["verdict"]) == ("accelerate", ranks, verdict)
 
 
 def test_a_remedy_is_given_only_where_it_can_be_followed():
@@ -449,7 +448,7 @@ def test_an_engine_beside_the_rollout_needs_gpus_and_gets_no_weights(tmp_path):
     more = NEW.replace("GPUS", "4").replace("KL", "0.0")
     (tmp_path / "t.yaml").write_text(more + 'judge_engine: {backend: "sglang:d1"}\nwandb: {backend: local}\n')
     found = plan(str(tmp_path / "t.yaml"))
-    assert (found["placement"], [c["name"] for c in found["components"]], found["total_gpus"]) == ("oversubscribed", ["rollout", "actor", "judge_engine"], 5)
+    assert (found["verdict"], [c["name"] for c in found["components"]], found["total_gpus"]) == ("oversubscribed", ["rollout", "actor", "judge_engine"], 5)
     assert {r["role"] for g in found["groups"] if g["name"] == "weight-update" for r in g["ranks"]} == {"actor", "rollout"}
 
 
@@ -457,7 +456,7 @@ def test_an_engine_beside_the_rollout_needs_gpus_and_gets_no_weights(tmp_path):
 def test_a_configuration_of_realhf_is_read_as_long_as_its_tag_holds_it(tag, verdict, tmp_path):
     (tmp_path / "t.yaml").write_text("mode: ray\nallocation_mode: sglang.d80m4p1+d4p8m2\nn_nodes: 48\nn_gpus_per_node: 8\n")
     found = plan(str(tmp_path / "t.yaml"), "--areal", tag)
-    assert (found["placement"], found["gpus"]) == (verdict, 8) and (found["total_gpus"] == 384 or verdict is None)
+    assert (found["verdict"], found["gpus"]) == (verdict, 8) and (found["total_gpus"] == 384 or verdict is None)
 
 
 # ---- the GPUs of this machine ------------------------------------------------------------------------------------------------------
@@ -503,7 +502,7 @@ def test_every_clash_of_a_group_is_a_finding_with_a_remedy_and_the_inference_ran
 def test_the_planned_gpus_are_compared_by_uuid_before_nccl_starts(scenario, string, code, said):
     with fake_nvml(scenario):
         found = plan(string, "--check-devices")
-    assert found["exit_code"] == code and found["placement"] == "clean" and found["gpus"] >= 2
+    assert found["exit_code"] == code and found["verdict"] == "clean" and found["gpus"] >= 2
     assert [word for word in said if any(word in line for line in found["devices"])] == said and bool(found["devices"]) == bool(said)
 
 
@@ -514,11 +513,11 @@ def test_where_nvml_says_nothing_the_check_is_no_health():
 
 def test_a_launch_of_verl_tells_its_own_number_of_nodes():
     said = "python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 {} actor_rollout_ref.rollout.tensor_model_parallel_size=4"
-    assert plan(said.format("trainer.nnodes=2"))["placement"] == "clean"
-    assert plan(said.format("trainer.nnodes=2"), "--nodes", "1")["placement"] != "clean"
+    assert plan(said.format("trainer.nnodes=2"))["verdict"] == "clean"
+    assert plan(said.format("trainer.nnodes=2"), "--nodes", "1")["verdict"] != "clean"
     apart = ("python3 -m verl.experimental.one_step_off_policy.main_ppo actor_rollout_ref.hybrid_engine=False trainer.n_gpus_per_node=6 trainer.nnodes=1 rollout.n_gpus_per_node=4 "
              "rollout.nnodes=1 actor_rollout_ref.rollout.tensor_model_parallel_size=2")
-    assert plan(apart, "--gpus", "8")["placement"] != "clean"  # two pools of one node are one node
+    assert plan(apart, "--gpus", "8")["verdict"] != "clean"  # two pools of one node are one node
 
 
 def test_no_remedy_names_a_gpu_that_is_not_there():

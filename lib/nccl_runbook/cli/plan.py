@@ -94,7 +94,6 @@ def plan(
         "schema": SCHEMA,
         "plans": [document(p) for p in plans],
         "left_out": left_out,
-        "verdict": word,
         "exit_code": code,
     }
     answer.end(
@@ -154,13 +153,12 @@ def document(one: Plan) -> dict[str, Any]:
         ],
         "total_gpus": mode and mode.total_gpus,
         "groups": [{"name": g.name, "ranks": g.ranks} for g in (placed.groups if placed else ())],
-        "verdict": (word := verdict_of(one.findings)),
-        "placement": one.placement,
+        "verdict": one.placement,
         "sentence": one.finding.title,
         "evidence": [e.text for e in one.finding.evidence],
         "remedies": one.finding.remedy,
         "devices": None if one.devices is None else [f.title for f in one.devices],
-        "exit_code": exit_code(word),
+        "exit_code": exit_code(verdict_of(one.findings)),
     }
 
 
