@@ -71,16 +71,12 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
     name = next((n for n in runs.gpu_names if n), "")
     nvlink = next((limit for key, limit in NVLINK_GB_PER_S.items() if key in name), WIDEST_GB_PER_S)
     here = HBM_GB_PER_S if len(set(runs.devices)) < len(runs.devices) else nvlink
-    limit = next(
-        rate
-        for fits, rate in (
-            (resharded(arm.method), HBM_GB_PER_S * len(runs.devices)),  # each rank copies or moves its part
-            (arm.method.startswith("nccl"), nvlink),
-            (arm.method.startswith("ipc"), here),
-            (True, PCIE_GB_PER_S),
-        )
-        if fits
-    )
+    if resharded(arm.method):
+        limit = HBM_GB_PER_S * len(runs.devices)  # each rank copies or moves its part
+    elif arm.method.startswith("nccl"):
+        limit = nvlink
+    else:
+        limit = here if arm.method.startswith("ipc") else PCIE_GB_PER_S
     rate = runs.size_bytes / seconds / 1e9 if seconds else float("inf")
     return (
         None
