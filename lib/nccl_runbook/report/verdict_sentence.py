@@ -106,7 +106,9 @@ def headline(finding: Finding, others: Iterable[Finding]) -> str:
     about = same_setting(finding, others) if finding.tried else []
     if not about:
         return finding.title
-    return f"{about[0].title}; {finding.title.removeprefix(f'{finding.setting}: ')}"
+    name, _, value = finding.setting.partition("=")
+    what = about[0].title.replace(f"{name}: {value} ", f"{finding.setting} ", 1)
+    return f"{what}; {finding.title.removeprefix(f'{finding.setting}: ')}"
 
 
 def same_setting(finding: Finding, others: Iterable[Finding]) -> list[Finding]:
