@@ -321,7 +321,7 @@ def test_records_are_judged_by_their_own_notebook_and_no_interpreter_is_asked(bo
     before = given_record.read_bytes()
     ended = run_cli("run", "--notebooks", book, "--record", given_record, env=without_torch(tmp_path))
     assert ended.returncode == 0, ended.stderr
-    assert [line.split()[-3] for line in ended.stdout.splitlines()[:-3]] == ["03-fewer-gpus", "99-verdict"]
+    assert [re.search(r"\d\d-[\w-]+", line)[0] for line in ended.stdout.splitlines()[:-3]] == ["03-fewer-gpus", "99-verdict"]
     assert "judged again: True" in ended.stdout and given_record.read_bytes() == before
 
 
