@@ -139,6 +139,11 @@ def test_jobs_on_gpus_are_listed_apart_and_refused_where_no_gpu_answers(tmp_path
         assert read_cli("dev", "gym", "--on", "gpu").returncode == 4
 
 
+def test_the_notebook_starts_no_job_on_a_gpu() -> None:
+    with pytest.raises(ParameterError):
+        notebook.show({"job": "gpu-memory", "python": ""})
+
+
 def test_a_page_says_that_an_answer_was_wrong() -> None:
     assert "gym" in dev._page([trial("raises", "wrong")], 3)
 

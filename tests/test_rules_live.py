@@ -833,6 +833,21 @@ def test_ranks_that_all_wait_for_their_data_loaders_are_not_healthy(ranks: int) 
     assert {v.rank for v in found.culprits} == ({0} if ranks == 1 else set())
 
 
+def test_a_loader_that_works_or_a_short_look_is_no_stall() -> None:
+    reading = [Frame("encode", "/home/a/rows.py", 12), Frame("fetch", LOADER + "_utils/fetch.py", 54), Frame("_worker_loop", LOADER + "_utils/worker.py", 349)]
+    waits = waiting_for_its_loader(0, reading)
+    works = dataclasses.replace(waits, children=[dataclasses.replace(waits.children[0], is_active=True)])
+    assert all(told(s.look(dataclasses.replace(one, world_size=1), gap_s=gap_s)).kind == "unknown" for one, gap_s in ((works, 10.0), (waits, 0.5)))
+    assert told(s.look(dataclasses.replace(waits, world_size=1))).kind == "slow"
+
+
+def test_loaders_of_a_part_of_the_job_decide_nothing() -> None:
+    reading = [Frame("fetch", LOADER + "_utils/fetch.py", 54), Frame("_worker_loop", LOADER + "_utils/worker.py", 349)]
+    part = [dataclasses.replace(waiting_for_its_loader(r, reading), world_size=8, local_world_size=4, local_rank=r, job="10.0.0.1:29500") for r in range(4)]
+    found = told(s.look(*part))
+    assert (found.kind, found.status, verdict([found])) == ("unknown", "possible", "unknown")
+
+
 def test_one_rank_that_moves_makes_no_stall_of_the_others_loaders() -> None:
     reading = [Frame("fetch", LOADER + "_utils/fetch.py", 54), Frame("_worker_loop", LOADER + "_utils/worker.py", 349)]
     moving = s.rank(1, [Frame("train", "/home/a/train.py", 30)], state="R", waits="", cpu_s=2.0, lines=(0, 1, 2, 3))

@@ -17,15 +17,16 @@ from nccl_runbook.report.tables import Cell, Table
 
 
 def show(namespace: Mapping[str, Any]) -> Any:
-    """A list of all jobs, with a button that starts the chosen one; without a frontend, what became of the
-    job that ``job`` names. ParameterError if there is none of that name."""
-    check_names([namespace["job"]], jobs(), "job")
+    """A list of the jobs that need no GPU, with a button that starts the chosen one; without a frontend, what
+    became of the job that ``job`` names. ParameterError if there is none of that name."""
+    here = {name: job for name, job in jobs().items() if not job.gpus}
+    check_names([namespace["job"]], here, "job")
     if not is_interactive(namespace):
         return watch(namespace["job"], namespace["python"])
     import ipywidgets
 
     named = ipywidgets.Dropdown(
-        options=[(f"{job.name}: {job.about}", job.name) for job in jobs().values()],
+        options=[(f"{job.name}: {job.about}", job.name) for job in here.values()],
         value=namespace["job"],
         description="Job",
         layout=ipywidgets.Layout(width="98%"),

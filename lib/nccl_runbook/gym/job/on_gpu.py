@@ -54,8 +54,8 @@ class OnGpu(Loop):
         print(f"validation loss {scores.grad.sum().item():.4f}", flush=True)
 
     def other_index(self) -> None:
-        """Every rank takes the eighth GPU."""
-        self.torch.cuda.set_device(7)
+        """Every rank takes a GPU that is not there."""
+        self.torch.cuda.set_device(self.torch.cuda.device_count())
         self.until_trouble()
 
     def same_gpu(self) -> None:

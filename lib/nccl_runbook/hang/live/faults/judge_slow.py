@@ -22,6 +22,8 @@ IDLE_MOST, RUNS_LEAST = 30, 75
 # kernel 122 W, all at 100 %
 ODD_POWER, EVEN_POWER = 0.2, 0.1
 
+STALL_S = 5.0  # a batch that takes longer than a look of this length leaves the GPUs idle
+
 
 def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     """All GPUs are busy and all ranks launched the same, but one GPU draws a different power: it runs
@@ -117,19 +119,28 @@ def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
 
 
 def loaders_wait(base: Picture, members: Members) -> Optional[Picture]:
-    """Every rank stands still, and each waits for its data loader. Else None."""
-    if not all("data loader" in v.helper and is_still(v.process) for v in base.ranks):
+    """Every rank stands still over a look of some seconds, and each waits for a process of its data loader
+    that does not work either. Else None."""
+    seconds = members[0][1].gap_s
+    stalled = all(
+        "data loader" in v.helper
+        and is_still(v.process)
+        and not any(child.is_active for child in v.process.children)
+        for v in base.ranks
+    )
+    if not stalled or seconds < STALL_S:
         return None
-    first = base.ranks[0]
+    first, others = base.ranks[0], unseen(members)
     shown = [Evidence(f"{v.name} waits for {v.helper}", f"pid {v.pid} on {v.host}") for v in base.ranks[:4]]
+    who = "" if len(base.ranks) == 1 else f"{all_wait(base.ranks)} for data: {first.name} "
     return accuse(
         base,
-        "slow",
+        "unknown" if others else "slow",
         [first] if len(base.ranks) == 1 else [],
-        f"{'' if len(base.ranks) == 1 else all_wait(base.ranks) + ' for data: ' + first.name + ' '}"
-        f"waits for {first.helper}. No rank moved within {members[0][1].gap_s:g} s; not the network",
+        f"{who}waits for {first.helper}. No rank moved within {seconds:g} s"
+        + f"; nothing is known of {others}" * bool(others),
         "data-stall",
-        "likely",
+        "possible" if others else "likely",
         shown,
         f"py-spy dump --pid {first.pid} --subprocesses",
     )
