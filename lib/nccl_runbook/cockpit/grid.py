@@ -1,0 +1,108 @@
+"""How pairs of GPUs and transports ended, as cells of the form of 00-start: filled as they end, and a click
+runs one of them again."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ipywidgets as w
+
+from nccl_runbook.cockpit.run_process import RunProcess
+from nccl_runbook.launch.running import STATE
+from nccl_runbook.report.markup import TONES
+from nccl_runbook.report.pictures import macros
+from nccl_runbook.worlds.ask_arms import TESTS
+
+PAIRS, ARMS = "03-fewer-gpus", "04-transports"
+TONE = {"passed": "ok", "lost": "unknown", "": "muted"}  # of how a world ended; of all other ends: broken
+
+Key = tuple[int, ...] | str  # two GPUs, or the name of an arm
+
+
+class Grid:
+    """The cells of a run and of the parts of it that were repeated.
+
+    ``part``: of a step and its parameters, the values of a run and its command line; ``repeat``: starts it.
+    """
+
+    def __init__(
+        self,
+        part: Callable[[Mapping[str, Any]], tuple[Any, str]],
+        repeat: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._part, self._repeat = part, repeat
+        self._cells: dict[Key, w.Button] = {}
+        self._pairs = w.GridBox(layout=w.Layout(grid_gap="2px", justify_content="start", overflow="auto"))
+        self._arms = w.HBox(layout=w.Layout(flex_flow="row wrap"))
+        self._note = w.HTML()
+        self.box = w.VBox([self._pairs, self._arms, self._note])
+
+    def draw(self, run: RunProcess | None, disabled: bool) -> None:
+        """Show how each pair and arm of this run ended, and of the runs before it of which it repeats a
+        part."""
+        outcomes: dict[Key, list[tuple[str, str]]] = {}
+        each = run
+        while each:
+            for key, worlds in _worlds(each).items():
+                outcomes.setdefault(key, []).insert(0, _outcome(worlds, each.at_work))
+            each = each.part_of
+        self._cells = {key: self._cells.get(key) or self._cell(key) for key in sorted(outcomes, key=_place)}
+        for key, cell in self._cells.items():
+            tones = {tone for _, tone in outcomes[key]}
+            cell.description = f"{_name(key)}: {' → '.join(words for words, _ in outcomes[key])}"
+            cell.style.button_color = TONES[tones.pop() if len(tones) == 1 else "warn"]
+            cell.tooltip = f"Run it again: {self._part(_again(key))[1]}"
+            cell.disabled = disabled
+        self._pairs.children = [cell for key, cell in self._cells.items() if isinstance(key, tuple)]
+        self._arms.children = [cell for key, cell in self._cells.items() if isinstance(key, str)]
+        page = os.path.relpath(run.page) if run and run.page else ""
+        self._note.value = str(macros("cells.html.j2").form_grid(run, bool(self._cells), page))
+
+    def _cell(self, key: Key) -> w.Button:
+        """A button in the row of the first GPU and the column of the second."""
+        cell = w.Button(layout=w.Layout(width="auto"))
+        if isinstance(key, tuple):
+            cell.layout.grid_row, cell.layout.grid_column = str(key[0] + 1), str(key[1])
+        cell.on_click(lambda _button: self._repeat(_again(key)))
+        return cell
+
+
+def _worlds(run: RunProcess) -> dict[Key, list[dict[str, Any]]]:
+    """How each world of the two steps stands, in order, by pair or arm."""
+    by_key: dict[Key, list[dict[str, Any]]] = {}
+    for step in (PAIRS, ARMS) if run.folder else ():
+        for path in sorted((run.folder / "logs" / step).glob(f"*/{STATE}")):
+            world = json.loads(path.read_bytes())
+            gpus = {gpu for gpu in world["gpus"] if gpu is not None}
+            if len(gpus) == 2 and (step == PAIRS or world["name"].startswith("pair ")):
+                by_key.setdefault(tuple(sorted(gpus)), []).append(world)
+            elif step == ARMS and world["name"] in TESTS:
+                by_key.setdefault(world["name"], []).append(world)
+    return by_key
+
+
+def _outcome(worlds: list[dict[str, Any]], at_work: bool) -> tuple[str, str]:
+    """In words, and its tone. One that failed and passed in one run failed."""
+    failed = [world for world in worlds if world["ended"] not in ("passed", "")]
+    shown = (failed or worlds)[-1]
+    if len(failed) < len(worlds) and failed:
+        return f"{shown['ended']}, {len(failed)} of {len(worlds)}", "warn"
+    ended = shown["ended"] or ("runs" if at_work else "did not end")
+    rate = shown["gb_per_s"]["send_recv" if shown["name"] not in TESTS else "all_reduce"]
+    return f"{ended} {rate:.3g} GB/s" if rate else ended, TONE.get(shown["ended"], "broken")
+
+
+def _again(key: Key) -> dict[str, Any]:
+    if isinstance(key, str):
+        return {"steps": [ARMS], "only": key}
+    return {"steps": [PAIRS], "gpus": ",".join(map(str, key))}
+
+
+def _name(key: Key) -> str:
+    return key if isinstance(key, str) else f"GPUs {key[0]}-{key[1]}"
+
+
+def _place(key: Key) -> tuple[Any, ...]:
+    """Pairs by their GPUs, then arms as the table of the page has them."""
+    return (1, TESTS.index(key)) if isinstance(key, str) else (0, *key)
