@@ -24,7 +24,7 @@ def after_torch(torch):
     def set_device(index):
         names = sys._getframe(1).f_globals
         every = names["every_size"]
-        names.update(torch=OnCpu(), every_size=lambda op, asked, most, run: every(op, [s for s in asked if s <= 65536], most, run))
+        names.update(torch=OnCpu(), every_size=lambda op, asked, most, run: every(op, [min(s, 1 << 20) for s in asked], most, run))
 
     cuda = torch.cuda
     cuda.init, cuda.is_available, cuda.device_count, cuda.set_device = (lambda: None), (lambda: True), (lambda: GPUS), set_device

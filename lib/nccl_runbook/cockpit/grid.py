@@ -33,7 +33,9 @@ class Grid:
     ) -> None:
         self._part, self._repeat = part, repeat
         self._cells: dict[Key, w.Button] = {}
-        self._pairs = w.GridBox(layout=w.Layout(grid_gap="2px", justify_content="start", overflow="auto"))
+        self._pairs = w.GridBox(
+            layout=w.Layout(grid_gap="2px", justify_content="flex-start", overflow="auto")
+        )
         self._arms = w.HBox(layout=w.Layout(flex_flow="row wrap"))
         self._note = w.HTML()
         self.box = w.VBox([self._pairs, self._arms, self._note])
@@ -61,9 +63,10 @@ class Grid:
 
     def _cell(self, key: Key) -> w.Button:
         """A button in the row of the first GPU and the column of the second."""
-        cell = w.Button(layout=w.Layout(width="auto"))
-        if isinstance(key, tuple):
-            cell.layout.grid_row, cell.layout.grid_column = str(key[0] + 1), str(key[1])
+        # not grid_row and grid_column: ipywidgets (8.1) takes both away with an empty grid_area
+        area = f"{key[0] + 1} / {key[1]}" if isinstance(key, tuple) else None
+        cell = w.Button(layout=w.Layout(width="auto", grid_area=area))
+        cell.add_class("nccl-cell")
         cell.on_click(lambda _button: self._repeat(_again(key)))
         return cell
 
@@ -94,13 +97,16 @@ def _outcome(worlds: list[dict[str, Any]], at_work: bool) -> tuple[str, str]:
 
 
 def _again(key: Key) -> dict[str, Any]:
-    if isinstance(key, str):
-        return {"steps": [ARMS], "only": key}
-    return {"steps": [PAIRS], "gpus": ",".join(map(str, key))}
+    """The step that runs this pair or arm, and its parameter."""
+    return (
+        {"steps": [ARMS], "only": key}
+        if isinstance(key, str)
+        else {"steps": [PAIRS], "gpus": ",".join(map(str, key))}
+    )
 
 
 def _name(key: Key) -> str:
-    return key if isinstance(key, str) else f"GPUs {key[0]}-{key[1]}"
+    return key if isinstance(key, str) else f"GPUs {key[0]}, {key[1]}"
 
 
 def _place(key: Key) -> tuple[Any, ...]:
