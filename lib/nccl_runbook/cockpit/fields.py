@@ -85,11 +85,9 @@ def laid_out(
     buttons: Mapping[str, w.Widget],
     texts: Mapping[str, w.Widget],
     answer: Sequence[w.Widget],
-    grid: w.Widget,
     plan: w.Widget,
 ) -> w.VBox:
-    """The form: what was given, the ``answer`` to it, the tests that may follow, and the ``grid`` of their
-    outcomes."""
+    """The form: what was given, the ``answer`` to it, and the tests that may follow."""
     return w.VBox(
         [
             rows["given"],
@@ -99,7 +97,6 @@ def laid_out(
             *answer,
             texts["price"],
             w.HBox([buttons["run"], buttons["cancel"], texts["status"]]),
-            grid,
             plan,
             w.Accordion(
                 [w.VBox([rows[name] for name in OPTIONS])], titles=["Options: interpreter, GPUs, time"]

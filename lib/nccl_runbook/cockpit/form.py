@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,9 @@ class Cockpit:
         self.rows["setting"].layout.width = "60%"
         self.fix = w.HBox([self.rows["setting"], self.buttons["try"]], layout=w.Layout(display="none"))
         self.plan = w.VBox(list(self.boxes.values()))
-        self.grid = Grid(self.part, self.repeat)
-        self.box = laid_out(
-            self.rows, self.buttons, self.texts, [self.card, self.fix], self.grid.box, self.plan
-        )
+        self.grid = Grid(namespace, self.notebooks, self._start)
+        tests = w.VBox([self.grid.box, self.plan])
+        self.box = laid_out(self.rows, self.buttons, self.texts, [self.card, self.fix], tests)
         for field in (*self.fields.values(), *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
         for name, action in zip(
@@ -220,7 +219,7 @@ class Cockpit:
             seconds = self._seconds(self._ticked())
             for name, box in self.boxes.items():
                 box.description = f"{name} (about {self._seconds([name])} s): {step_texts()[name].answers}"
-            tested = run and run.whole  # a part that is repeated does not replace the answer of the whole
+            tested = run and run.parts[0]  # a part that runs again does not replace the answer of the whole
             answer = self.case(tested)
             self.grid.draw(run, bool(refused) or at_work)
             # a job that hangs is looked at before anything is tested
@@ -279,18 +278,7 @@ class Cockpit:
             ("ab", ".", self.fields["setting"].value.strip(), "--json"),
         )
 
-    def part(self, of: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """The values that run this part of a run again, and the command that equals them."""
-        values = {**self.namespace, "symptom": "", "log": "", **of}
-        return values, command_line(values, self.notebooks)
-
-    def repeat(self, of: Mapping[str, Any]) -> None:
-        """Run this part of the last run again, unless one is at work."""
-        self._start(self.part(of)[0], part_of=_latest)
-
-    def _start(
-        self, values: dict[str, Any], command: Sequence[str] = RUN, part_of: RunProcess | None = None
-    ) -> None:
+    def _start(self, values: dict[str, Any], command: Sequence[str] = RUN, parts: Sequence[Any] = ()) -> None:
         global _latest
         with _lock:
             if _latest is None or not _latest.at_work:
@@ -300,7 +288,7 @@ class Cockpit:
                     lambda _run: self.draw(),
                     command,
                 )
-                _latest.about, _latest.part_of = self.asked, part_of
+                _latest.about, _latest.parts = self.asked, [*parts, _latest]
                 _latest.line = command_line(values, self.notebooks)
 
     def cancel(self) -> None:

@@ -4,10 +4,12 @@ runs one of them again."""
 import json
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
 
+from nccl_runbook.cockpit import command_line
 from nccl_runbook.cockpit.run_process import RunProcess
 from nccl_runbook.launch.running import STATE
 from nccl_runbook.report.markup import TONES
@@ -21,18 +23,16 @@ Key = tuple[int, ...] | str  # two GPUs, or the name of an arm
 
 
 class Grid:
-    """The cells of a run and of the parts of it that were repeated.
+    """The cells of a run and of the parts of it that ran again.
 
-    ``part``: of a step and its parameters, the values of a run and its command line; ``repeat``: starts it.
+    ``namespace``: the notebook's plain variables; ``start``: takes the values of a run, starts it unless one
+    is at work, and lists it with ``parts``.
     """
 
-    def __init__(
-        self,
-        part: Callable[[Mapping[str, Any]], tuple[Any, str]],
-        repeat: Callable[[Mapping[str, Any]], None],
-    ) -> None:
-        self._part, self._repeat = part, repeat
+    def __init__(self, namespace: Mapping[str, Any], notebooks: Path, start: Callable[..., None]) -> None:
+        self._namespace, self._notebooks, self._start = namespace, notebooks, start
         self._cells: dict[Key, w.Button] = {}
+        self._parts: list[RunProcess] = []
         self._pairs = w.GridBox(
             layout=w.Layout(grid_gap="2px", justify_content="flex-start", overflow="auto")
         )
@@ -41,20 +41,18 @@ class Grid:
         self.box = w.VBox([self._pairs, self._arms, self._note])
 
     def draw(self, run: RunProcess | None, disabled: bool) -> None:
-        """Show how each pair and arm of this run ended, and of the runs before it of which it repeats a
-        part."""
+        """Show how each pair and arm of this run ended, and before that in the run whose part it repeats."""
+        self._parts = run.parts if run else []
         outcomes: dict[Key, list[tuple[str, str]]] = {}
-        each = run
-        while each:
-            for key, worlds in _worlds(each).items():
-                outcomes.setdefault(key, []).insert(0, _outcome(worlds, each.at_work))
-            each = each.part_of
+        for part in self._parts:
+            for key, worlds in _worlds(part).items():
+                outcomes.setdefault(key, []).append(_outcome(worlds, part.at_work))
         self._cells = {key: self._cells.get(key) or self._cell(key) for key in sorted(outcomes, key=_place)}
         for key, cell in self._cells.items():
             tones = {tone for _, tone in outcomes[key]}
             cell.description = f"{_name(key)}: {' → '.join(words for words, _ in outcomes[key])}"
             cell.style.button_color = TONES[tones.pop() if len(tones) == 1 else "warn"]
-            cell.tooltip = f"Run it again: {self._part(_again(key))[1]}"
+            cell.tooltip = f"Run it again: {command_line(self._again(key), self._notebooks)}"
             cell.disabled = disabled
         self._pairs.children = [cell for key, cell in self._cells.items() if isinstance(key, tuple)]
         self._arms.children = [cell for key, cell in self._cells.items() if isinstance(key, str)]
@@ -62,13 +60,21 @@ class Grid:
         self._note.value = str(macros("cells.html.j2").form_grid(run, bool(self._cells), page))
 
     def _cell(self, key: Key) -> w.Button:
-        """A button in the row of the first GPU and the column of the second."""
+        """A button; that of a pair in the row of its first GPU and the column of its second."""
         # not grid_row and grid_column: ipywidgets (8.1) takes both away with an empty grid_area
         area = f"{key[0] + 1} / {key[1]}" if isinstance(key, tuple) else None
         cell = w.Button(layout=w.Layout(width="auto", grid_area=area))
         cell.add_class("nccl-cell")
-        cell.on_click(lambda _button: self._repeat(_again(key)))
+        cell.on_click(lambda _button: self._start(self._again(key), parts=self._parts))
         return cell
+
+    def _again(self, key: Key) -> dict[str, Any]:
+        """The values of a run of this pair or arm."""
+        is_arm = isinstance(key, str)
+        part = (
+            {"steps": [ARMS], "only": key} if is_arm else {"steps": [PAIRS], "gpus": ",".join(map(str, key))}
+        )
+        return {**self._namespace, "symptom": "", "log": "", **part}
 
 
 def _worlds(run: RunProcess) -> dict[Key, list[dict[str, Any]]]:
@@ -94,15 +100,6 @@ def _outcome(worlds: list[dict[str, Any]], at_work: bool) -> tuple[str, str]:
     ended = shown["ended"] or ("runs" if at_work else "did not end")
     rate = shown["gb_per_s"]["send_recv" if shown["name"] not in TESTS else "all_reduce"]
     return f"{ended} {rate:.3g} GB/s" if rate else ended, TONE.get(shown["ended"], "broken")
-
-
-def _again(key: Key) -> dict[str, Any]:
-    """The step that runs this pair or arm, and its parameter."""
-    return (
-        {"steps": [ARMS], "only": key}
-        if isinstance(key, str)
-        else {"steps": [PAIRS], "gpus": ",".join(map(str, key))}
-    )
 
 
 def _name(key: Key) -> str:

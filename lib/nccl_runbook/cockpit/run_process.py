@@ -35,8 +35,8 @@ class RunProcess:
     """A run at work or over. A thread calls ``on_change(run)`` at most twice a second, and once at the end.
     ``lines``: what it printed; ``done``, ``total``: steps; ``document``: the verdict, once known;
     ``exit_code``: None while at work; ``compared``: the answer of `ab`; ``about``: what was given at its
-    start; ``part_of``: the run before it, of which it repeats a part; ``line``: the command that equals
-    it."""
+    start; ``line``: the command that equals it; ``parts``: the run of which it repeats a part, those repeated
+    since, and itself."""
 
     def __init__(
         self,
@@ -51,8 +51,7 @@ class RunProcess:
         self.document: VerdictDocument | None = None
         self.compared: dict[str, Any] | None = None
         self.about: object = None
-        self.part_of: RunProcess | None = None
-        self.line = ""
+        self.parts, self.line = [self], ""
         self._before = os.path.realpath(outputs / "latest")
         self.exit_code: int | None = None
         self.cancelled_at: float | None = None
@@ -91,11 +90,6 @@ class RunProcess:
             return self.outputs / self.document.run.id
         latest = Path(os.path.realpath(self.outputs / "latest"))
         return latest if str(latest) != self._before and latest.exists() else None
-
-    @property
-    def whole(self) -> RunProcess:
-        """The run of which this one repeats a part, or this one."""
-        return self.part_of.whole if self.part_of else self
 
     @property
     def page(self) -> Path | None:
