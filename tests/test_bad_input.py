@@ -99,3 +99,42 @@ def test_a_page_that_another_node_wrote_meanwhile_stays(tmp_path):
     assert (tmp_path / "hang.html").read_text() == first and len([*tmp_path.glob("hang-*.html")]) == 1 and "hang-" in said
     assert read_cli("diagnose", "CUDA out of memory", "--html", "hang.html", cwd=tmp_path).returncode in (3, 4)
     assert len([*tmp_path.glob("*.html")]) == 2
+
+
+@pytest.mark.parametrize(("words", "meant"), [
+    (("diagnose", "--htlm", "x"), "--html"), (("diagnose", "--gpu", "8"), "--gpus"), (("look", "--htlm"), "--html"), (("look", "-html", "x"), "--html"),
+    (("run", "--stpe", "03"), "--step"), (("sync", "--modle=x"), "--model"), (("env", "--jsno"), "--json"), (("hosts", "--fail_on", "never"), "--fail-on"),
+    (("dev", "gym", "--hlep"), "--help"), (("plan", "x", "--qqqqqqq"), "")])
+def test_the_nearest_option_is_named(words, meant):
+    done = read_cli(*words)
+    assert done.returncode == 2 and done.stdout == "" and (f"did you mean {meant}?" in done.stderr) == bool(meant)
+    assert "there is no option" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--html", "--save"])
+def test_an_option_is_no_file_to_write(option, tmp_path):
+    done = read_cli("look", option, "--json", cwd=tmp_path)
+    assert done.returncode == 2 and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("name", "content", "reason"), [
+    ("empty.log", b"", "is empty"), ("weights.bin", bytes(range(256)) * 8, "binary"), ("nccl_trace_rank_0", b"\x80\x04no", "damaged"),
+    ("rank0.txt", b"Process 7: python\n", "")])
+def test_hang_says_why_it_could_use_nothing(name, content, reason, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    found = json.loads(read_cli("hang", "--json", str(tmp_path / name)).stdout)
+    assert found["exit_code"] == 4 and name in found["sentence"] and reason in found["sentence"]
+    (tmp_path / "job.log").write_text("step 1 loss 2.0\n")
+    beside = json.loads(read_cli("hang", "--json", str(tmp_path)).stdout)["sentence"]
+    assert name in beside and "job.log" not in beside
+
+
+def test_a_process_that_is_no_rank_has_one_exit_code():
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        try:
+            pid = str(stranger.pid)
+            diagnosed, looked = read_cli("diagnose", "--json", "--gap", "0", pid), read_cli("look", "--json", "--gap", "0", "--pid", pid)
+        finally:
+            stranger.kill()
+    assert diagnosed.returncode == looked.returncode == 4
+    assert [json.loads(done.stdout)["verdict"] for done in (diagnosed, looked)] == ["unknown", "unknown"]

@@ -83,8 +83,10 @@ def test_a_choice_orders_the_steps_and_leaves_out_what_the_verdict_does_not_need
         asked.append([r.step for r in done])
         return ("02-good", "") if "02-good" in waiting else ("99-verdict", "not needed: said the test")
 
-    made = Book(make_plan(book, [], []), Options(outputs=tmp_path / "outputs", command="x"), [].append, choose)
+    lines: list[str] = []
+    made = Book(make_plan(book, [], []), Options(outputs=tmp_path / "outputs", command="x"), lines.append, choose)
     document = made.run()
+    assert [line[:5] for line in lines] == ["[1/3]", "[2/3]", "[3/3]", "     "] and len(document.steps) == 3, "as many as the page counts"
     assert asked[:2] == [[], ["02-good"]]
     left_out = [s for s in document.steps if s.status == "skipped"]
     assert [(s.notebook, s.reason) for s in left_out] == [(n, "not needed: said the test") for n in ("01-good", "03-good")]

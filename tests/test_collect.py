@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from nccl_runbook.case.answer import case
+from nccl_runbook.case.answer import Case, case
 from nccl_runbook.case.given import Brought
 from nccl_runbook.case.read import gather
 from nccl_runbook.causes.tables import table, version
@@ -17,11 +17,15 @@ SAYS = {"srun": "slurmstepd: error: x\n", "torchrun": "torchrun started\n", "ray
         "beaker": "beaker x\n", "kubernetes": "kubectl x\n", "docker": "docker x\n"}
 
 
-def collected(tmp_path, log: str, script: str = "") -> str:
+def judged(tmp_path, log: str, script: str = "") -> Case:
     (tmp_path / "job.log").write_text(log)
     (tmp_path / "job.sh").write_text(script)
     brought = Brought(logs=(str(tmp_path / "job.log"),), scripts=(str(tmp_path / "job.sh"),) if script else ())
-    return "\n".join(case(gather(brought, None, 0, lambda pids: None), "diagnose", "", "unknown").collect)
+    return case(gather(brought, None, 0, lambda pids: None), "diagnose", "", "unknown")
+
+
+def collected(tmp_path, log: str, script: str = "") -> str:
+    return "\n".join(judged(tmp_path, log, script).collect)
 
 
 def names(text: str) -> set[str]:
@@ -30,10 +34,12 @@ def names(text: str) -> set[str]:
 
 @pytest.mark.parametrize("launcher", SAYS)
 def test_every_launcher_gets_all_that_is_missing_with_a_folder_that_it_has(tmp_path, launcher):
-    lines = collected(tmp_path, HANG + SAYS[launcher])
+    answer = judged(tmp_path, HANG + SAYS[launcher])
+    lines = "\n".join(answer.collect)
     place = table("case/collect")["where"].get(launcher, table("case/collect")["where"]["any"])
     assert names(lines) >= {"TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "NCCL_DEBUG", "NCCL_DEBUG_FILE"}
-    assert lines.count(place["dir"]) >= 2 and place["look"] in lines and lines.endswith(place["read"]) and "{dir}" not in lines
+    assert place["look"].partition("   #")[0] in f"{answer.test and answer.test.line}\n{lines}", "said once, as the next test or among these lines"
+    assert lines.count(place["dir"]) >= 2 and lines.endswith(place["read"]) and "{dir}" not in lines
     assert "PYTHONFAULTHANDLER" in names(lines)
 
 

@@ -31,6 +31,7 @@ from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang import judge as rules, judge_silence as rules_silence, read as reader
 from nccl_runbook.hang.facts import Group, Track
 from nccl_runbook.hang.table import matrix, ranges, ranks_table, tables
+from nccl_runbook.look import live as look_live
 from processes import ROOT
 from warm_cli import read_cli
 
@@ -282,4 +283,19 @@ def test_what_is_no_log_of_a_job_is_called_so(tmp_path):
 def test_what_is_only_possible_is_said_to_be_so(tmp_path):
     told = read_cli("hang", str(DATA / "stall"), "--html", str(tmp_path / "page.html"), "--json")
     first = read_cli("hang", str(DATA / "stall")).stdout.splitlines()[0]
-    assert json.loads(told.stdout)["status"] == "possible" and first.endswith(" (possible)") and first.split(": ", 1)[1] in html.unescape((tmp_path / "page.html").read_text())
+    assert json.loads(told.stdout)["status"] == "possible" and first.rpartition(" (")[2].startswith("possible: ") and first.split(": ", 1)[1] in html.unescape((tmp_path / "page.html").read_text())
+
+
+def test_a_saved_look_is_one_case_for_three_commands_with_its_picture_and_short_paths(tmp_path):
+    saving = live_samples.rank(1, live_samples.SAVING, "R", "", 3.0, lines=(0, 1, 2, 3), moments={"R ": 97})
+    look = live_samples.look(saving, *(live_samples.rank(n, live_samples.IN_ALL_REDUCE) for n in (0, 2, 3)))
+    (tmp_path / "look.json").write_text(json.dumps(look_live.record(look, 10.0)))
+    facts = reader.collect([str(tmp_path / "look.json")])
+    drawn, stacks = (next(t for t in tables(facts) if t.columns[0] == head) for head in ("rank", "ranks"))
+    assert drawn.drawn == "strip" and [row[0].text for row in drawn.rows] == ["1", "0", "2", "3"]
+    assert [row[0].text for row in stacks.rows] == ["0, 2-3", "1"] and stacks.rows[1][2].text.startswith("_save, torch/serialization.py:")
+    for words in (("hang",), ("diagnose",), ("look", "--record")):
+        done = read_cli(*words, "look.json", "--html", "page.html", cwd=tmp_path)
+        page = (tmp_path / "page.html").read_text()
+        assert done.returncode == 3 and "host-busy" not in done.stdout + page and "site-packages" not in done.stdout
+        assert "<code>rank-busy-on-host</code>" in page and "(likely: one rank is busy on the host)" in page

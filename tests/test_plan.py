@@ -10,6 +10,7 @@ import sys
 import pytest
 from hypothesis import given, settings, strategies as st
 from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.findings import Severity
 from nccl_runbook.placement import place as place_ranks
 from nccl_runbook.plan import judge as rules
 from nccl_runbook.plan.allocation import areal_rules, judge_remedies as rules_remedies
@@ -315,7 +316,7 @@ def test_a_clean_plan_needs_nothing_and_an_unread_tag_says_so():
 # ---- named in 05-weight-sync -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("text, devices, ids, caption", [
-    ("sglang:d1+fsdp:d1", [0], ["allocation-duplicate"], "on 1 GPU: duplicate"), ("sglang:d1+fsdp:d1", [0, 1], ["allocation-clean"], "on 2 GPUs: clean"),
+    ("sglang:d1+fsdp:d1", [0], ["allocation-duplicate"], "on 1 GPU: two ranks on one GPU"), ("sglang:d1+fsdp:d1", [0, 1], ["allocation-clean"], "on 2 GPUs: fits"),
     ("sglang.d1+d1", [0], ["allocation-refused"], "Your allocation"), ("", [0, 1], [], None), ("sglang:d1", [None, None], [], "Your allocation")])
 def test_the_allocation_of_the_notebook_is_planned_on_the_gpus_that_are_seen(text, devices, ids, caption):
     fact = intend(text, place_ranks(devices))
@@ -324,6 +325,15 @@ def test_the_allocation_of_the_notebook_is_planned_on_the_gpus_that_are_seen(tex
     assert isinstance(fact, Gap) == (bool(text) and devices == [None, None])
     assert isinstance(intend(text, Gap("not-run", "busy")), Gap) == bool(text)
     assert not text or intend(text, place_ranks([None, None]), "v0.4.0", 3).gpus == 3, "where none is seen, as many as are named"
+
+
+def test_sharing_a_gpu_is_no_cause_for_who_plans_none():
+    noted = dataclasses.replace(fixes("sglang:d1+fsdp:d1", 1, "v1.0.4"), severity=Severity.NOTE)
+    assert noted.cause and noted.remedy
+    alone = intention(None, [noted])[0]
+    assert (alone.cause, alone.status, alone.remedy, alone.evidence) == (None, None, (), noted.evidence)
+    worse = dataclasses.replace(noted, severity=Severity.BROKEN)
+    assert intention(None, [worse]) == [worse] and intention(intend("sglang:d1+fsdp:d1", place_ranks([0])), [noted])[0].cause == noted.cause
 
 
 def test_the_notebook_says_of_a_tag_that_was_not_read_what_plan_says_of_it():

@@ -49,7 +49,7 @@ def test_one_gpu_is_refused_before_anything_starts_with_the_ranks_and_the_remedi
     assert found["remedies"][0]["lines"][0] == "actor.weight_update_mode=disk" and found["remedies"][1]["lines"] == ["#SBATCH --gpus-per-node=2"]
 
 
-@pytest.mark.parametrize("text, error", [("fsdp:d=4", "ValueError"), ("", "ValueError"), ("sglang:d1\n+ fsdp:d1", None), ("fsdp:d--1", "ValueError")])
+@pytest.mark.parametrize("text, error", [("fsdp:d=4", "ValueError"), ("sglang:d1\n+ fsdp:d1", None), ("fsdp:d--1", "ValueError")])
 def test_one_argument_without_flags_is_an_allocation_whatever_stands_in_it(text, error):
     assert plan(text, "--gpus", "2")["error"] == error
 
@@ -64,7 +64,7 @@ def test_what_another_era_reads_is_refused_with_that_era_and_the_way_to_write_it
 @pytest.mark.parametrize("arguments, sentence", [
     (["sglang:d1+fsdp:d1"], "add --gpus 8"), (["sglang:d1", "--gpus", "1", "--areal", "v0.2.0"], "older than v0.3.2"), (["x", "--gpus", "1", "--launcher", "k8s"], "--launcher must be one of"),
     (["nowhere.yaml", "--gpus", "1"], "there is no file"), (["sglang:d1", "--gpus", "-1"], "gpus"), (["python train.py --lr 1", "--gpus", "1"], "no known allocation"), (["a" * 5000 + ".yaml", "--gpus", "1"], "there is no file"),
-    (["sglang:d1", "--gpus", "99999999"], "at most 1024"),
+    (["sglang:d1", "--gpus", "99999999"], "at most 1024"), ([""], "is empty"), ([" \n"], "is empty"),
     (["accelerate launch --num_processes $N t.py --use_vllm true", "--gpus", "1"], "num_processes is '$N t.py'")])
 def test_wrong_usage_is_one_sentence(arguments, sentence):
     done = run(*arguments)
@@ -137,9 +137,9 @@ def test_a_folder_is_one_table_and_names_what_it_left_out(tmp_path):
     assert [line.partition(":")[0] for line in found["left_out"]] == ["c.yaml", "d.yaml"] and "line 2" in found["left_out"][1]
     run(str(tmp_path), "--areal", "v1.0.0", "--html", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
-    assert "Allocations: 1 of 2 clean" in page and "a.yaml: NCCL will refuse" in page and "c.yaml" in page and "not read" in page
+    assert "1 of 2 allocations healthy, 1 file not read</h1>" in page and "a.yaml: NCCL will refuse" in page and "c.yaml" in page and "not read" in page
     text = run(str(tmp_path), "--areal", "v1.0.0")
-    assert "1 of 2 clean" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
+    assert "verdict: broken (exit code 3)" in text.stdout and any("is MODE" in e for e in found["plans"][0]["evidence"]) and text.returncode == 3
     assert run(str(tmp_path / "deep"), "--areal", "v1.0.0").returncode == 0
 
 
@@ -149,7 +149,8 @@ def test_what_could_not_be_read_is_not_clean_and_the_files_of_others_are(tmp_pat
     assert run(str(tmp_path), "--areal", "v1.0.0").returncode == 0
     (tmp_path / "c.yaml").symlink_to("nowhere.yaml")
     done = run(str(tmp_path), "--areal", "v1.0.0")
-    assert done.returncode == 3 and "clean, 1 not read" in done.stdout and "not read: c.yaml" in done.stdout
+    assert done.returncode == 4 and "verdict: unknown (exit code 4): 1 of 1 allocation healthy, 1 file not read" in done.stdout and "not read: c.yaml" in done.stdout
+    assert plan(str(tmp_path), "--areal", "v1.0.0")["exit_code"] == 4
     assert "passed over: b.yaml: no known allocation" in done.stdout and done.stdout.count("not read: ") == 1, "as many as the verdict says"
     os.mkfifo(tmp_path / "p.yaml")
     assert run(str(tmp_path / "p.yaml")).stderr.startswith("nccl-runbook: p.yaml: it is not a regular file"), "named once"
@@ -174,9 +175,9 @@ def test_a_folder_that_may_not_be_entered_is_named_and_is_not_clean(tmp_path, ca
     finally:
         for folder, mode in [(tmp_path / "shut", 0o700), (tmp_path / "named", 0o700), *closed]:
             folder.chmod(mode)
-    assert answers[0][0] == 0 and "verdict: 3 of 3 clean (exit code 0)" in answers[0][1]
+    assert answers[0][0] == 0 and "verdict: healthy (exit code 0): 3 of 3 allocations healthy" in answers[0][1]
     code, said = answers[1]
-    assert code == 3 and "not read: shut: it is not readable" in said and "2 not read (exit code 3)" in said
+    assert code == 4 and "not read: shut: it is not readable" in said and "2 files not read" in said
     assert re.search(r"not read: named(/a\.yaml)?: it is not readable", said), "kernels differ in what they list there"
     assert answers[2] == (2, "nccl-runbook: shut: it is not readable for this user\n")
 

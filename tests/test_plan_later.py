@@ -34,14 +34,14 @@ def roles(plan: Plan) -> dict[str, list[int | None]]:
 
 def test_slime_apart_and_together() -> None:
     apart = planned(f"{SLIME} --rollout-num-gpus 4 --rollout-num-gpus-per-engine 2")
-    assert (apart.framework, apart.verdict) == ("slime", "clean")
+    assert (apart.framework, apart.placement) == ("slime", "clean")
     assert roles(apart) == {"rollout": [4, 5, 6, 7], "actor": [0, 1, 2, 3], "sync": [0, 4, 5, 6, 7]}
     together = planned(f"{SLIME} --colocate ${{MODEL_ARGS[@]}} --advantage-estimator ppo")
     assert roles(together) == {"rollout": [0, 1, 2, 3], "actor": [0, 1, 2, 3], "critic": [0, 1, 2, 3]}
     larger = planned(f"{SLIME} --colocate --rollout-num-gpus 8")
-    assert roles(larger) == {"rollout": [*range(8)], "actor": [0, 1, 2, 3]} and larger.verdict == "clean"
-    assert planned(f"{SLIME} --rollout-num-gpus 8").verdict == "oversubscribed"
-    assert planned(f"{SLIME} --rollout-num-gpus 8", nodes=2).verdict == "clean"
+    assert roles(larger) == {"rollout": [*range(8)], "actor": [0, 1, 2, 3]} and larger.placement == "clean"
+    assert planned(f"{SLIME} --rollout-num-gpus 8").placement == "oversubscribed"
+    assert planned(f"{SLIME} --rollout-num-gpus 8", nodes=2).placement == "clean"
 
 
 @pytest.mark.parametrize("more", ["", "--debug-rollout-only --rollout-num-gpus 4", "--rollout-num-gpus $N"])
@@ -58,10 +58,10 @@ def test_slime_trains_alone_or_with_engines_elsewhere() -> None:
 def test_slime_and_miles_refuse_a_delta_together() -> None:
     slime = planned(f"{SLIME} --colocate --update-weight-mode delta")
     miles = planned(f"{SLIME} --colocate --update-weight-transfer-mode disk-delta")
-    assert [(p.framework, p.verdict) for p in (slime, miles)] == [("slime", "refused"), ("miles", "refused")]
-    assert planned(f"{SLIME} --rollout-num-gpus 4 --update-weight-mode delta --update-weight-transport nccl").verdict == "refused"
+    assert [(p.framework, p.placement) for p in (slime, miles)] == [("slime", "refused"), ("miles", "refused")]
+    assert planned(f"{SLIME} --rollout-num-gpus 4 --update-weight-mode delta --update-weight-transport nccl").placement == "refused"
     disk = planned(f"{SLIME} --rollout-num-gpus 4 --update-weight-mode delta --update-weight-transport disk")
-    assert disk.verdict == "clean" and "sync" not in roles(disk)
+    assert disk.placement == "clean" and "sync" not in roles(disk)
 
 
 def test_miles_engines_for_evaluation_take_no_part_in_the_sync() -> None:
@@ -74,17 +74,17 @@ def test_skyrl() -> None:
     engines = "generator.inference_engine.num_engines=2 generator.inference_engine.tensor_parallel_size=2"
     ref = "trainer.placement.ref_num_gpus_per_node=4"
     together = planned(f"{SKYRL} {engines} {ref}")
-    assert (together.framework, together.verdict) == ("skyrl", "clean")
+    assert (together.framework, together.placement) == ("skyrl", "clean")
     assert roles(together) == {"rollout": [0, 1, 2, 3], "policy": [0, 1, 2, 3], "ref": [0, 1, 2, 3]}
     apart = planned(f"{SKYRL} {engines} {ref} trainer.placement.colocate_all=false")
-    assert roles(apart)["sync"] == [0, 4, 5, 6, 7] and apart.verdict == "clean"
-    assert planned(f"{SKYRL} {engines.replace('num_engines=2', 'num_engines=3')} {ref}").verdict == "refused"
-    assert planned(f"{SKYRL} {engines} trainer.placement.colocate_all=false").verdict == "refused"  # ref has one GPU
+    assert roles(apart)["sync"] == [0, 4, 5, 6, 7] and apart.placement == "clean"
+    assert planned(f"{SKYRL} {engines.replace('num_engines=2', 'num_engines=3')} {ref}").placement == "refused"
+    assert planned(f"{SKYRL} {engines} trainer.placement.colocate_all=false").placement == "refused"  # ref has one GPU
     alone = planned(f"{SKYRL} {engines} trainer.placement.colocate_all=false trainer.algorithm.use_kl_loss=false")
-    assert alone.verdict == "clean" and "ref" not in roles(alone)
+    assert alone.placement == "clean" and "ref" not in roles(alone)
     elsewhere = planned(f"{SKYRL} {ref} trainer.placement.colocate_all=false generator.inference_engine.run_engines_locally=false")
-    assert elsewhere.verdict == "clean" and "rollout" not in roles(elsewhere)
-    assert planned(f"{SKYRL.replace('main_base', 'fully_async')} {engines} {ref}").verdict == "refused"
+    assert elsewhere.placement == "clean" and "rollout" not in roles(elsewhere)
+    assert planned(f"{SKYRL.replace('main_base', 'fully_async')} {engines} {ref}").placement == "refused"
 
 
 def nemo(folder: Path, **colocated: object) -> Path:
@@ -96,12 +96,12 @@ def nemo(folder: Path, **colocated: object) -> Path:
 
 def test_nemo_rl(tmp_path: Path) -> None:
     together = planned(nemo(tmp_path, enabled=True), gpus=0)
-    assert (together.framework, together.gpus, together.verdict) == ("nemo-rl", 8, "clean")
+    assert (together.framework, together.gpus, together.placement) == ("nemo-rl", 8, "clean")
     assert roles(together) == {"generation": [*range(8)], "policy": [*range(8)]}
     apart = planned(nemo(tmp_path, enabled=False, resources={"gpus_per_node": 2, "num_nodes": None}), gpus=0)
     assert roles(apart) == {"generation": [6, 7], "policy": [*range(6)], "sync": [0, 6, 7]}
     for resources in ({"gpus_per_node": 8}, {"gpus_per_node": 3}, {}, {"gpus_per_node": 2, "num_nodes": 2}):
-        assert planned(nemo(tmp_path, enabled=False, resources=resources), gpus=0).verdict == "refused"
+        assert planned(nemo(tmp_path, enabled=False, resources=resources), gpus=0).placement == "refused"
 
 
 def test_nemo_rl_inherits(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_nemo_rl_inherits(tmp_path: Path) -> None:
     grandchild.write_text(f"defaults:\n  - child.yaml\n{apart}")
     assert planned(child, gpus=0).placed.groups[0].size == 24
     plan = planned(grandchild, gpus=0)
-    assert (plan.verdict, [g.size for g in plan.placed.groups]) == ("clean", [8, 16, 9])
+    assert (plan.placement, [g.size for g in plan.placed.groups]) == ("clean", [8, 16, 9])
     script = tmp_path / "run.sh"
     script.write_text("uv run examples/run_grpo.py --config r/child.yaml cluster.num_nodes=2\n")
     assert planned(script, gpus=0).placed.groups[0].size == 16
@@ -144,7 +144,7 @@ def test_prime_rl(tmp_path: Path, more: str, verdict: str, expected: dict[str, l
     path = tmp_path / "rl.toml"
     path.write_text(PRIME + more)
     plan = planned(path, gpus=0)
-    assert (plan.framework, plan.gpus, plan.verdict) == ("prime-rl", 8, verdict)
+    assert (plan.framework, plan.gpus, plan.placement) == ("prime-rl", 8, verdict)
     assert expected is None or roles(plan) == expected
 
 
@@ -165,14 +165,14 @@ def test_older_names_of_skyrl_are_planned_only_as_a_whole() -> None:
     with pytest.raises(ValueError, match="tensor_parallel_size"):
         planned(f"{line} trainer.placement.policy_num_gpus_per_node=4")
     named = "generator.inference_engine_tensor_parallel_size=2 trainer.placement.policy_num_gpus_per_node=4"
-    assert planned(line + named).verdict == "clean"
+    assert planned(line + named).placement == "clean"
     with pytest.raises(ValueError, match="ref_num_gpus"):
         planned((line + named).replace("=false", "=true"))
 
 
 def test_vllm_alone() -> None:
     plan = planned("vllm serve m --tensor-parallel-size 2 --data-parallel-size 2 --weight-transfer-config '{\"backend\": \"nccl\"}'")
-    assert (plan.framework, plan.verdict, roles(plan)) == ("vllm", "clean", {"vllm": [0, 1, 2, 3]})
+    assert (plan.framework, plan.placement, roles(plan)) == ("vllm", "clean", {"vllm": [0, 1, 2, 3]})
     assert any("group of 5" in e.text for e in plan.finding.evidence)
     with pytest.raises(ValueError, match="-tp"):
         planned("vllm serve m -tp 2 --weight-transfer-config '{\"backend\": \"nccl\"}'")
@@ -210,6 +210,6 @@ def test_every_rank_has_a_gpu_of_its_own_or_shares_as_it_was_told(sizes: tuple[i
     nodes, train, rollout, tensor = sizes
     line = f"python3 train.py --actor-num-nodes {nodes} --actor-num-gpus-per-node {train} --rollout-num-gpus {rollout}"
     plan = planned(f"{line} --rollout-num-gpus-per-engine {tensor} {'--colocate' * together}".strip(), nodes=64)
-    assert plan.placed is not None and plan.verdict == "clean"
+    assert plan.placed is not None and plan.placement == "clean"
     seats = [r.gpu for g in plan.placed.groups if g.name != "weight-update" for r in g.ranks]
     assert None not in seats and (together or len({*seats}) == len(seats))

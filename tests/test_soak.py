@@ -47,6 +47,12 @@ def test_failures_and_the_difference_of_two_settings(a: str, b: str, expected: l
     assert ids(soak(a, b)) == expected
 
 
+def test_without_other_settings_no_arm_is_shown() -> None:
+    alone, both = (table.tables(soak(*arms)) for arms in (("ppf",), ("ppf", "ppp")))
+    assert [[t.columns[at] for at in t.filled].count("arm") for t in (*alone, *both)] == [0, 0, 1, 1]
+    assert "arm" not in repr(alone[0]).split() and "A (" not in judge.judge(soak("ppf"))[0].title
+
+
 # two-sided, as scipy.stats.fisher_exact 1.17.1 gives them
 @pytest.mark.parametrize(("counts", "p"), [((1, 10, 8, 10), 0.005477), ((3, 20, 5, 20), 0.6948), ((10, 30, 0, 30), 0.0007970), ((0, 5, 0, 5), 1.0)])
 def test_the_probability_is_that_of_fishers_exact_test(counts: tuple[int, int, int, int], p: float) -> None:

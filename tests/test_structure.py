@@ -29,17 +29,25 @@ MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 # Imports and docstrings do not count: a file that is split needs more of the former, and nobody saves on the latter.
 # In this count the subjects of the first goal (15,500 with both) stood at 13,001 when docstrings were written everywhere.
 MOST_STATEMENTS = 13_000
+# What features that came after that goal added to its subjects, each with its number: a full ceiling must not delete a feature or press
+# plain conditions into tables, as it had done twice. On 2026-11-30 the old features stood at 12,978.
+GROWN = {"a secret below its name behind the prefixes of a log; records are judged before a run starts; no empty folder stays": 76,
+         "remedies with the values of their line, failed nodes, causes by file": 40,
+         "the form: looks that have ended, prices of this machine, wrong input in its field": 66,
+         "one name for a cause, nearest options, what to do next on healthy pages": 54,
+         "live look: loaders of all ranks, ranks that left": 14,
+         "plain conditions where tables of conditions stood, and one way from answers to facts": 128}
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap or None
 VAGUE, MOST_VAGUE = {"told", "found", "seen", "said"}, 6  # bound so often; what is left are fields that records hold
 # Subjects that came after that goal was set, each with a bound of its own.
-LATER = {"against": 247, "case/good_run.py": 30, "edges": 125, "ranks/edges.py": 59, "hosts": 923, "cli/hosts": 131, "sync/pays": 212, "plan/later": 142,
+LATER = {"against": 247, "case/good_run.py": 30, "edges": 127, "ranks/edges.py": 59, "hosts": 923, "cli/hosts": 131, "sync/pays": 212, "plan/later": 142,
          "cli/watch": 38, "step_hosts.py": 19, "look/progress.py": 25, "ranks/reshard": 176, "sync/reshard": 11, "sync/arrived": 133,
-         "hang/live/launched": 14, "hang/live/faults/judge_together.py": 20, "messages/judge_silent.py": 6, "logs/encoding.py": 10,
+         "hang/live/launched": 14, "hang/live/faults/judge_together.py": 49, "messages/judge_silent.py": 6, "logs/encoding.py": 10,
          "scripts/accelerate.py": 9, "scripts/counts.py": 58, "scripts/manifests.py": 41, "environment/settings/judge_launch.py": 7,
-         "report/beside.py": 11, "report/bundle.py": 64, "cli/bundle": 15, "gym": 697, "cli/dev": 51, "cockpit/gym.py": 31, "cockpit/looks.py": 18, "cockpit/grid.py": 60,
-         "compare/soak": 176, "cli/soak": 36}
+         "report/beside.py": 11, "report/bundle.py": 64, "cli/bundle": 15, "gym": 698, "cli/dev": 51, "cockpit/gym.py": 31, "cockpit/looks.py": 18,
+         "cockpit/grid.py": 60, "compare/soak": 176, "cli/soak": 36}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -141,7 +149,7 @@ def test_the_library_stays_small() -> None:
     later = {subject: {p: n for p, n in counts.items() if p.is_relative_to(LIB / subject)} for subject in LATER}
     assert {subject: sum(of.values()) for subject, of in later.items() if sum(of.values()) > LATER[subject]} == {}
     rest = sum(n for p, n in counts.items() if not any(p in of for of in later.values()))
-    assert rest <= MOST_STATEMENTS, "say something once that is said twice; a new subject gets a bound of its own (CONTRIBUTING)"
+    assert rest <= MOST_STATEMENTS + sum(GROWN.values()), "say something once that is said twice, or name your feature in GROWN (CONTRIBUTING)"
 
 
 def public(nodes: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:

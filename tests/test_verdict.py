@@ -268,7 +268,7 @@ def test_a_cure_that_was_tried_leads_with_what_the_setting_names():
     shown = [proven("02-environment", "NCCL_X: rail7 names no interface", setting="NCCL_X=rail7"), proven("03-fewer-gpus", "1 rank failed"),
              proven("04-transports", "NCCL_X=rail7: 1 rank fails with it", tried="failed; passed", setting="NCCL_X=rail7")]
     document = verdict_document(samples.run_info(planned=[r.step for r in shown]), shown)
-    assert leading(document.steps, document.causes).tried and document.causes[0].title == "NCCL_X: rail7 names no interface; 1 rank fails with it"
+    assert leading(document.steps, document.causes).tried and document.causes[0].title == "NCCL_X=rail7 names no interface; 1 rank fails with it"
     assert document.sentence == f"Broken: {document.causes[0].title} (established)."
     alone = verdict_document(samples.run_info(planned=[r.step for r in shown[1:]]), shown[1:])
     assert alone.causes[0].title == "NCCL_X=rail7: 1 rank fails with it", "nothing is said about the value"

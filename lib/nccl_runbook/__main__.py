@@ -2,6 +2,7 @@
 so that --help answers at once."""
 
 import ast
+import difflib
 import functools
 import importlib
 import os
@@ -37,9 +38,9 @@ _PLAINER = (
         r"Got unexpected extra argument\S* \((.+)\)",
         r"\1 was not expected: to read a file, run nccl-runbook diagnose \1",
     ),
+    (r"Option '(.+?)' requires .*", r"\1 has no value"),
     (r"Missing argument '(.+?)'", r"\1 is missing"),
-    (r"No such option: (\S+) \(Possible options?: ([^,)]+).*\)", r"there is no option \1: did you mean \2?"),
-    (r"No such option: (\S+)", r"there is no option \1"),
+    (r"No such option: (\S+).*", r"there is no option \1"),
     (
         r"No such command '([^']*[./][^']*)'",
         r"\1 is not a command: to read a file, run nccl-runbook diagnose \1",
@@ -122,6 +123,17 @@ def spread(arguments: Sequence[str]) -> list[str]:
     return result
 
 
+def _nearest(error: Any) -> str:
+    """ ": did you mean --html?" for an option that does not exist; empty if none resembles it."""
+    if not hasattr(error, "possibilities"):  # of typer 0.29: it is about something else
+        return ""
+    # -html is read as -h and three more
+    typed = next((word for word in sys.argv if word.startswith(error.option_name)), "").partition("=")[0]
+    options = [name for parameter in error.ctx.command.get_params(error.ctx) for name in parameter.opts]
+    near = difflib.get_close_matches(f"--{typed.lstrip('-')}", options, 1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
 def main() -> None:
     """Run the command line and exit with its code: 2 for wrong usage, 1 if the answer cannot be written, 130
     if interrupted."""
@@ -145,6 +157,7 @@ def main() -> None:
     except answer.typer.BadParameter.__mro__[2] as error:  # ClickException: typer 0.29 does not export it
         answer.leave(
             functools.reduce(lambda text, row: re.sub(*row, text), _PLAINER, error.format_message())
+            + _nearest(error)
             + (f" (nccl-runbook {command} --help lists the options)" if command in COMMANDS else "")
         )
     except OSError as error:  # no folder for temporary files, a full disk

@@ -155,10 +155,9 @@ class Book:
             status, reason = record.status, record.reason
         self._write()
         width = max(len(p.name) for p in self.plan)
-        head = (
-            f"[{number}/{len(self.plan)}] {planned.name:<{width}}  {status:<7}  "
-            f"{time.monotonic() - clock:.1f} s"
-        )
+        steps = sum(p.name != VERDICT_STEP for p in self.plan)  # the verdict sums them up, and is none
+        place = " " * len(f"[{steps}/{steps}]") if planned.name == VERDICT_STEP else f"[{number}/{steps}]"
+        head = f"{place} {planned.name:<{width}}  {status:<7}  {time.monotonic() - clock:.1f} s"
         self.on_line(f"{head}  {cut(' '.join(self.redactor.text(reason).split()), LINE_CHARACTERS)}")
         if refused := planned.refused(self.not_run.get(planned.name, "")):
             raise UsageError(self.redactor.text(refused))

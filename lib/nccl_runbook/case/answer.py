@@ -82,6 +82,8 @@ def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
         if gathered.logs
         else ()
     )
+    next_lines = {line.partition("   #")[0] for line in test.line.splitlines()} if test else set()
+    collect = tuple(line for line in collect if line.partition("   #")[0] not in next_lines)
     test = test and dataclasses.replace(test, line=in_logs(test.line, names))
     return Case(document, gathered, lead, test, collect)
 

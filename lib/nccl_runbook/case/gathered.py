@@ -6,7 +6,7 @@ from nccl_runbook.against.facts import Comparison
 from nccl_runbook.case.judge import DUMPS, LOGS, symptom_recognised
 from nccl_runbook.causes.causes import Cause
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Finding
+from nccl_runbook.core.findings import Finding, Remedy, Severity
 from nccl_runbook.core.records import Record, of_findings
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.logs.kind import READ_BY_HANG
@@ -15,6 +15,21 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer
 from nccl_runbook.triage.judge import answer
 from nccl_runbook.triage.symptoms import deciding, matching
 from nccl_runbook.triage.table import tables as log_tables
+
+# of a look without a job
+NO_RANK = Finding(
+    "no-rank-found",
+    Severity.UNKNOWN,
+    "no rank was found",
+    remedy=(
+        Remedy(
+            "you",
+            "Look on the node of the job, as the user of the job. If the job has ended, read what it left: "
+            "logs, dumps, its launch script.",
+            ("nccl-runbook diagnose slurm-4711.out dumps/ train.sbatch",),
+        ),
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)

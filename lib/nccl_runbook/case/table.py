@@ -73,6 +73,15 @@ def text(case: Case, diff: str = "") -> str:
             *[f"   It worked if: {verify}"] * bool(verify),
             "",
         ]
+    # why the verdict is unknown, and what to do about it
+    unseen = [f for s in document.steps for f in s.findings if f.severity is Severity.UNKNOWN and not f.cause]
+    lines += [
+        line
+        for f in unseen
+        if not first and f.title.rstrip(".") in document.sentence
+        for r in f.remedy
+        for line in remedy(r)
+    ]
     behind = [c for c in behind if c is not first]
     for cause in behind[:SHOWN]:  # a sentence stands once, a line to copy with each cause
         lines += [

@@ -51,7 +51,7 @@ def share(wanted: bool) -> bool:
 
 def in_a_folder(path: Path | None) -> Path | None:
     """The path unchanged; exits with an error if it is a folder, or its folder does not exist."""
-    if path and (str(path) == "-" or path.is_dir() or not path.parent.is_dir()):
+    if path and (str(path).startswith("-") or path.is_dir() or not path.parent.is_dir()):
         why = "name a file" if path.parent.is_dir() else f"there is no folder {path.parent}"
         leave(f"cannot write {path}: {why}")
     if path:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from nccl_runbook.against.table import tables
 from nccl_runbook.case.answer import Case, case
-from nccl_runbook.case.gathered import Gathered
+from nccl_runbook.case.gathered import NO_RANK, Gathered
 from nccl_runbook.case.given import Brought, sort
 from nccl_runbook.case.good_run import compared_with
 from nccl_runbook.case.read import gather
@@ -64,20 +64,19 @@ def diagnose(
     stop.end()
     answer.named(against)
     brought, gathered = _gathered(list(given or ()), gap, gpus or 0, against)
-    if not gathered.records and sys.stdin.isatty():  # nothing was named, and no rank runs here
+    if not gathered.records and not given and sys.stdin.isatty():
         brought, gathered = _gathered(
             [answer.typer.prompt("A path, or the error text")], gap, gpus or 0, against
         )
-    if not gathered.records:
+    if not gathered.records and given and not brought.pids:
         answer.leave(
-            f"process {' and '.join(brought.pids)} is not a rank of yours: name the pid of a rank, or a log, "
-            "and run this as the user of the job"
-            if brought.pids
-            else f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
-            if given
-            else "no rank runs here, and you named nothing. Name a log, a folder of dumps, a launch script, "
-            "a pid or an error text"
+            f"{', '.join(given)}: nothing in it is a log, a dump, a launch script or a configuration"
         )
+    if not gathered.records:
+        from nccl_runbook.case.judge import DUMPS
+        from nccl_runbook.core.records import of_findings
+
+        gathered.records.append(of_findings(DUMPS, [NO_RANK]))
     judged = case(gathered, "diagnose", answer.command(), fail_on)
     from nccl_runbook.environment.change import diff_of
 

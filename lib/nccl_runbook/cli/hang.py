@@ -5,19 +5,21 @@ Example: nccl-runbook hang dumps/ slurm-4711.out --html hang.html   # dumps: /tm
 of every node
 """
 
+import dataclasses
 from typing import Annotated, Any
 
 import typer
 
 from nccl_runbook.cli import answer
 from nccl_runbook.core.facts import counted, grouped
-from nccl_runbook.core.findings import WHO, Finding, exit_code, verdict_of
+from nccl_runbook.core.findings import Finding, exit_code, verdict_of
 from nccl_runbook.hang import judge as rules, judge_silence
 from nccl_runbook.hang.facts import Hang
 from nccl_runbook.hang.read import collect
-from nccl_runbook.hang.table import tables
+from nccl_runbook.hang.table import files_table, tables
 from nccl_runbook.launch import stop
 from nccl_runbook.report.tables import Table
+from nccl_runbook.report.verdict_sentence import how_sure
 
 SHOWN = 3  # files of one kind that were not used: beside dumps there may lie a whole project
 
@@ -44,15 +46,14 @@ def hang(
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     shown = tables(facts, judged.culprits)
-    sentence = judged.sentence.rstrip(".") + f" ({judged.status})" * (judged.status in ("possible", "likely"))
+    sentence = f"{verdict.capitalize()}: {judged.sentence.rstrip('.')}{how_sure(judged.cause, judged.status)}"
     answer.end(
         document(facts, judged, verdict, code)
         if json
-        else text(facts, judged, f"{verdict.capitalize()}: {sentence}", findings[0], shown)
-        + f"\nverdict: {verdict} (exit code {code})",
+        else text(facts, judged, sentence, findings[0], shown) + f"\nverdict: {verdict} (exit code {code})",
         code,
         html,
-        lambda: answer.page_of("hang", f"{verdict.capitalize()}: {sentence}", findings, shown, code),
+        lambda: answer.page_of("hang", sentence, findings, shown, code),
     )
 
 
@@ -72,12 +73,16 @@ def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -
 
 def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
     """The answer for a terminal, the leading sentence first."""
+    from nccl_runbook.case.table import remedy
+
     lines = [sentence, ""]
     lines += [
         f"   seen: {e.text[:240]}" + (f"  ({e.source})" if e.source else "") for e in judged.evidence[:8]
     ]
-    lines += [f"   {WHO[r.who]}: {r.text}" + "".join(f"\n       {x}" for x in r.lines) for r in first.remedy]
+    lines += [line for r in first.remedy for line in remedy(r)]
     lines += [f"next: {e.text.removeprefix('decides: ')}" for e in first.evidence if e.source == "next"]
+    used = [f for f in facts.files if not f.problem]  # the others stand below
+    tables = [*tables[:-1], *[files_table(dataclasses.replace(facts, files=used))] * bool(used)]
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
     lines += [
         f"not used: {', '.join(names[:SHOWN])}"

@@ -27,6 +27,7 @@ from nccl_runbook.hang.read_stacks import whole_looks
 from nccl_runbook.hang.table import looked_table
 from nccl_runbook.launch import stop
 from nccl_runbook.look import live as look_live
+from nccl_runbook.report.verdict_sentence import how_sure
 
 
 def look(
@@ -80,19 +81,27 @@ def end(
 ) -> NoReturn:
     """Print the answer, write the requested files, and exit with the exit code. ``pids``: named ones, None
     for records; ``began``: by time.monotonic()."""
+    from nccl_runbook.case.gathered import NO_RANK  # 80 ms, which the first samples do not wait for
+    from nccl_runbook.case.table import remedy
+
     pictures = rules.with_command(pictures, pids)
     word = rules.verdict(pictures)
     code = exit_code(word, fail_on)
+    findings = [hang_told(of_picture(p), still=True) for p in pictures] or [NO_RANK]
+    shown = look_live.text(pictures, looks) if pictures else findings[0].title
+    asked = [p.decides for p in pictures]  # stands there as what comes next
+    fixes = [line for f in findings for r in f.remedy if not {*asked} & {*r.lines} for line in remedy(r)]
+    shown = "\n".join([shown, *dict.fromkeys(fixes)])
     answer.end(
-        document(pictures, looks, word, code)
-        if json
-        else f"{look_live.text(pictures, looks)}\nverdict: {word} (exit code {code})",
+        document(pictures, looks, word, code) if json else f"{shown}\nverdict: {word} (exit code {code})",
         code,
         html,
         lambda: answer.page_of(
             "look",
-            look_live.headline(pictures),
-            [hang_told(of_picture(p), still=True) for p in pictures],
+            look_live.headline(pictures, how_sure(pictures[0].cause, pictures[0].status))
+            if pictures
+            else f"Unknown: {findings[0].title}",
+            findings,
             [looked_table(p, looks) for p in pictures],
             code,
             not_seen=[line for p in pictures for line in p.not_seen],

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from nccl_runbook.cli import answer
-from nccl_runbook.core.facts import Gap, Identity
-from nccl_runbook.core.findings import verdict_of
+from nccl_runbook.core.facts import Gap, Identity, counted
+from nccl_runbook.core.findings import exit_code, verdict, verdict_of
 from nccl_runbook.machine import ask_nvml as nvml
 from nccl_runbook.plan import judge as judge_plan
 from nccl_runbook.plan.allocation import areal_rules
@@ -59,8 +59,10 @@ def plan(
     share: answer.ShareOption = False,
     html: answer.HtmlOption = None,
 ) -> None:
-    """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Exit code:
-    0 clean, 3 otherwise. Reads only."""
+    """Show which rank gets which GPU, whether NCCL will refuse that, and what to change. Starts nothing.
+    Reads only."""
+    if not target.strip():
+        answer.leave("the allocation is empty (an unset shell variable?): write sglang:d4+fsdp:d4")
     if (no_option := launcher not in ("", *LAUNCHERS) or update not in ("", "xccl", "disk")) or (
         re.fullmatch("[A-Za-z_]+", target) and not os.path.exists(target)
     ):
@@ -83,7 +85,10 @@ def plan(
             ]
     except ValueError as error:
         answer.leave(error)
-    code = 0 if all(p.clean for p in plans) and not _not_read(left_out) else 3
+    # a file that could not be read leaves an otherwise healthy folder unknown
+    unread = [("unknown", True) for _ in _unread(left_out)]
+    word = verdict([*((f.severity.value, True) for p in plans for f in p.findings), *unread])
+    code = exit_code(word)
     folder = {
         "schema": SCHEMA,
         "plans": [document(p) for p in plans],
@@ -91,14 +96,14 @@ def plan(
         "exit_code": code,
     }
     answer.end(
-        _as_text(plans, left_out, code)
+        _as_text(plans, left_out, word, code)
         if not json
         else folder
         if os.path.isdir(target)
         else document(plans[0]),
         code,
         html,
-        lambda: _page(plans, left_out, code),
+        lambda: _page(plans, left_out, word, code),
     )
 
 
@@ -110,12 +115,19 @@ def _devices() -> list[Identity]:
     return judge_plan.visible(view.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _not_read(left_out: list[str]) -> str:
-    return f", {unread} not read" if (unread := sum(not line.endswith(FOREIGN) for line in left_out)) else ""
+def _unread(left_out: list[str]) -> list[str]:
+    return [line for line in left_out if not line.endswith(FOREIGN)]
 
 
-def _clean(plans: list[Plan]) -> str:
-    return f"{sum(p.clean for p in plans)} of {len(plans)} clean"
+def _is_healthy(plan: Plan) -> bool:
+    return verdict_of(plan.findings) == "healthy"
+
+
+def _counted(plans: list[Plan], left_out: list[str]) -> str:
+    """ "2 of 3 allocations healthy, 1 file not read"."""
+    unread = len(_unread(left_out))
+    words = f"{sum(_is_healthy(p) for p in plans)} of {counted(len(plans), 'allocation')} healthy"
+    return words + f", {counted(unread, 'file')} not read" * bool(unread)
 
 
 def document(one: Plan) -> dict[str, Any]:
@@ -140,43 +152,39 @@ def document(one: Plan) -> dict[str, Any]:
         ],
         "total_gpus": mode and mode.total_gpus,
         "groups": [{"name": g.name, "ranks": g.ranks} for g in (placed.groups if placed else ())],
-        "verdict": one.verdict,
+        "verdict": one.placement,
         "sentence": one.finding.title,
         "evidence": [e.text for e in one.finding.evidence],
         "remedies": one.finding.remedy,
         "devices": None if one.devices is None else [f.title for f in one.devices],
-        "exit_code": 0 if one.clean else 3,
+        "exit_code": exit_code(verdict_of(one.findings)),
     }
 
 
-def _as_text(plans: list[Plan], left_out: list[str], code: int) -> str:
+def _as_text(plans: list[Plan], left_out: list[str], word: str, code: int) -> str:
     first = plans[0]
     if len(plans) == 1:
-        lines = [*map(finding_text, [first.finding, *(first.devices or [])]), ""]
+        lines = [*map(finding_text, first.findings), ""]
         lines += [repr(groups_table(first.placed.groups, first.gpus))] if first.placed else []
-        word = "clean" if first.clean else "broken"
     else:
         lines = [repr(plans_table(plans)), "", "For the fix of each plan: use --html FILE, or name one file."]
-        word = _clean(plans)
     lines += [f"{'passed over' if line.endswith(FOREIGN) else 'not read'}: {line}" for line in left_out]
-    return "\n".join([*lines, f"verdict: {word}{_not_read(left_out)} (exit code {code})"])
+    summary = f": {_counted(plans, left_out)}" * (len(plans) + len(left_out) > 1)
+    return "\n".join([*lines, f"verdict: {word} (exit code {code}){summary}"])
 
 
-def _page(plans: list[Plan], left_out: list[str], code: int) -> str:
+def _page(plans: list[Plan], left_out: list[str], word: str, code: int) -> str:
     several = len(plans) + len(left_out) > 1
     # plans of a page in full; a table names all
-    worst = sorted(plans, key=lambda p: p.clean)[:40]
+    worst = sorted(plans, key=_is_healthy)[:40]
     # of several plans each keeps its own remedies: a cause would join those of all files
     findings = [
         dataclasses.replace(f, title=f"{p.where}: {f.title}", cause=None, status=None) if several else f
         for p in worst
-        for f in [p.finding, *(p.devices or [])]
+        for f in p.findings
     ]
-    sentence = (
-        f"Allocations: {_clean(plans)}{_not_read(left_out)}"
-        if several
-        else f"{verdict_of(findings).capitalize()}: {findings[0].title}"
-    )
+    first = [findings[0].title] * (not several or not _is_healthy(worst[0]))
+    sentence = f"{word.capitalize()}: {'; '.join([*first, *[_counted(plans, left_out)] * several])}"
     return answer.page_of(
         "plan", sentence, findings, [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code
     )

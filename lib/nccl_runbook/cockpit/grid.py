@@ -47,7 +47,7 @@ class Grid:
         for part in self._parts:
             for key, worlds in _worlds(part).items():
                 outcomes.setdefault(key, []).append(_outcome(worlds, part.at_work))
-        self._cells = {key: self._cells.get(key) or self._cell(key) for key in sorted(outcomes, key=_place)}
+        self._cells = {key: self._cells.get(key) or self._cell(key) for key in outcomes}
         for key, cell in self._cells.items():
             tones = {tone for _, tone in outcomes[key]}
             cell.description = f"{_name(key)}: {' → '.join(words for words, _ in outcomes[key])}"
@@ -56,8 +56,7 @@ class Grid:
             cell.disabled = disabled
         self._pairs.children = [cell for key, cell in self._cells.items() if isinstance(key, tuple)]
         self._arms.children = [cell for key, cell in self._cells.items() if isinstance(key, str)]
-        page = os.path.relpath(run.page) if run and run.page else ""
-        self._note.value = str(macros("cells.html.j2").form_grid(run, bool(self._cells), page))
+        self._note.value = str(macros("cells.html.j2").form_grid(run, bool(self._cells), os.path.relpath))
 
     def _cell(self, key: Key) -> w.Button:
         """A button; that of a pair in the row of its first GPU and the column of its second."""
@@ -84,28 +83,27 @@ def _worlds(run: RunProcess) -> dict[Key, list[dict[str, Any]]]:
         for path in sorted((run.folder / "logs" / step).glob(f"*/{STATE}")):
             world = json.loads(path.read_bytes())
             gpus = {gpu for gpu in world["gpus"] if gpu is not None}
-            if len(gpus) == 2 and (step == PAIRS or world["name"].startswith("pair ")):
-                by_key.setdefault(tuple(sorted(gpus)), []).append(world)
-            elif step == ARMS and world["name"] in TESTS:
-                by_key.setdefault(world["name"], []).append(world)
+            if step == ARMS and world["name"] in TESTS:
+                by_key.setdefault(world["name"], []).append(
+                    {**world, "rate": world["gb_per_s"]["all_reduce"]}
+                )
+            elif len(gpus) == 2 and (step == PAIRS or world["name"].startswith("pair ")):
+                pair = tuple(sorted(gpus))
+                by_key.setdefault(pair, []).append({**world, "rate": world["gb_per_s"]["send_recv"]})
     return by_key
 
 
 def _outcome(worlds: list[dict[str, Any]], at_work: bool) -> tuple[str, str]:
     """In words, and its tone. One that failed and passed in one run failed."""
     failed = [world for world in worlds if world["ended"] not in ("passed", "")]
-    shown = (failed or worlds)[-1]
+    timed = [world for world in worlds if world["rate"]]
+    shown = (failed or timed or worlds)[-1]
     if len(failed) < len(worlds) and failed:
         return f"{shown['ended']}, {len(failed)} of {len(worlds)}", "warn"
     ended = shown["ended"] or ("runs" if at_work else "did not end")
-    rate = shown["gb_per_s"]["send_recv" if shown["name"] not in TESTS else "all_reduce"]
-    return f"{ended} {rate:.3g} GB/s" if rate else ended, TONE.get(shown["ended"], "broken")
+    speed = f" {shown['rate']:.3g} GB/s" if shown["rate"] and not failed else ""
+    return ended + speed, TONE.get(shown["ended"], "broken")
 
 
 def _name(key: Key) -> str:
     return key if isinstance(key, str) else f"GPUs {key[0]}, {key[1]}"
-
-
-def _place(key: Key) -> tuple[Any, ...]:
-    """Pairs by their GPUs, then arms as the table of the page has them."""
-    return (1, TESTS.index(key)) if isinstance(key, str) else (0, *key)

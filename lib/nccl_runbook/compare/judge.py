@@ -171,11 +171,13 @@ def _failing(c: Comparison, arm: str) -> Finding:
 def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
     medians = " against ".join(f"{median_of(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
     says = f"{name}: B is {r} times A ({medians})"
-    if r.holds_one and max(r.high, 1 / r.low) > TELLING:
+    missed = max(r.high, 1 / r.low)
+    if r.holds_one and missed > TELLING:
         return Finding(
             "no-difference",
             Severity.UNKNOWN,
-            f"no difference seen, but these runs could miss a factor of {max(r.high, 1 / r.low):.2g}: {says}",
+            "no difference seen, but these runs could miss a factor of "
+            f"{'more than 100' if missed > 100 else f'{missed:.2g}'}; use more rounds: {says}",
         )
     if r.holds_one:
         return Finding("no-difference", Severity.OK, f"no difference seen; {says}", _said(c))

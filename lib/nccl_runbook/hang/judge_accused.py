@@ -107,16 +107,12 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
     # Gloo records no send and no recv (torch 2.13)
     alone = stack is not None and any(map(_SENDS.match, stack.frames[:6]))
     wait, *_ = waits = sorted(waits, key=lambda w: w.p2p)
-    kind = next(
-        kind
-        for fits, kind in (
-            (alone or wait.p2p, "unmatched"),
-            (stack is None and _stopped_everywhere(hang, rank, waits), "host-busy"),
-            (stack is None or any(map(_WAITS_INSIDE.search, stack.frames[:3])), "skipped"),
-            (True, "host-busy"),
-        )
-        if fits
-    )
+    if alone or wait.p2p:
+        kind = "unmatched"
+    elif stack is None:
+        kind = "host-busy" if _stopped_everywhere(hang, rank, waits) else "skipped"
+    else:
+        kind = "skipped" if any(map(_WAITS_INSIDE.search, stack.frames[:3])) else "host-busy"
     last = next((d.last for d in hang.dumps if d.rank == rank), None)
     where = (
         f"it is in {top_of(stack)}"

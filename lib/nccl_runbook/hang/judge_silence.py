@@ -34,6 +34,7 @@ STACK_LINE = "nccl-runbook look   # beside the job while it hangs: it shows the 
 _WAITS_LEAST = "nccl-runbook look   # beside the running job: the rank that waits least is the slow one"
 
 
+MOST_NAMED = 3  # files whose problem the first sentence names
 STATE = (
     'ps -u "$USER" -o pid,stat,args   # on its host, while the job hangs. Not listed: it ended. T: '
     "stopped. Else: busy"
@@ -174,19 +175,20 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     )
 
 
+def _why_nothing(hang: Hang) -> str:
+    """Why these files say nothing about a rank: what is wrong with the first ones, or that none shows it."""
+    unused = [f for f in hang.files if f.problem]
+    silent = ["these files do not show how far the ranks came"] * (len(unused) < len(hang.files))
+    wrong = [f"{f.name}{':' * (not f.problem.startswith('is '))} {f.problem}" for f in unused[:MOST_NAMED]]
+    return "; ".join([*silent, *wrong])
+
+
 def nothing_open(hang: Hang) -> Told:
     """The answer if no operation is open."""
     recorded = {d.rank for d in hang.dumps if d.entries}
     damaged = [f for f in hang.files if f.problem and f.what == "dump"]
     if not recorded:
-        reasons = "; ".join(f"{f.name} {f.problem}" for f in damaged[:3])
-        return Told(
-            "unknown",
-            (),
-            (),
-            f"{reasons or 'these files do not show how far the ranks came'}.",
-            decides=STACK_LINE,
-        )
+        return Told("unknown", (), (), f"{_why_nothing(hang)}.", decides=STACK_LINE)
     lacking = sorted({r for g in hang.groups for r in g.ranks} - recorded)
     if lacking:
         return Told(

@@ -14,7 +14,7 @@ from nccl_runbook.hang.live.facts import Frame, Stack
 from nccl_runbook.hang.live.faults.judge_missing import never_came
 from nccl_runbook.hang.live.judge_ranks import HOST_WORK
 from nccl_runbook.hang.live.ranks.judge_picture import Picture, RankView
-from nccl_runbook.hang.live.ranks.judge_stacks import DISTRIBUTED, own_frame, waits_in, words_of
+from nccl_runbook.hang.live.ranks.judge_stacks import DISTRIBUTED, frame_words, own_frame, waits_in, words_of
 
 
 def frame_of(hang: Hang, rank: int) -> str:
@@ -65,14 +65,18 @@ def _is_installed(file: str) -> bool:
 def top_of(stack: SavedStack) -> str:
     """The innermost frame of the job's own code, without its folder."""
     frame = own_frame(frames_of(stack))
-    return f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}" if frame else ""
+    return frame_words(frame) if frame else ""
+
+
+def frames_shown(stack: SavedStack, most: int) -> str:
+    """The innermost frames in one line, at most ``most``."""
+    return " < ".join(map(frame_words, frames_of(stack).frames[:most]))
 
 
 def seen_in(stack: SavedStack) -> Evidence:
     """The top of a stack, as evidence."""
     return Evidence(
-        f"rank {stack.rank}: "
-        f"{stack.state + ' ' if stack.state else ''}{' < '.join(stack.frames[:3])}".strip(),
+        f"rank {stack.rank}: {stack.state + ' ' if stack.state else ''}{frames_shown(stack, 3)}".strip(),
         stack.source,
     )
 

@@ -8,7 +8,10 @@ from collections.abc import Collection, Sequence
 
 from nccl_runbook.core.facts import grouped
 from nccl_runbook.hang.facts import Group, Hang, Track
+from nccl_runbook.hang.judge_stacks import frames_shown
 from nccl_runbook.hang.live.facts import Live
+from nccl_runbook.hang.live.judge import judge_looks
+from nccl_runbook.hang.live.judge_hosts import together
 from nccl_runbook.hang.live.ranks.judge_picture import Picture
 from nccl_runbook.hang.live.ranks.table_ranks import TONE, job_name, looked_at, ordered, table
 from nccl_runbook.report.tables import Cell, Table
@@ -42,11 +45,17 @@ def tables(hang: Hang, culprits: Collection[int] = ()) -> list[Table]:
         )
     stacks = Table(
         "Stacks",
-        ["rank", "state", "frames", "from"],
-        [[str(s.rank), s.state, " < ".join(s.frames[:6]), s.source] for s in hang.stacks],
+        ["ranks", "state", "frames", "from"],
+        [
+            [ranges(sorted({*ranks})), *place]
+            for place, ranks in grouped(
+                ((s.state, frames_shown(s, 6), s.source), s.rank) for s in hang.stacks
+            ).items()
+        ],
     )
     return [
         *shown,
+        *(looked_table(picture, hang.looks) for picture in judge_looks(together(hang.looks))),
         *[ranks_table(hang, culprits)] * bool(hang.groups),
         *[stacks] * bool(hang.stacks),
         files_table(hang),

@@ -134,10 +134,9 @@ def text(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
 
 def _block(picture: Picture, looks: Sequence[Live]) -> str:
     head, rows = table(picture, looks)
-    kind = f" [{', '.join(filter(None, (picture.kind, picture.status)))}]" if picture.kind else ""
     return "\n".join(
         [
-            f"{job_name(picture)}: {picture.sentence}{kind}",
+            f"{job_name(picture)}: {picture.sentence} [{_known(picture)}]",
             *grid([head, *rows]),
             *(f"not seen: {n}" for n in picture.not_seen),
             *[f"next: {picture.decides}"] * bool(picture.decides),
@@ -145,23 +144,27 @@ def _block(picture: Picture, looks: Sequence[Live]) -> str:
     )
 
 
-def headline(pictures: Sequence[Picture]) -> str:
-    """The first sentence of a page: of the worst job, which has its name beside others."""
-    shown = [
-        f"{f'{job_name(p)}: ' * (len(pictures) > 1)}{p.sentence}"
-        + f" ({p.status})" * (p.status in ("possible", "likely"))
-        for p in pictures
-    ]
-    return f"{verdict(pictures).capitalize()}: {(shown or ['no rank was found'])[0]}"
+def headline(pictures: Sequence[Picture], sure: str) -> str:
+    """The first sentence of a page: of the worst job, which has its name beside others. ``sure``: how sure
+    its cause is, in brackets."""
+    job = f"{job_name(pictures[0])}: " if len(pictures) > 1 else ""
+    sentence = f"{job}{pictures[0].sentence}{sure}" if pictures else "no rank was found"
+    return f"{verdict(pictures).capitalize()}: {sentence}"
+
+
+def _known(picture: Picture) -> str:
+    """ "likely: rank-busy-on-host"; without a cause and its status, the verdict."""
+    return ": ".join(filter(None, (picture.status, picture.cause))) or verdict([picture])
 
 
 def page(pictures: Sequence[Picture], looks: Sequence[Live]) -> str:
     """The page that a node can make; `nccl-runbook look --html` adds the fix."""
+    sure = f" ({_known(pictures[0])})" if pictures and pictures[0].status else ""
     return framed(
         f'<p class="quiet">{escape(looked_at(looks))}</p>'
         + "".join(_section(n, one, looks) for n, one in enumerate(pictures)),
         verdict(pictures),
-        headline(pictures),
+        headline(pictures, sure),
         "",
         f"live look \u00b7 {looks[0].taken if looks else ''}",
     )
@@ -173,14 +176,12 @@ def _section(number: int, picture: Picture, looks: Sequence[Live]) -> str:
         [*((c, "") for c in row[:-1]), (row[-1], TONES[TONE[view.does]])]
         for row, view in zip(rows, ordered(picture))
     ]
-    known = [picture.kind, picture.status, f"cause {picture.cause}" if picture.cause else ""]
-    sentence = (
-        f"<p>{escape(picture.sentence[:1].upper() + picture.sentence[1:])}</p>" if number else ""
-    )  # the first one is the banner's
+    sentence = picture.sentence[:1].upper() + picture.sentence[1:]
+    # the first one is the banner's
+    also = f"<p>{escape(sentence)} ({escape(_known(picture))})</p>" if number else ""
     return (
         f'<section aria-labelledby="job-{number}"><h2 id="job-{number}">{escape(job_name(picture))}</h2>'
-        f'{sentence}<p class="quiet small">{escape("; ".join(filter(None, known)))}</p>'
-        f"{_strip(picture.ranks)}"
+        f"{also}{_strip(picture.ranks)}"
         + table_html("Ranks", head, shown)
         + _list("Seen", [f"{e.text} ({e.source})" for e in picture.evidence])
         + _list("Not seen", picture.not_seen)

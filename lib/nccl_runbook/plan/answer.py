@@ -43,13 +43,13 @@ class Plan:
     rules: areal_rules.Rules | None = None
 
     @property
-    def clean(self) -> bool:
-        """Whether neither the placement nor this machine's GPUs speak against the plan."""
-        return self.verdict == "clean" and not self.devices
+    def findings(self) -> list[Finding]:
+        """About the placement, then about this machine's GPUs."""
+        return [self.finding, *(self.devices or [])]
 
     @property
-    def verdict(self) -> str | None:
-        """Verdict on the placement (see Placed), None if the plan does not parse."""
+    def placement(self) -> str | None:
+        """Where the ranks would sit (see Placed), None if the plan does not parse."""
         return self.placed.verdict if self.placed else None
 
 
@@ -275,11 +275,11 @@ def intend(text: str, measured: Placement | Gap, tag: str = "", named: int = 0) 
 
 
 def intention(intended: Plan | Gap | None, measured: Sequence[Finding] = ()) -> list[Finding]:
-    """Findings about the allocation that the reader named, before those that were measured; only the
-    measured ones without an allocation. If NCCL refused the same seats, that establishes the planned
-    refusal, which replaces it."""
+    """Findings about the allocation that the reader named, before those that were measured. Without an
+    allocation only the measured ones, of which sharing a GPU is no cause. If NCCL refused the same seats,
+    that establishes the planned refusal, which replaces it."""
     if not isinstance(intended, Plan):
-        return list(measured)
+        return judge_plan.unplanned(measured)
     planned = intended.finding
     fault = next((f for f in measured if f.cause == judge_plan.CAUSE == planned.cause), None)
     if fault:

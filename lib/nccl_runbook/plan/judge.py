@@ -1,6 +1,7 @@
 """What a planned allocation means, and what to do about it, in the order to try it. Thresholds: none; the
 arithmetic is planning's."""
 
+import dataclasses
 import difflib
 from collections.abc import Sequence
 
@@ -173,6 +174,17 @@ def _fixes(launch: Launch, mode: Mode, placed: Placed, gpus: int, per_node: int)
 
 def _range(start: int, end: int) -> str:
     return ",".join(map(str, range(start, min(end, start + 64))))
+
+
+def unplanned(measured: Sequence[Finding]) -> list[Finding]:
+    """The findings of a test without a plan. As no plan shares a GPU, NCCL's refusal to share one is only
+    noted."""
+    return [
+        dataclasses.replace(f, cause=None, status=None, remedy=())
+        if f.cause == CAUSE and f.severity is Severity.NOTE
+        else f
+        for f in measured
+    ]
 
 
 def visible(gpus: Sequence[NvmlGpu | Gap], value: str | None) -> list[Identity]:

@@ -5,10 +5,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from nccl_runbook.core.facts import counted
+from nccl_runbook.core.findings import verdict_of
 from nccl_runbook.plan.answer import FOREIGN
 from nccl_runbook.report.tables import Cell, Table, titled
 
 MOST_GPUS, MOST_NAMES = 32, 6
+# Plan.placement -> what a reader reads
+PLACEMENTS = {
+    "clean": "fits",
+    "duplicate": "two ranks on one GPU",
+    "oversubscribed": "more ranks than GPUs",
+    "zero-visible": "a rank without a GPU",
+    "refused": "refused by the framework",
+    None: "cannot be read",
+}
 
 
 def groups_table(groups: Sequence[Any], of_node: int = 0) -> Table:
@@ -54,7 +64,7 @@ def intended_table(intended: Any) -> Table:
     return dataclasses.replace(
         groups_table(intended.placed.groups),
         caption=f": {intended.text} (AReaL {intended.rules.tag}) on {counted(intended.gpus, 'GPU')}: "
-        f"{intended.verdict}",
+        f"{PLACEMENTS[intended.placement]}",
     )
 
 
@@ -64,7 +74,7 @@ def _seats(group: Any, gpu: int) -> Cell:
         *(f"{r.rank} {r.role}" for r in ranks[:MOST_NAMES]),
         *([f"and {len(ranks) - MOST_NAMES} more"] if len(ranks) > MOST_NAMES else []),
     ]
-    return Cell(", ".join(names), "broken" if len(ranks) > 1 else "ok" if ranks else "")
+    return Cell(", ".join(names) or "\u2013", "broken" if len(ranks) > 1 else "ok" if ranks else "")
 
 
 def _homeless(group: Any) -> list[Cell]:
@@ -77,7 +87,8 @@ def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
     read = [
         [
             p.where or "the string",
-            Cell(p.verdict or "does not parse", p.finding.severity.value),
+            Cell(verdict_of(p.findings), p.finding.severity.value),
+            PLACEMENTS[p.placement],
             p.text or f"{p.framework}: its flags",
             str(p.gpus),
         ]
@@ -92,8 +103,8 @@ def plans_table(plans: Sequence[Any], left_out: Sequence[str] = ()) -> Table:
     ]
     return Table(
         "Allocations",
-        ["file", "verdict", "allocation", "GPUs of a node"],
-        [*read, *([file, word, why, ""] for word, (file, _, why) in unread)],
+        ["file", "verdict", "placement", "allocation", "GPUs of a node"],
+        [*read, *([file, word, "", why, ""] for word, (file, _, why) in unread)],
     )
 
 
@@ -112,4 +123,4 @@ def _head(plan: Any) -> str:
         plan.launcher and f"launcher {plan.launcher}",
         f"{counted(plan.gpus, 'GPU')} a node",
     ]
-    return f"{plan.where or plan.text}: {plan.verdict} ({', '.join(filter(None, parts))})"
+    return f"{plan.where or plan.text}: {PLACEMENTS[plan.placement]} ({', '.join(filter(None, parts))})"

@@ -87,13 +87,13 @@ def render_index(
     job's next run."""
     known = {r.step: r for r in records if r.step != VERDICT_STEP}
     tables = {step: [_table(data) for data in record.tables] for step, record in known.items()}
-    lead = leading(document.steps, document.causes)
+    lead, one_step = leading(document.steps, document.causes), len(document.steps) == 1
     ahead = next(
         (
             s.notebook
             for s in document.steps
             if lead in s.findings
-            or len(document.steps) == 1
+            or one_step
             or not lead
             and s.reason
             and s.reason.rstrip(".") in document.sentence
@@ -113,6 +113,7 @@ def render_index(
         "doc": document,
         "records": known,
         "tables": tables,
+        "fields": {name for record in known.values() for name in record.facts},
         "files": set(files),
         "test": test,
         "diff": diff,
@@ -153,7 +154,15 @@ def render_index(
             **{f.title: f.severity.value for s in document.steps for f in s.findings},
             **{c.title: c.status for c in document.causes},
         },
-        "by_title": {title: c for c in weaker for title in (c.title, f"{POSSIBLE}{c.title}")},
+        "by_title": {
+            **{
+                f.title: f
+                for s in document.steps[:1]
+                for f in s.findings
+                if one_step and not f.cause and f != lead
+            },
+            **{title: c for c in weaker for title in (c.title, f"{POSSIBLE}{c.title}")},
+        },
         "says": {c.id: c.says for c in causes().values()},
         "leading": LEADING,
         "open_tables": OPEN_TABLES,

@@ -106,7 +106,9 @@ def headline(finding: Finding, others: Iterable[Finding]) -> str:
     about = same_setting(finding, others) if finding.tried else []
     if not about:
         return finding.title
-    return f"{about[0].title}; {finding.title.removeprefix(f'{finding.setting}: ')}"
+    name, _, value = finding.setting.partition("=")
+    what = about[0].title.replace(f"{name}: {value} ", f"{finding.setting} ", 1)
+    return f"{what}; {finding.title.removeprefix(f'{finding.setting}: ')}"
 
 
 def same_setting(finding: Finding, others: Iterable[Finding]) -> list[Finding]:
@@ -130,12 +132,19 @@ def _trouble(word: str, steps: Sequence[StepEntry], causes: list[Cause]) -> str:
     status = next((c.status for c in causes if c.id == lead.cause), lead.status or "")
     trouble = _bare(headline(lead, (f for s in steps for f in s.findings))) or lead.id
     if lead.id in MEASURED and lead.cause:  # what happened is seen; how sure is why
-        return f"{word.capitalize()}: {trouble} ({status}: {known()[lead.cause].title})"
+        return f"{word.capitalize()}: {trouble}{how_sure(lead.cause, status)}"
     return (
         f"{word.capitalize()}: {trouble}"
         + (f" ({status.replace('-', ' ')})" if status else "")
         + _printed(lead, steps)
     )
+
+
+def how_sure(cause: str | None, status: str | None) -> str:
+    """ " (likely: one rank is busy on the host)" behind a sentence that says what happened; empty without a
+    status."""
+    title = f": {known()[cause].title}" if cause else ""
+    return f" ({status}{title})" if status else ""
 
 
 def _printed(lead: Finding, steps: Sequence[StepEntry]) -> str:

@@ -59,19 +59,12 @@ def rate_above_link(arm: SyncArm, runs: SyncRuns) -> Finding | None:
     limits = table("sync/choice")["limits"]
     nvlink = next((limit for key, limit in limits["nvlink"].items() if key in name), limits["widest_nvlink"])
     here = limits["gpu_memory"] if len(set(runs.devices)) < len(runs.devices) else nvlink
-    limit = next(
-        rate
-        for fits, rate in (
-            (
-                resharded(arm.method),
-                limits["gpu_memory"] * len(runs.devices),
-            ),  # each rank copies or moves its part
-            (arm.method.startswith("nccl"), nvlink),
-            (arm.method.startswith("ipc"), here),
-            (True, limits["pcie"]),
-        )
-        if fits
-    )
+    if resharded(arm.method):
+        limit = limits["gpu_memory"] * len(runs.devices)  # each rank copies or moves its part
+    elif arm.method.startswith("nccl"):
+        limit = nvlink
+    else:
+        limit = here if arm.method.startswith("ipc") else limits["pcie"]
     rate = runs.size_bytes / seconds / 1e9 if seconds else float("inf")
     return (
         None

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from nccl_runbook.causes.tables import table
-from nccl_runbook.core.facts import Gap
+from nccl_runbook.core.facts import Gap, counted
 from nccl_runbook.report.pictures import Bars
 from nccl_runbook.report.tables import Cell, Table, titled
 from nccl_runbook.sync.facts import OwnSync, SyncArm, SyncRuns
@@ -125,7 +125,7 @@ def _note(runs: SyncRuns) -> str:
     fsync = [s.fsync_s for a in runs.run for s in a.syncs if s.fsync_s is not None]
     return " ".join(
         (
-            f"Steady: the median of the {max(1, runs.repeats - 1)} syncs after the first, with its phases.",
+            f"Steady: median of {counted(max(1, runs.repeats - 1), 'sync')} after the first, with phases.",
             *(
                 ["NCCL's first sync also creates the communicator."]
                 if any(a.method.startswith("nccl") for a in runs.run)

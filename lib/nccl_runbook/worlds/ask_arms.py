@@ -123,35 +123,17 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     # so far that NCCL's log shows all it uses
     connected = any(e["size_bytes"] for r in control.world.ranks for e in r.named("op"))
     over_ib = name == "GDR off" or "NCCL_IB_DISABLE" in env
-    return next(
-        (
-            Gap(reason, why)
-            for applies, reason, why in (
-                (all(os.environ.get(k) == v for k, v in env.items()), "unsupported", SET_ALREADY),
-                (
-                    over_ib and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())),
-                    "absent",
-                    "no InfiniBand or RoCE device here",
-                ),
-                (
-                    name == "interface pinned" and met and not any("NET" in key for key in met),
-                    "unsupported",
-                    "no effect here: the ranks are already connected, and no channel uses the network",
-                ),
-                (
-                    used
-                    and acts_on
-                    and connected
-                    and not any(key.startswith(tuple(acts_on)) for key in used),
-                    "unsupported",
-                    f"not tested: no {' or '.join(a.split()[-1] for a in acts_on)} is used here, so it "
-                    "changes nothing",
-                ),
-            )
-            if applies
-        ),
-        None,
-    )
+    if all(os.environ.get(k) == v for k, v in env.items()):
+        return Gap("unsupported", SET_ALREADY)
+    if over_ib and not (INFINIBAND.is_dir() and any(INFINIBAND.iterdir())):
+        return Gap("absent", "no InfiniBand or RoCE device here")
+    if name == "interface pinned" and met and not any("NET" in key for key in met):
+        why = "no effect here: the ranks are already connected, and no channel uses the network"
+        return Gap("unsupported", why)
+    if used and acts_on and connected and not any(key.startswith(tuple(acts_on)) for key in used):
+        what = " or ".join(a.split()[-1] for a in acts_on)
+        return Gap("unsupported", f"not tested: no {what} is used here, so it changes nothing")
+    return None
 
 
 def check_only(name: str) -> None:
@@ -196,8 +178,7 @@ def collect(
     )
     after = session.worlds({"control again": {}}, timed=control.passed).get("control again")
     ended = Gap("not-run", SPENT) if after is None else Trial("control again", after)
-    arms = Arms("nccl" if session.gpu else "gloo", control, [], ended)
-    arms = _environment(session, arms, halve) if only in ("", "clean") else arms
+    arms = _environment(session, Arms("nccl" if session.gpu else "gloo", control, [], ended), halve)
     for name, (env, _, before) in named.items():
         if name not in trials:
             why_not = _why_not_later(session, arms, before, trials)
@@ -216,21 +197,13 @@ def _why_not_later(
     fits = (isinstance(wider, Trial) and wider.passed) == before.endswith("passes") and getattr(
         wider, "reason", ""
     ) != "not-run"
-    return next(
-        (
-            Gap("not-run", why)
-            for applies, why in (
-                (
-                    passed and not session.deep,
-                    f"runs only if the unchanged test fails, or with budget_s from {DEEP_S:g} on",
-                ),
-                (not passed and clean_passes(arms), "a variable of your environment makes the difference"),
-                (not passed and before and not fits, f"only where {before}"),
-            )
-            if applies
-        ),
-        None,
-    )
+    if passed and not session.deep:
+        return Gap("not-run", f"runs only if the unchanged test fails, or with budget_s from {DEEP_S:g} on")
+    if not passed and clean_passes(arms):
+        return Gap("not-run", "a variable of your environment makes the difference")
+    if not passed and before and not fits:
+        return Gap("not-run", f"only where {before}")
+    return None
 
 
 def _trials(

@@ -54,46 +54,22 @@ def decide(outcomes: Outcomes) -> Decision:
     """One decision for every input. A transport is named only if an arm passes with proof and everything
     without it fails again."""
     unsteady = _unsteady(outcomes)
-    return next(
-        decision
-        for fits, decision in (
-            (
-                outcomes.control == "pass" and not unsteady,
-                Decision("healthy", "the unchanged environment passes"),
-            ),
-            (
-                outcomes.control == "lost",
-                Decision("inconclusive", "the runbook's own process was killed while the ranks ran"),
-            ),
-            (
-                outcomes.settled and not unsteady,
-                Decision(
-                    "variable", "it passes without these variables", "clean", "env-conflict", "established"
-                ),
-            ),
-            (
-                outcomes.message and outcomes.control in FAILING,
-                Decision(
-                    "explained",
-                    "the messages of the ranks, or how they ended, show the cause",
-                    "" if unsteady else next(iter(cures(outcomes)), ""),
-                ),
-            ),
-            (unsteady, Decision("inconclusive", unsteady)),
-            (
-                outcomes.clean == "pass",
-                Decision(
-                    "variable",
-                    "it passes without the variables of your environment",
-                    "clean",
-                    "env-conflict",
-                    "likely",
-                ),
-            ),
-            (True, _by_arms(outcomes)),
-        )
-        if fits
-    )
+    if outcomes.control == "pass" and not unsteady:
+        return Decision("healthy", "the unchanged environment passes")
+    if outcomes.control == "lost":
+        return Decision("inconclusive", "the runbook's own process was killed while the ranks ran")
+    if outcomes.settled and not unsteady:
+        why = "it passes without these variables"
+        return Decision("variable", why, "clean", "env-conflict", "established")
+    if outcomes.message and outcomes.control in FAILING:
+        why = "the messages of the ranks, or how they ended, show the cause"
+        return Decision("explained", why, "" if unsteady else next(iter(cures(outcomes)), ""))
+    if unsteady:
+        return Decision("inconclusive", unsteady)
+    if outcomes.clean == "pass":
+        why = "it passes without the variables of your environment"
+        return Decision("variable", why, "clean", "env-conflict", "likely")
+    return _by_arms(outcomes)
 
 
 def _unsteady(outcomes: Outcomes) -> str:
@@ -108,25 +84,17 @@ def _unsteady(outcomes: Outcomes) -> str:
         *(["clean, once of twice"] if outcomes.clean == "once of twice" else []),
         *(["the control again"] if outcomes.after == "pass" else []),
     ]
-    return next(
-        why
-        for fits, why in (
-            (outcomes.control == "once of twice", "intermittent: the control failed and then passed"),
-            (outcomes.control == "once of once", "the control failed and was not repeated"),
-            (
-                passes and outcomes.after == "fail",
-                "the unchanged test passed before the variants and failed after them: seen 1 of 2",
-            ),
-            (
-                passes and apart,
-                f"the control passed, but {' and '.join(once)}, which share nothing, "
-                "each failed 1 of 2 times",
-            ),
-            (same and not passes, f"intermittent, so no switch decides; these passed: {', '.join(same)}"),
-            (True, ""),
-        )
-        if fits
-    )
+    if outcomes.control == "once of twice":
+        return "intermittent: the control failed and then passed"
+    if outcomes.control == "once of once":
+        return "the control failed and was not repeated"
+    if passes and outcomes.after == "fail":
+        return "the unchanged test passed before the variants and failed after them: seen 1 of 2"
+    if passes and apart:
+        return f"the control passed, but {' and '.join(once)}, which share nothing, each failed 1 of 2 times"
+    if same and not passes:
+        return f"intermittent, so no switch decides; these passed: {', '.join(same)}"
+    return ""
 
 
 def cures(outcomes: Outcomes) -> list[str]:

@@ -80,22 +80,14 @@ def narrowed(fault: Finding, pairs: Pairs | Gap) -> Finding:
     # another pair may say otherwise
     sure = not untried and not any({p.first, p.second} & {*diagnosed.gpus} for p in passed)
     where = sure and culprits(diagnosed) or f"{len(failed)} of the tested pairs of GPUs fail alone"
-    title = next(
-        title
-        for fits, title in (
-            (
-                passed and failed and steady,
-                f"; {where} ({len(passed)} other pairs pass{' over ' * bool(via)}{' and '.join(via)})",
-            ),
-            (failed and steady, "; any two tested GPUs are enough"),
-            (
-                not failed and not untried,
-                f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)",
-            ),
-            (True, ""),
-        )
-        if fits
-    )
+    title = ""
+    if passed and failed and steady:
+        over = f" over {' and '.join(via)}" if via else ""
+        title = f"; {where} ({len(passed)} other pairs pass{over})"
+    elif failed and steady:
+        title = "; any two tested GPUs are enough"
+    elif not failed and not untried:
+        title = f"; no two GPUs alone show the failure: it needs more GPUs ({len(passed)} pairs pass)"
     at_times = ", but not every time: intermittent" if not steady else ""
     words = [
         *(f"GPUs {p.first} and {p.second} alone: {p.trial.world.ended}{at_times}" for p in failed),

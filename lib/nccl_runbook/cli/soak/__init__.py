@@ -120,9 +120,9 @@ def soak(
     verdict = verdict_of(findings)
     code = 128 + stopped.received if stopped.received else exit_code(verdict, fail_on)
     sentence = f"{verdict.capitalize()}: {findings[0].title}"
-    shown = _document(soaked, findings, verdict, code) if json else _text(sentence, findings, soaked, folder)
+    shown = f"{_text(sentence, findings, soaked, folder)}\nverdict: {verdict} (exit code {code})"
     answer.end(
-        shown,
+        _document(soaked, findings, verdict, code) if json else shown,
         code,
         html,
         lambda: answer.page_of("soak", sentence, findings, table.tables(soaked), code),

@@ -42,12 +42,12 @@ def _time(seconds: float) -> str:
 
 def _passed(soak: Soak) -> Finding:
     ran_s = sum(run.wall_s for run in soak.of("A"))
-    bound = f"95% upper bound: {3 * 3600 / max(ran_s, 0.001):.2g} failures an hour"
+    bound = f"95% upper bound: {float(f'{3 * 3600 / max(ran_s, 0.001):.2g}'):,g} failures an hour"
     evidence = (
         Evidence(f"ended because {soak.ended}", soak.what),
         Evidence(bound, "rule of three: 3 / time without a failure"),
     )
-    text = f"no failure in {_time(ran_s)} with your settings: {_rates(soak)}"
+    text = f"{_rates(soak)}, in {_time(soak.wall_s)}"
     if soak.on_gpus:
         return Finding("soak-passed", Severity.OK, text, evidence)
     text = f"the ranks ran on the CPU over Gloo, which says nothing about NCCL and GPUs; {text}"
@@ -58,7 +58,7 @@ def _passed(soak: Soak) -> Finding:
 def _failed(soak: Soak) -> Finding:
     first = soak.failed("A")[0]
     number = [*soak.runs].index(first) + 1
-    text = f"run {number} failed: {first.ended}; {_rates(soak)}"
+    text = f"{_rates(soak)}; the first was run {number}: {first.ended}"
     evidence = (
         *(Evidence(line, f"run {number}, last lines") for line in [*first.last_lines][-4:]),
         Evidence(f"ended because {soak.ended}", soak.what),
@@ -78,9 +78,9 @@ def _set(difference: Difference) -> str:
 
 
 def _name(soak: Soak, arm: str) -> str:
-    """ "with NCCL_P2P_DISABLE=1: " for B; empty for A."""
-    settings = ", ".join(f"{d.setting}={d.b}" for d in soak.differences)
-    return f"with {settings}: " if arm == "B" else ""
+    """ "B (NCCL_P2P_DISABLE=1): "; empty if only A ran."""
+    settings = ", ".join(f"{d.setting}={d.b}" for d in soak.differences) if arm == "B" else "your settings"
+    return f"{arm} ({settings}): " if len(soak.arms) > 1 else ""
 
 
 def fewer(soak: Soak) -> str:

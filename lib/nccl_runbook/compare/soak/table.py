@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Sequence
 
 from nccl_runbook.compare.soak.facts import Soak
-from nccl_runbook.compare.soak.judge import rate
 from nccl_runbook.core.facts import counted
 from nccl_runbook.report.tables import Cell, Table
 
@@ -18,7 +17,7 @@ def tables(soak: Soak) -> list[Table]:
 
 def _figures(soak: Soak) -> Table:
     rows = [
-        [arm, name, str(len(values)), *(f"{value:.4g}" for value in _spread(values))]
+        [name, arm * (len(soak.arms) > 1), str(len(values)), *(f"{value:.4g}" for value in _spread(values))]
         for arm in soak.arms
         for name, values in soak.figures(arm).items()
         if values
@@ -26,10 +25,10 @@ def _figures(soak: Soak) -> Table:
     figure = f"figure{f' ({soak.unit})' * bool(soak.unit)}"
     return Table(
         "Figures of the runs that passed",
-        ["arm", figure, "runs", "median", "95th percentile", "largest", "first quarter", "last quarter"],
+        [figure, "arm", "runs", "median", "95th percentile", "largest", "first quarter", "last quarter"],
         rows,
-        "One figure a run, the median of its values. First and last quarter: medians, to see a drift. "
-        + "; ".join(f"{arm}: {rate(soak, arm)}" for arm in soak.arms),
+        "One figure a run: the median of its values. If the last quarter of the runs is slower than the "
+        "first, the job drifts.",
     )
 
 
@@ -49,7 +48,7 @@ def _failures(soak: Soak) -> Table:
     rows = [
         [
             str(number),
-            run.arm,
+            run.arm * (len(soak.arms) > 1),
             f"{run.at_s:.0f}",
             Cell(run.ended, "broken"),
             " | ".join([*run.last_lines][-3:]),
@@ -58,4 +57,4 @@ def _failures(soak: Soak) -> Table:
     ]
     more = len(failed) - MOST_FAILURES
     note = f"{counted(more, 'more failure')} in runs.jsonl." if more > 0 else ""
-    return Table("Runs that failed", ["run", "arm", "begun after s", "ended", "last lines"], rows, note)
+    return Table("Runs that failed", ["run", "arm", "began after s", "ended", "last lines"], rows, note)

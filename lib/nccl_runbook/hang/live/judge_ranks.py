@@ -114,28 +114,29 @@ def numbered(rank: LiveRank, where: str, does: str) -> str:
 def _does(rank: LiveRank, look: Live, stack: Optional[Stack], where: str) -> str:
     if not rank.samples or "gone" in rank.main_thread or rank.samples[-1].threads[0].state in ("Z", "X"):
         return "missing"
+    if all(s.threads[0].state in "Tt" for s in rank.samples):
+        return "stopped"
+    if not rank.has_torch:
+        return "starting"
     gpu, counts = gpu_of(rank, look), launches(rank, look) or (0, 0)
     gpu_busy = (
         rank.nccl and gpu and all(not isinstance(u, Gap) and u >= GPU_BUSY for u in gpu.utilisation_percent)
     )
     calls, spots = [waits_in(s) for s in main_stacks(rank)], len(set(places(rank)))
     on_cpu = share(rank, lambda what: what[:1] in "RD") >= BUSY_SHARE
-    return next(
-        does
-        for does, fits in (
-            ("stopped", all(s.threads[0].state in "Tt" for s in rank.samples)),
-            ("starting", not rank.has_torch),
-            ("moving", counts[1] > counts[0] or gpu_busy and spots > 1),
-            ("device", gpu_busy),
-            (_still(rank.samples[-1].threads[0], stack, where), is_still(rank)),
-            ("waits", calls and INIT.issuperset(calls)),  # rank 0 looks into its store again and again
-            ("busy", on_cpu and not any(calls)),
-            ("spins", on_cpu and all(calls) and len(calls) >= GIL_SAMPLES and spots == 1),
-            ("moving", moved_last(rank)),
-            ("unknown", True),
-        )
-        if fits
-    )
+    if counts[1] > counts[0] or gpu_busy and spots > 1:
+        return "moving"
+    if gpu_busy:
+        return "device"
+    if is_still(rank):
+        return _still(rank.samples[-1].threads[0], stack, where)
+    if calls and INIT.issuperset(calls):  # rank 0 looks into its store again and again
+        return "waits"
+    if on_cpu and not any(calls):
+        return "busy"
+    if on_cpu and all(calls) and len(calls) >= GIL_SAMPLES and spots == 1:
+        return "spins"
+    return "moving" if moved_last(rank) else "unknown"
 
 
 def is_still(rank: LiveRank) -> bool:
@@ -158,18 +159,17 @@ def _still(thread: Thread, stack: Optional[Stack], where: str) -> str:
     frame)."""
     frames, on_lock = stack.frames if stack else [], ON_A_LOCK.search(thread.waits)
     words = [word for f in frames for word in (f.function, f.file.rpartition("/")[2])]
-    return next(
-        does
-        for does, fits in (
-            ("waits", where),
-            ("unknown", stack is None and not thread.waits),
-            ("lock", stack is None and on_lock),
-            ("busy", any(map(HOST_WORK.search, words))),
-            ("waits", on_lock and frames and not LIBRARY.search(frames[0].file)),
-            ("asleep", True),
-        )
-        if fits
-    )
+    if where:
+        return "waits"
+    if stack is None and not thread.waits:
+        return "unknown"
+    if stack is None and on_lock:
+        return "lock"
+    if any(map(HOST_WORK.search, words)):
+        return "busy"
+    if on_lock and frames and not LIBRARY.search(frames[0].file):
+        return "waits"
+    return "asleep"
 
 
 def moved_last(rank: LiveRank) -> bool:

@@ -98,17 +98,13 @@ def slow_by_gpus(base: Picture, members: Members) -> Optional[Picture]:
     """All ranks move, one GPU is mostly idle, and all others always run NCCL's kernel, which waits for that
     rank. Else None."""
     gpus = {(look.host, r.pid): gpu_of(r, look) for r, look in members}  # pids repeat on other hosts
-    used = sorted(
-        (
-            (max(shown), min(shown), v)
-            for v in base.ranks
-            for gpu in [gpus[v.host, v.pid]]
-            if gpu
-            for shown in [[u for u in gpu.utilisation_percent if not isinstance(u, Gap)]]
-            if len(shown) > 1
-        ),
-        key=lambda row: row[:2],
-    )
+    used = []
+    for v in base.ranks:
+        gpu = gpus[v.host, v.pid]
+        percent = [u for u in gpu.utilisation_percent if not isinstance(u, Gap)] if gpu else []
+        if len(percent) > 1:
+            used.append((max(percent), min(percent), v))
+    used.sort(key=lambda row: row[:2])
     least = min((low for _, low, _ in used[1:]), default=0)
     if (
         any(v.does != "moving" for v in base.ranks)

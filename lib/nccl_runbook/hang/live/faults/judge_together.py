@@ -39,84 +39,47 @@ def together(base: Picture, members: Members) -> Optional[Picture]:
     most, others, calls = spots[0], unseen(members), sorted({v.where for v in base.ranks})
     odd = [v for v, place in zip(base.ranks, places) if most[1] * 2 > len(places) > 2 and place != most[0]]
     uses_nccl = any(r.nccl for r, _ in members)  # then a call may end on the GPU, later than on the host
-    kind, why, cause, status = next(
-        row
-        for fits, *row in (
-            (
-                others and len(spots) == 1,
-                "unknown",
-                f"{counted(len(places), 'rank')} seen, all in the same wait ({shown}). Nothing is "
-                f"known about {others}",
-                "",
-                "",
-            ),
-            (
-                not others and len(places) > 1 and PARTNER.keys() >= {*calls} and not _helped(members),
-                "unmatched",
-                f"{all_wait(base.ranks)} in {' or '.join(calls)}, and "
-                + (
-                    f"their ranks, tags or groups may differ, or the path between them is blocked ({shown})"
-                    if len(calls) > 1
-                    else f"none is in {PARTNER.get(calls[0])}: the code is at fault ({shown})"
-                ),
-                "send-recv-unmatched",
-                "possible"
-                if len(calls) > 1
-                else "likely"
-                if uses_nccl or len(places) != base.world_size
-                else "established",
-            ),
-            (
-                odd,
-                "skipped",
-                f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})",
-                "collective-on-some-ranks-only",
-                "likely",
-            ),
-            (
-                len(spots) > 1,
-                "unknown" if uses_nccl or others else "mismatch",
-                f"the ranks wait in different calls ({shown}). The stacks do not show which side is wrong",
-                "collective-on-some-ranks-only",
-                "possible" if uses_nccl or others else "likely",
-            ),
-            (
-                True,
-                "symmetric",
-                f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing"
-                + f" among the {len(places)} that were found" * (base.world_size is None)
-                + f", unless several process groups share that line. {_advice(calls[0], uses_nccl)}",
-                "",
-                "possible",
-            ),
-        )
-        if fits
-    )
     # the arguments show which groups, ranks and tags differ; what NCCL does, only native frames show
     arguments = f"py-spy dump --locals --pid {base.ranks[0].pid}   # of each rank: peer, tag, group, shape"
-    return accuse(
-        base,
-        kind,
-        odd if kind == "skipped" else [],
-        why,
-        cause or None,
-        status,
-        [Evidence(shown, "stacks")] * bool(cause),
-        "" if odd or uses_nccl and kind != "unmatched" else arguments,
+    decides, evidence = "" if odd or uses_nccl else arguments, [Evidence(shown, "stacks")]
+    if others and len(spots) == 1:
+        why = f"{counted(len(places), 'rank')} seen, all in the same wait ({shown}). "
+        why += f"Nothing is known about {others}"
+        return accuse(base, "unknown", [], why, None, "", [], decides)
+    if not others and len(places) > 1 and PARTNER.keys() >= {*calls} and not _helped(members):
+        decides = "" if odd else arguments
+        if len(calls) > 1:
+            status = "possible"
+            why = f"their ranks, tags or groups may differ, or the path between them is blocked ({shown})"
+        else:
+            status = "likely" if uses_nccl or len(places) != base.world_size else "established"
+            why = f"none is in {PARTNER.get(calls[0])}: the code is at fault ({shown})"
+        why = f"{all_wait(base.ranks)} in {' or '.join(calls)}, and {why}"
+        return accuse(base, "unmatched", [], why, "send-recv-unmatched", status, evidence, decides)
+    cause = "collective-on-some-ranks-only"
+    if odd:
+        why = f"{'waits' if len(odd) == 1 else 'wait'} elsewhere ({shown})"
+        return accuse(base, "skipped", odd, why, cause, "likely", evidence, decides)
+    if len(spots) > 1:
+        why = f"the ranks wait in different calls ({shown}). The stacks do not show which side is wrong"
+        kind, status = ("unknown", "possible") if uses_nccl or others else ("mismatch", "likely")
+        return accuse(base, kind, [], why, cause, status, evidence, decides)
+    among = f" among the {len(places)} that were found" if base.world_size is None else ""
+    why = (
+        f"{all_wait(base.ranks)} in one place ({shown}): no rank is missing{among}"
+        f", unless several process groups share that line. {_advice(calls[0], uses_nccl)}"
     )
+    return accuse(base, "symmetric", [], why, None, "possible", [], decides)
 
 
 def _advice(call: str, uses_nccl: bool) -> str:
-    return next(
-        words
-        for fits, words in (
-            ("new_group" in call, "Every rank must create every group, in the same order"),
-            (call in INIT, "Check the rendezvous address and the network interfaces"),
-            (uses_nccl, "Check the interconnect and the GPUs"),
-            (True, "Compare the process group, the shape and the type of the tensor on all ranks"),
-        )
-        if fits
-    )
+    if "new_group" in call:
+        return "Every rank must create every group, in the same order"
+    if call in INIT:
+        return "Check the rendezvous address and the network interfaces"
+    if uses_nccl:
+        return "Check the interconnect and the GPUs"
+    return "Compare the process group, the shape and the type of the tensor on all ranks"
 
 
 def _helped(members: Members) -> bool:

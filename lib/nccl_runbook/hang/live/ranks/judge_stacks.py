@@ -12,6 +12,7 @@ STILL_CPU_S = 0.05
 BUSY_SHARE = 0.5  # of those moments on a CPU or ready to run; a share, as CPU time shrinks on a crowded host
 GIL_SAMPLES = 4  # stacks at one and the same line: a loop in Python is seen at several
 LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|^<")
+_PACKAGES = re.compile(r".*/(?:(?:site|dist)-packages|lib/python3\.\d+)/")
 # what saves a checkpoint works between its collectives
 DISTRIBUTED = re.compile(r"/torch/distributed/(?!checkpoint/)")
 
@@ -94,10 +95,14 @@ def words_of(stack: Optional[Stack]) -> str:
     """ "save_pretrained, train.py:812", with the innermost call if that is a library's."""
     if stack is None or (frame := own_frame(stack)) is None:
         return ""
-    return (
-        f"{frame.function}, {frame.file.rpartition('/')[2]}:{frame.line}"
-        + f" (in {stack.frames[0].function})" * (stack.frames[0] != frame)
-    )
+    return frame_words(frame) + f" (in {stack.frames[0].function})" * (stack.frames[0] != frame)
+
+
+def frame_words(frame: Frame) -> str:
+    """ "save, train.py:812"; a file of an installed package with its path below the package folder."""
+    folder = _PACKAGES.match(frame.file)
+    file = frame.file[folder.end() :] if folder else frame.file.rpartition("/")[2]
+    return f"{frame.function}, {file}:{frame.line}" if file else frame.function
 
 
 def holds_gil(rank: LiveRank) -> bool:

@@ -77,14 +77,12 @@ def table(picture: Picture, looks: Sequence[Live]) -> Tuple[List[str], List[List
     shown = {
         (look.host, r.pid): (look, r) for look in sorted(looks, key=lambda one: one.taken) for r in look.ranks
     }
-    head, *rows = filled(
-        [
-            [*row[:6], v.frame or row[6], row[7], DOES[v.does]]
-            for v in ordered(picture)
-            for it in [shown.get((v.host, v.pid or 0))]
-            for row in [cells(*it) if it else [str(v.rank), v.host, *[""] * 6]]
-        ]
-    )
+    rows = []
+    for v in ordered(picture):
+        seen_at = shown.get((v.host, v.pid or 0))
+        row = cells(*seen_at) if seen_at else [str(v.rank), v.host, *[""] * 6]
+        rows.append([*row[:6], v.frame or row[6], row[7], DOES[v.does]])
+    head, *rows = filled(rows)
     return head, rows
 
 
