@@ -17,7 +17,6 @@ from nccl_runbook.report.pictures import macros
 from nccl_runbook.worlds.ask_arms import TESTS
 
 PAIRS, ARMS = "03-fewer-gpus", "04-transports"
-TONE = {"passed": "ok", "lost": "unknown", "": "muted"}  # of how a world ended; of all other ends: broken
 
 Key = tuple[int, ...] | str  # two GPUs, or the name of an arm
 
@@ -45,12 +44,13 @@ class Grid:
         self._parts = run.parts if run else []
         outcomes: dict[Key, list[tuple[str, str]]] = {}
         for part in self._parts:
-            for key, worlds in _worlds(part).items():
-                outcomes.setdefault(key, []).append(_outcome(worlds, part.at_work))
+            for key, worlds in worlds_by_key(part.folder).items():
+                outcomes.setdefault(key, []).append(outcome(worlds, part.at_work))
         self._cells = {key: self._cells.get(key) or self._cell(key) for key in outcomes}
         for key, cell in self._cells.items():
             tones = {tone for _, tone in outcomes[key]}
-            cell.description = f"{_name(key)}: {' → '.join(words for words, _ in outcomes[key])}"
+            name = key if isinstance(key, str) else f"GPUs {key[0]}, {key[1]}"
+            cell.description = f"{name}: {' → '.join(words for words, _ in outcomes[key])}"
             cell.style.button_color = TONES[tones.pop() if len(tones) == 1 else "warn"]
             cell.tooltip = f"Run it again: {command_line(self._again(key), self._notebooks)}"
             cell.disabled = disabled
@@ -69,41 +69,36 @@ class Grid:
 
     def _again(self, key: Key) -> dict[str, Any]:
         """The values of a run of this pair or arm."""
-        is_arm = isinstance(key, str)
-        part = (
-            {"steps": [ARMS], "only": key} if is_arm else {"steps": [PAIRS], "gpus": ",".join(map(str, key))}
-        )
-        return {**self._namespace, "symptom": "", "log": "", **part}
+        part = {"only": key} if isinstance(key, str) else {"gpus": ",".join(map(str, key))}
+        step = ARMS if isinstance(key, str) else PAIRS
+        return {**self._namespace, "symptom": "", "log": "", "steps": [step], **part}
 
 
-def _worlds(run: RunProcess) -> dict[Key, list[dict[str, Any]]]:
-    """How each world of the two steps stands, in order, by pair or arm."""
+def worlds_by_key(folder: Path | None) -> dict[Key, list[dict[str, Any]]]:
+    """How each world of the two steps stands, in order, by pair or arm; ``rate``: GB/s or None. ``folder``:
+    of the run; None before it has one."""
     by_key: dict[Key, list[dict[str, Any]]] = {}
-    for step in (PAIRS, ARMS) if run.folder else ():
-        for path in sorted((run.folder / "logs" / step).glob(f"*/{STATE}")):
+    for step in (PAIRS, ARMS) if folder else ():
+        for path in sorted((folder / "logs" / step).glob(f"*/{STATE}")):
             world = json.loads(path.read_bytes())
-            gpus = {gpu for gpu in world["gpus"] if gpu is not None}
-            if step == ARMS and world["name"] in TESTS:
-                by_key.setdefault(world["name"], []).append(
-                    {**world, "rate": world["gb_per_s"]["all_reduce"]}
-                )
-            elif len(gpus) == 2 and (step == PAIRS or world["name"].startswith("pair ")):
-                pair = tuple(sorted(gpus))
-                by_key.setdefault(pair, []).append({**world, "rate": world["gb_per_s"]["send_recv"]})
+            is_arm = step == ARMS and world["name"] in TESTS
+            key = world["name"] if is_arm else tuple(sorted({*world["gpus"]}))
+            if is_arm or len(key) == 2 and (step == PAIRS or world["name"].startswith("pair ")):
+                rate = world["gb_per_s"]["all_reduce" if is_arm else "send_recv"]
+                by_key.setdefault(key, []).append({**world, "rate": rate})
     return by_key
 
 
-def _outcome(worlds: list[dict[str, Any]], at_work: bool) -> tuple[str, str]:
-    """In words, and its tone. One that failed and passed in one run failed."""
-    failed = [world for world in worlds if world["ended"] not in ("passed", "")]
-    timed = [world for world in worlds if world["rate"]]
-    shown = (failed or timed or worlds)[-1]
-    if len(failed) < len(worlds) and failed:
-        return f"{shown['ended']}, {len(failed)} of {len(worlds)}", "warn"
-    ended = shown["ended"] or ("runs" if at_work else "did not end")
-    speed = f" {shown['rate']:.3g} GB/s" if shown["rate"] and not failed else ""
-    return ended + speed, TONE.get(shown["ended"], "broken")
-
-
-def _name(key: Key) -> str:
-    return key if isinstance(key, str) else f"GPUs {key[0]}, {key[1]}"
+def outcome(worlds: list[dict[str, Any]], at_work: bool) -> tuple[str, str]:
+    """How these worlds of one pair or arm ended, in words and as a tone of TONES. One that failed and passed
+    in one run failed. ``at_work``: whether their run is."""
+    failed = [world["ended"] for world in worlds if world["ended"] not in ("passed", "")]
+    passed = [world for world in worlds if world["ended"] == "passed"]
+    if failed and passed:
+        return f"{failed[-1]} {len(failed)} of {len(failed) + len(passed)}", "warn"
+    if failed:
+        return failed[-1], "unknown" if failed[-1] == "lost" else "broken"
+    if not passed:
+        return "runs" if at_work else "did not end", "muted"
+    rates = [f" {world['rate']:.3g} GB/s" for world in passed if world["rate"]]
+    return f"passed{''.join(rates[-1:])}", "ok"
