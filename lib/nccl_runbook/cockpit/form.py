@@ -219,7 +219,8 @@ class Cockpit:
             seconds = self._seconds(self._ticked())
             for name, box in self.boxes.items():
                 box.description = f"{name} (about {self._seconds([name])} s): {step_texts()[name].answers}"
-            tested = run and run.parts[0]  # a part that runs again does not replace the answer of the whole
+            # a part that runs again does not replace the answer of the whole
+            tested = run.parts[0] if run and run.about == self.asked else None
             answer = self.case(tested)
             self.grid.draw(run, bool(refused) or at_work)
             # a job that hangs is looked at before anything is tested
@@ -251,8 +252,8 @@ class Cockpit:
                 "gpus": self.gpus,
                 "run": run or _latest,
                 "other": run is not _latest,
-                # the steps ticked now differ from those that run
-                "expected": seconds if run and run.about == self.asked else 0,
+                # the steps ticked now differ from those that run, for another input or again
+                "expected": seconds if run and run is tested else 0,
             }
             cells = macros("cells.html.j2")
             for name, row in self.rows.items():

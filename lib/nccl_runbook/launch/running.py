@@ -76,7 +76,7 @@ class Running:
         self.started, self.wall_s, self.deadline_s = "", 0.0, request.deadline_s
         self.clock = time.monotonic()
         self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
-        self._leave()
+        self.leave("")
 
     def note(self, rank: int, what: str) -> None:
         """A rank became "ready" to start, or "finished" its last collective; once all have, the world is
@@ -97,9 +97,9 @@ class Running:
         """No more reports will come: ranks without an end get ``outcome``, and every waiter is released."""
         self.mark("late", outcome, state=state)
         self.wall_s = round(time.monotonic() - self.clock, 4)
+        self.leave()
         for event in (self.ready, self.idle, self.done):
             event.set()
-        self._leave()
 
     def take(self, report: Dict[str, Any]) -> None:
         """Store one report of the warm process about this world."""
@@ -107,8 +107,8 @@ class Running:
             self.started = report["how"] + (f" ({report['why']})" if report["why"] else "")
         elif "done" in report:
             self.wall_s = report["wall_s"]
+            self.leave()
             self.done.set()
-            self._leave()
         else:
             self._take_rank(self.ranks[report["rank"]], report)
 
@@ -157,15 +157,16 @@ class Running:
             notice = f"[runbook: the log file could not be written: {error.strerror or error}]"
             rank.last_lines[:] = [*(line for line in rank.last_lines if line != notice), notice][-LAST_LINES:]
 
-    def _leave(self) -> None:
-        """Write how the world stands beside the logs of its ranks: ``ended`` is empty while it runs."""
+    def leave(self, ended: Optional[str] = None) -> None:
+        """Write how the world stands beside the logs of its ranks. ``ended``: empty while it runs; None: as
+        its ranks ended."""
         if self.folder:
-            nothing = Gap("not-run")
-            world = World(self.request, self.ranks, self.wall_s, self.started, "", nothing, nothing, nothing)
+            none = Gap("not-run")
+            world = World(self.request, self.ranks, self.wall_s, self.started, "", none, none, none)
             state = {
                 "name": self.request.name,
                 "gpus": self.request.devices,
-                "ended": world.ended if self.done.is_set() else "",
+                "ended": world.ended if ended is None else ended,
                 "gb_per_s": {op: world.busbw_gb_per_s(op) for op in TIMED_OPS},
             }
             with contextlib.suppress(OSError):  # a full disk costs the picture, not the world
