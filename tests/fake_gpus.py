@@ -1,4 +1,4 @@
-"""A machine with four GPUs for tests where there is none: torch shows them, and ranks that ask for one run on the CPU over Gloo. The worlds
+"""A machine with GPUs for tests where there is none: torch shows them, and ranks that ask for one run on the CPU over Gloo. The worlds
 that hold both GPUs of a broken pair fail, as long as the file ``broken`` is there."""
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ sys.meta_path.insert(0, Plant())
 '''
 
 
-def planted(folder: Path) -> str:
+def planted(folder: Path, gpus: int = 4) -> str:
     """The interpreter of a job on that machine, as a prefix; removing ``folder/broken`` mends the pair."""
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(PLANT)
+    (folder / "sitecustomize.py").write_text(PLANT.replace("GPUS, PAIR, SIGN = 4", f"GPUS, PAIR, SIGN = {gpus}"))
     (folder / "broken").touch()
     return shlex.join(["env", f"PYTHONPATH={folder}", sys.executable])

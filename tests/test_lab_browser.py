@@ -223,19 +223,19 @@ def test_pairs_fill_a_grid_and_a_click_runs_one_again(page, tmp_path):
     page.get_by_label("Interpreter", exact=True).press("Tab")
     only_step(page, "03-fewer-gpus")
     run_button(page).click()
-    cell = page.get_by_role("button", name=re.compile("^GPUs 1, 2: "))
-    page.get_by_role("button", name=re.compile("^GPUs 0, 1: passed .* GB.s")).wait_for(timeout=60_000)
+    cell = page.get_by_role("button", name=re.compile("^1, 2: "))
+    page.get_by_role("button", name=re.compile("^0, 1: passed [0-9]")).wait_for(timeout=60_000)
     shot(page, "grid-running")
     page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
-    assert cell.inner_text() == "GPUs 1, 2: failed"
-    assert page.get_by_role("button", name=re.compile(r"^GPUs \d, \d: passed .* GB.s")).count() == 5
+    assert cell.inner_text() == "1, 2: failed"
+    assert page.get_by_role("button", name=re.compile(r"^\d, \d: passed \d")).count() == 5
     shot(page, "grid")
     answer = page.locator("summary", has_text="the link between GPUs 1 and 2")
     assert answer.count() == 1
     (tmp_path / "plant" / "broken").unlink()
     cell.click()
     page.get_by_text("--gpus 1,2").wait_for()
-    page.get_by_role("button", name=re.compile("^GPUs 1, 2: failed → passed .* GB.s")).wait_for(timeout=60_000)
+    page.get_by_role("button", name=re.compile("^1, 2: failed → passed [0-9]")).wait_for(timeout=60_000)
     page.get_by_text("open its report").wait_for(timeout=60_000)
     shot(page, "grid-again")
     assert answer.count() == 1, "a part does not replace the answer of the whole"
@@ -246,10 +246,10 @@ def test_a_transport_runs_again_alone(page, tmp_path):
     page.get_by_label("Interpreter", exact=True).press("Tab")
     only_step(page, "04-transports")
     run_button(page).click()
-    cell = page.get_by_role("button", name=re.compile("^interface pinned: passed .* GB.s"))
+    cell = page.get_by_role("button", name=re.compile("^interface pinned: passed "))
     cell.and_(page.locator(":enabled")).click(timeout=60_000)
     page.get_by_text("-p only 'interface pinned' --step 04-transports").wait_for()
-    page.get_by_role("button", name=re.compile("^interface pinned: passed .* GB.s → passed .* GB.s")).wait_for(timeout=60_000)
+    page.get_by_role("button", name=re.compile("^interface pinned: passed .* → passed ")).wait_for(timeout=60_000)
     shot(page, "grid-transports")
 
 

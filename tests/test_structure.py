@@ -36,7 +36,8 @@ GROWN = {"a secret below its name behind the prefixes of a log; records are judg
          "the form: looks that have ended, prices of this machine, wrong input in its field": 66,
          "one name for a cause, nearest options, what to do next on healthy pages": 54,
          "live look: loaders of all ranks, ranks that left": 14,
-         "plain conditions where tables of conditions stood, and one way from answers to facts": 128}
+         "plain conditions where tables of conditions stood, and one way from answers to facts": 128,
+         "the form: pairs and transports in a grid as they end, and one of them again": 32}
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap or None

@@ -30,14 +30,13 @@ class Grid:
 
     def __init__(self, namespace: Mapping[str, Any], notebooks: Path, start: Callable[..., None]) -> None:
         self._namespace, self._notebooks, self._start = namespace, notebooks, start
-        self._cells: dict[Key, w.Button] = {}
-        self._parts: list[RunProcess] = []
+        self._cells, self._parts = {}, []
         self._pairs = w.GridBox(
             layout=w.Layout(grid_gap="2px", justify_content="flex-start", overflow="auto")
         )
         self._arms = w.HBox(layout=w.Layout(flex_flow="row wrap"))
-        self._note = w.HTML()
-        self.box = w.VBox([self._pairs, self._arms, self._note])
+        self._above, self._below = w.HTML(), w.HTML()
+        self.box = w.VBox([self._above, self._pairs, self._arms, self._below])
 
     def draw(self, run: RunProcess | None, disabled: bool) -> None:
         """Show how each pair and arm of this run ended, and before that in the run whose part it repeats."""
@@ -49,14 +48,16 @@ class Grid:
         self._cells = {key: self._cells.get(key) or self._cell(key) for key in outcomes}
         for key, cell in self._cells.items():
             tones = {tone for _, tone in outcomes[key]}
-            name = key if isinstance(key, str) else f"GPUs {key[0]}, {key[1]}"
+            name = key if isinstance(key, str) else f"{key[0]}, {key[1]}"
             cell.description = f"{name}: {' → '.join(words for words, _ in outcomes[key])}"
             cell.style.button_color = TONES[tones.pop() if len(tones) == 1 else "warn"]
             cell.tooltip = f"Run it again: {command_line(self._again(key), self._notebooks)}"
             cell.disabled = disabled
         self._pairs.children = [cell for key, cell in self._cells.items() if isinstance(key, tuple)]
         self._arms.children = [cell for key, cell in self._cells.items() if isinstance(key, str)]
-        self._note.value = str(macros("cells.html.j2").form_grid(run, bool(self._cells), os.path.relpath))
+        cells = macros("cells.html.j2")
+        self._above.value = str(cells.form_grid(run, bool(self._pairs.children), bool(self._arms.children)))
+        self._below.value = str(cells.form_again(run, os.path.relpath))
 
     def _cell(self, key: Key) -> w.Button:
         """A button; that of a pair in the row of its first GPU and the column of its second."""
@@ -100,5 +101,5 @@ def outcome(worlds: list[dict[str, Any]], at_work: bool) -> tuple[str, str]:
         return failed[-1], "unknown" if failed[-1] == "lost" else "broken"
     if not passed:
         return "runs" if at_work else "did not end", "muted"
-    rates = [f" {world['rate']:.3g} GB/s" for world in passed if world["rate"]]
+    rates = [f" {world['rate']:.3g}" for world in passed if world["rate"]]
     return f"passed{''.join(rates[-1:])}", "ok"
