@@ -475,8 +475,10 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
 
 def test_wrong_usage_is_told_in_a_sentence_and_a_second_end_is_harmless(tmp_path):
     changes, ended = [], threading.Event()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "latest").symlink_to("old")  # of a run before it
     run = RunProcess(["--step", "03-fewer-gpu"], tmp_path, lambda r: (changes.append(r.at_work), r.at_work or ended.set()))
     assert ended.wait(30)
-    assert re.search(r"^Not started: .*did you mean 03-fewer-gpus", run.sentence()) and run.page is None
+    assert re.search(r"^Not started: .*did you mean 03-fewer-gpus", run.sentence()) and run.page is None and run.folder is None and run.now == ""
     run.cancel()
     assert run.exit_code == 2 and not run.interrupted and changes[-1] is False

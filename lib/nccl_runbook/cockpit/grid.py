@@ -70,9 +70,12 @@ class Grid:
 
     def _again(self, key: Key) -> dict[str, Any]:
         """The values of a run of this pair or arm."""
-        part = {"only": key} if isinstance(key, str) else {"gpus": ",".join(map(str, key))}
-        step = ARMS if isinstance(key, str) else PAIRS
-        return {**self._namespace, "symptom": "", "log": "", "steps": [step], **part}
+        part = (
+            {"steps": [ARMS], "only": key}
+            if isinstance(key, str)
+            else {"steps": [PAIRS], "gpus": f"{key[0]},{key[1]}"}
+        )
+        return {**self._namespace, "symptom": "", "log": "", **part}
 
 
 def worlds_by_key(folder: Path | None) -> dict[Key, list[dict[str, Any]]]:

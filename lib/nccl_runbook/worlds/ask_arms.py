@@ -161,7 +161,9 @@ def collect(
     trials: Dict[str, Union[Trial, Gap]] = {
         n: gap
         for n in named
-        for gap in [_cannot_act(n, control) if only in ("", n) else Gap("not-run", f"only {only} was asked")]
+        for gap in [
+            _cannot_act(n, control) if only in ("", n) else Gap("not-run", f"only {only} was asked for")
+        ]
         if gap is not None
     }
     trials.update(
