@@ -1,6 +1,7 @@
 """The grid of pairs and transports: what the engine leaves of each world, the cells that it makes, and one arm alone."""
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -33,8 +34,8 @@ def shown(folder: Path, at_work: bool = False) -> dict[object, tuple[str, str]]:
 
 def test_each_world_of_real_ranks_leaves_how_it_ended_as_it_ends(engine, tmp_path):
     with Engine(engine.prefix, tmp_path, Redactor({})) as own:
-        requests = [ask.request("control", [None, None], ops="all_reduce"), ask.request("clean", [None, None], ops="all_reduce")]
-        requests[1].args += ["--fault", "exit@1"]
+        control = ask.request("control", [None, None], ops="all_reduce")
+        requests = [control, dataclasses.replace(control, name="clean", args=[*control.args, "--fault", "exit@1"])]
         made = own.run_in_turn(requests)
     files = [json.loads(path.read_bytes()) for path in sorted(tmp_path.glob(f"*/{STATE}"))]
     assert [(f["name"], f["ended"]) for f in files] == [("control", "passed"), ("clean", "failed")] == [(w.request.name, w.ended) for w in made]

@@ -216,7 +216,7 @@ def test_the_line_of_the_defaults_is_the_bare_command():
 def test_what_a_run_says_is_escaped(tmp_path):
     run = RunProcess.__new__(RunProcess)
     run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
-    run.cancelled_at, run.started_at, run.ended_at, run.compared, run.outputs = None, 0.0, 1.0, None, tmp_path
+    run.cancelled_at, run.started_at, run.ended_at, run.compared, run.outputs, run._before = None, 0.0, 1.0, None, tmp_path, ""
     records.save(records.Record(step="03-fewer-gpus", started=""), tmp_path / "latest" / "03-fewer-gpus.json", Redactor({}))
     write_run(tmp_path / "latest", RunInfo(id="x", started="", command="nccl-runbook run", planned=["01-gpu-visibility", "03-fewer-gpus"]))
     cells = macros("cells.html.j2")
