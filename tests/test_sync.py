@@ -318,8 +318,8 @@ def test_an_interrupt_ends_the_ranks_and_tells_what_was_measured(tmp_path):
 @pytest.mark.parametrize(("letters", "pasted"), [(2, True), (40, False)])
 def test_shapes_that_fit_into_no_command_are_not_printed_as_one(tmp_path, letters, pasted):
     """As of a model whose layers differ: Linux takes no argument of more than 128 KiB."""
-    text = json.dumps({f"{'x' * letters}{i}": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]} for i in range(2500)}).encode()
-    (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    text = json.dumps({f"{'x' * letters}{i}": {"dtype": "BF16", "shape": [1], "data_offsets": [2 * i, 2 * i + 2]} for i in range(2500)}).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(5000))
     asked = ["sync", "--model", str(tmp_path / "m.safetensors"), "--methods", "gloo-flat", "--repeats", "1", "--budget", "50s"]
     told = subprocess.run([*CLI, *asked], env=with_library(), capture_output=True, text=True, check=False, timeout=100)
     line = next(line for line in told.stdout.splitlines() if "weight_sync.py" in line)

@@ -254,7 +254,7 @@ def test_the_command_measures_and_its_json_is_a_record(tmp_path):
     record = read(Record, ended.stdout.encode())
     assert {f.id for f in record.findings} == {"allocation-duplicate", "gpus-not-here", "rehearsed-without-gpu", "weight-sync-verified"} and record.facts["runs"]["arms"]["gloo-flat"]["syncs"]
     page = (tmp_path / "s.html").read_text()
-    assert "(AReaL v0.4.0)" in page and "duplicate" in page and "disk" in page and "WeightUpdateMeta.from_disk(" in page and "<script" not in page and len(page) < 300_000
+    assert "(AReaL v0.4.0)" in page and "two ranks on one GPU" in page and "disk" in page and "WeightUpdateMeta.from_disk(" in page and "<script" not in page and len(page) < 300_000
 
 
 def test_the_command_reads_a_trace_without_a_test(tmp_path):

@@ -66,6 +66,7 @@ def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -
         **vars(judged),
         "collective": judged.collective or None,
         "frame": judged.frame or None,
+        "pid": judged.pid or None,
         "stacks": facts.stacks,
         "files": facts.files,
     }

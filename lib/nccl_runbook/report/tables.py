@@ -89,8 +89,8 @@ class Table:
         return str(macros("cells.html.j2").table(self, base64.b64encode(self.picture.encode()).decode()))
 
     def __repr__(self) -> str:
-        texts = [self.columns, *([c.text for c in row] for row in self.rows)]
-        rows = [[row[at] for at in self.filled if at < len(row)] for row in texts]
+        filled, texts = self.filled, [self.columns, *([c.text for c in row] for row in self.rows)]
+        rows = [[row[at] for at in filled if at < len(row)] for row in texts]
         return "\n".join([self.caption, *grid(rows), *([self.note] if self.note else [])])
 
 

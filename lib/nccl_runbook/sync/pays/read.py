@@ -74,7 +74,8 @@ def first_bytes(path: str, size: int) -> tuple[bytes, int]:
     )
     try:  # to open a pipe would wait for its writer
         with open(path, "rb") as file:
-            return file.read(size), os.fstat(file.fileno()).st_size
+            whole = os.fstat(file.fileno()).st_size
+            return file.read(min(size, whole)), whole  # a file of /proc may wait for its next line
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
 
