@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from book_samples import run_cli
+from fake_gpus import planted
 from processes import ROOT, children, gone, start_time
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.skipif(find_spec("jupyterlab") is None, reason="JupyterLab is not installed"),
@@ -213,6 +214,43 @@ def test_run_writes_plain_variables_and_ends_with_the_verdict(lab, page):
     verdict = json.loads((run / "verdict.json").read_text())
     assert {s["notebook"] for s in verdict["steps"]} == {"00-start", "03-fewer-gpus"}
     assert json.loads((run / "00-start.json").read_text())["parameters"]["symptom"] == "hangs-later"
+
+
+def test_pairs_fill_a_grid_and_a_click_runs_one_again(page, tmp_path):
+    python = planted(tmp_path / "plant")
+    give(page, "tests/data/hang/skip", "rank 2 called broadcast")
+    page.get_by_label("Interpreter", exact=True).fill(python)
+    page.get_by_label("Interpreter", exact=True).press("Tab")
+    only_step(page, "03-fewer-gpus")
+    run_button(page).click()
+    cell = page.get_by_role("button", name=re.compile("^1, 2: "))
+    page.get_by_role("button", name=re.compile("^0, 1: passed [0-9]")).wait_for(timeout=60_000)
+    shot(page, "grid-running")
+    page.get_by_text("open the report (index.html)").wait_for(timeout=60_000)
+    assert cell.inner_text() == "1, 2: failed"
+    assert page.get_by_role("button", name=re.compile(r"^\d, \d: passed \d")).count() == 5
+    shot(page, "grid")
+    answer = page.locator("summary", has_text="the link between GPUs 1 and 2")
+    assert answer.count() == 1
+    (tmp_path / "plant" / "broken").unlink()
+    cell.click()
+    page.get_by_text("--gpus 1,2").wait_for()
+    page.get_by_role("button", name=re.compile("^1, 2: failed → passed [0-9]")).wait_for(timeout=60_000)
+    page.get_by_text("open its report").wait_for(timeout=60_000)
+    shot(page, "grid-again")
+    assert answer.count() == 1, "a part does not replace the answer of the whole"
+
+
+def test_a_transport_runs_again_alone(page, tmp_path):
+    page.get_by_label("Interpreter", exact=True).fill("")
+    page.get_by_label("Interpreter", exact=True).press("Tab")
+    only_step(page, "04-transports")
+    run_button(page).click()
+    cell = page.get_by_role("button", name=re.compile("^interface pinned: passed "))
+    cell.and_(page.locator(":enabled")).click(timeout=60_000)
+    page.get_by_text("-p only 'interface pinned' --step 04-transports").wait_for()
+    page.get_by_role("button", name=re.compile("^interface pinned: passed .* → passed ")).wait_for(timeout=60_000)
+    shot(page, "grid-transports")
 
 
 def test_the_setting_of_a_fix_is_tried_beside_a_control(page):

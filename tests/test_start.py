@@ -216,7 +216,7 @@ def test_the_line_of_the_defaults_is_the_bare_command():
 def test_what_a_run_says_is_escaped(tmp_path):
     run = RunProcess.__new__(RunProcess)
     run.lines, run.done, run.total, run.document, run.exit_code = ["<script>alert(1)</script>"], 1, 2, None, 1
-    run.cancelled_at, run.started_at, run.ended_at, run.compared, run.outputs = None, 0.0, 1.0, None, tmp_path
+    run.cancelled_at, run.started_at, run.ended_at, run.compared, run.outputs, run._before = None, 0.0, 1.0, None, tmp_path, ""
     records.save(records.Record(step="03-fewer-gpus", started=""), tmp_path / "latest" / "03-fewer-gpus.json", Redactor({}))
     write_run(tmp_path / "latest", RunInfo(id="x", started="", command="nccl-runbook run", planned=["01-gpu-visibility", "03-fewer-gpus"]))
     cells = macros("cells.html.j2")
@@ -475,8 +475,10 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
 
 def test_wrong_usage_is_told_in_a_sentence_and_a_second_end_is_harmless(tmp_path):
     changes, ended = [], threading.Event()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "latest").symlink_to("old")  # of a run before it
     run = RunProcess(["--step", "03-fewer-gpu"], tmp_path, lambda r: (changes.append(r.at_work), r.at_work or ended.set()))
     assert ended.wait(30)
-    assert re.search(r"^Not started: .*did you mean 03-fewer-gpus", run.sentence()) and run.page is None
+    assert re.search(r"^Not started: .*did you mean 03-fewer-gpus", run.sentence()) and run.page is None and run.folder is None and run.now == ""
     run.cancel()
     assert run.exit_code == 2 and not run.interrupted and changes[-1] is False

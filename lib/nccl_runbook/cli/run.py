@@ -208,6 +208,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
     from nccl_runbook.launch.interpreters import choose
     from nccl_runbook.plan.allocation import areal_rules
     from nccl_runbook.sync import ask as sync, models
+    from nccl_runbook.worlds import ask_arms
 
     stop.end()  # until the runner takes over: the probed interpreter dies too
     checks = {
@@ -216,6 +217,7 @@ def _interpreter(python: str, gpus: str, plan: list[Planned], within_s: float) -
         "methods": sync.methods_of,
         "figure": command.compiled,
         "areal": lambda tag: tag and areal_rules.at(tag),
+        "only": ask_arms.check_only,
     }
     try:
         for name, text in [("gpus", gpus), *(given for p in plan for given in p.parameters.items())]:

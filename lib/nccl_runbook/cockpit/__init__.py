@@ -57,6 +57,7 @@ def arguments(values: Mapping[str, Any], notebooks: Path | None = None) -> list[
     )
     if notebooks is not None and notebooks.resolve() != (outputs_root().parent / "notebooks").resolve():
         line += ["--notebooks", str(notebooks)]
+    line += ["-p", "only", values["only"]] if values.get("only") else []
     return line + (["--step", *values["steps"]] if values.get("steps") else [])
 
 

@@ -23,6 +23,7 @@ from nccl_runbook.case.table import card
 from nccl_runbook.cockpit import arguments, command_line, notebooks_here
 from nccl_runbook.cockpit.fields import LOOK, OPTIONS, buttons, fields, laid_out, refusal
 from nccl_runbook.cockpit.given import items, read
+from nccl_runbook.cockpit.grid import Grid
 from nccl_runbook.cockpit.looks import Looks, has_ended
 from nccl_runbook.cockpit.run_process import RUN, RunProcess
 from nccl_runbook.core.redact import Redactor
@@ -70,7 +71,9 @@ class Cockpit:
         self.rows["setting"].layout.width = "60%"
         self.fix = w.HBox([self.rows["setting"], self.buttons["try"]], layout=w.Layout(display="none"))
         self.plan = w.VBox(list(self.boxes.values()))
-        self.box = laid_out(self.rows, self.buttons, self.texts, [self.card, self.fix], self.plan)
+        self.grid = Grid(namespace, self.notebooks, self._start)
+        tests = w.VBox([self.grid.box, self.plan])
+        self.box = laid_out(self.rows, self.buttons, self.texts, [self.card, self.fix], tests)
         for field in (*self.fields.values(), *self.boxes.values()):
             field.observe(lambda _change: self.changed(), "value")
         for name, action in zip(
@@ -216,7 +219,10 @@ class Cockpit:
             seconds = self._seconds(self._ticked())
             for name, box in self.boxes.items():
                 box.description = f"{name} (about {self._seconds([name])} s): {step_texts()[name].answers}"
-            answer = self.case(None if at_work else run)
+            # a part that runs again does not replace the answer of the whole
+            tested = run.parts[0] if run and run.about == self.asked else None
+            answer = self.case(tested)
+            self.grid.draw(run, bool(refused) or at_work)
             # a job that hangs is looked at before anything is tested
             first = (
                 "look"
@@ -246,8 +252,8 @@ class Cockpit:
                 "gpus": self.gpus,
                 "run": run or _latest,
                 "other": run is not _latest,
-                # the steps ticked now differ from those that run
-                "expected": seconds if run and run.about == self.asked else 0,
+                # the steps ticked now differ from those that run, for another input or again
+                "expected": seconds if run and run is tested else 0,
             }
             cells = macros("cells.html.j2")
             for name, row in self.rows.items():
@@ -255,7 +261,7 @@ class Cockpit:
                 row.children[1].value = str(cells.form_refused(why if refused and name == field else ""))
             for name, shown in self.texts.items():
                 shown.value = str(getattr(cells, f"form_{name}")(state))
-            html = card(answer, run, os.path.relpath(run.page) if run and run.page else "")
+            html = card(answer, tested, os.path.relpath(tested.page) if tested and tested.page else "")
             html = re.sub(rf"[^\s/(]+/{PASTED}", "pasted text", html).replace(
                 ": --gpus N", " in the field above"
             )
@@ -273,7 +279,7 @@ class Cockpit:
             ("ab", ".", self.fields["setting"].value.strip(), "--json"),
         )
 
-    def _start(self, values: dict[str, Any], command: Sequence[str] = RUN) -> None:
+    def _start(self, values: dict[str, Any], command: Sequence[str] = RUN, parts: Sequence[Any] = ()) -> None:
         global _latest
         with _lock:
             if _latest is None or not _latest.at_work:
@@ -283,7 +289,8 @@ class Cockpit:
                     lambda _run: self.draw(),
                     command,
                 )
-                _latest.about = self.asked
+                _latest.about, _latest.parts = self.asked, [*parts, _latest]
+                _latest.line = command_line(values, self.notebooks)
 
     def cancel(self) -> None:
         """Stop the run at work."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -34,7 +35,8 @@ class RunProcess:
     """A run at work or over. A thread calls ``on_change(run)`` at most twice a second, and once at the end.
     ``lines``: what it printed; ``done``, ``total``: steps; ``document``: the verdict, once known;
     ``exit_code``: None while at work; ``compared``: the answer of `ab`; ``about``: what was given at its
-    start."""
+    start; ``line``: the command that equals it; ``parts``: the run of which it repeats a part, those repeated
+    since, and itself."""
 
     def __init__(
         self,
@@ -49,6 +51,8 @@ class RunProcess:
         self.document: VerdictDocument | None = None
         self.compared: dict[str, Any] | None = None
         self.about: object = None
+        self.parts, self.line = [self], ""
+        self._before = os.path.realpath(outputs / "latest")
         self.exit_code: int | None = None
         self.cancelled_at: float | None = None
         self.ended_at: float | None = None
@@ -80,26 +84,30 @@ class RunProcess:
         return (self.ended_at or time.monotonic()) - self.started_at
 
     @property
+    def folder(self) -> Path | None:
+        """Folder of the run; None before it has one."""
+        if self.document:
+            return self.outputs / self.document.run.id
+        latest = Path(os.path.realpath(self.outputs / "latest"))
+        return latest if str(latest) != self._before and latest.exists() else None
+
+    @property
     def page(self) -> Path | None:
         """index.html of the run; None before its verdict."""
-        path = self.outputs / self.document.run.id / "index.html" if self.document else None
+        path = self.folder / "index.html" if self.document else None
         return path if path and path.exists() else None
 
     @property
     def records(self) -> list[Record]:
         """Records of its steps; empty before its verdict."""
         steps = self.document.steps if self.document else []
-        return [
-            load(self.outputs / self.document.run.id / s.record)
-            for s in steps
-            if s.record and s.notebook != START_STEP
-        ]
+        return [load(self.folder / s.record) for s in steps if s.record and s.notebook != START_STEP]
 
     @property
     def now(self) -> str:
         """The step at work; empty before the first."""
-        path = self.outputs / "latest" / "verdict.json"
-        steps = json.loads(path.read_bytes())["steps"] if path.exists() else []
+        path = self.folder / "verdict.json" if self.folder else None
+        steps = json.loads(path.read_bytes())["steps"] if path and path.exists() else []
         return next((s["notebook"] for s in steps if s["reason"] == AT_WORK), "")
 
     @property

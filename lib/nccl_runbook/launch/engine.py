@@ -276,6 +276,7 @@ class Engine(contextlib.AbstractContextManager):
         is_cut = running.deadline_s < request.deadline_s - 1 and running.wall_s >= running.deadline_s
         if is_cut and not any(r.state.startswith("T") for r in running.ranks):
             running.mark("timed-out", "late")  # by the budget: a slow world would look hung
+            running.leave()
         transports, taken = running.tally.summary()
         return World(
             request=request,

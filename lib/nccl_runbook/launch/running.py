@@ -1,7 +1,9 @@
 """A world that runs: what its ranks have reported so far."""
 
+import contextlib
 import dataclasses
 import json
+import os
 import re
 import threading
 import time
@@ -9,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Union
 
-from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.facts_world import RankResult, WorldRequest
+from nccl_runbook.core.facts import TIMED_OPS, Gap
+from nccl_runbook.core.facts_world import RankResult, World, WorldRequest
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.core.secret_lines import masked_below
 from nccl_runbook.launch.warm_link import LINE_CHARACTERS
@@ -21,6 +23,7 @@ _VIA = re.compile(
 _DEVICE = re.compile(r"/\d+\b")  # which card: NET/IB/0/GDRDMA counts as NET/IB/GDRDMA
 TAKEN = re.compile(r"NCCL INFO (NCCL_\w+) set by environment to (.+?)\.?$", re.M)
 LAST_LINES = 40
+STATE = "world.json"  # beside the logs of a world: how it stands, for the form of 00-start
 FEW_LINES = 6  # of a rank that exited with 0: the whole log is in its file
 
 
@@ -73,6 +76,7 @@ class Running:
         self.started, self.wall_s, self.deadline_s = "", 0.0, request.deadline_s
         self.clock = time.monotonic()
         self.ready, self.idle, self.done = threading.Event(), threading.Event(), threading.Event()
+        self.leave("")
 
     def note(self, rank: int, what: str) -> None:
         """A rank became "ready" to start, or "finished" its last collective; once all have, the world is
@@ -93,6 +97,7 @@ class Running:
         """No more reports will come: ranks without an end get ``outcome``, and every waiter is released."""
         self.mark("late", outcome, state=state)
         self.wall_s = round(time.monotonic() - self.clock, 4)
+        self.leave()
         for event in (self.ready, self.idle, self.done):
             event.set()
 
@@ -102,6 +107,7 @@ class Running:
             self.started = report["how"] + (f" ({report['why']})" if report["why"] else "")
         elif "done" in report:
             self.wall_s = report["wall_s"]
+            self.leave()
             self.done.set()
         else:
             self._take_rank(self.ranks[report["rank"]], report)
@@ -150,6 +156,23 @@ class Running:
         except OSError as error:
             notice = f"[runbook: the log file could not be written: {error.strerror or error}]"
             rank.last_lines[:] = [*(line for line in rank.last_lines if line != notice), notice][-LAST_LINES:]
+
+    def leave(self, ended: Optional[str] = None) -> None:
+        """Write how the world stands beside the logs of its ranks. ``ended``: empty while it runs; None: as
+        its ranks ended."""
+        if self.folder:
+            none = Gap("not-run")
+            world = World(self.request, self.ranks, self.wall_s, self.started, "", none, none, none)
+            state = {
+                "name": self.request.name,
+                "gpus": self.request.devices,
+                "ended": world.ended if ended is None else ended,
+                "gb_per_s": {op: world.busbw_gb_per_s(op) for op in TIMED_OPS},
+            }
+            with contextlib.suppress(OSError):  # a full disk costs the picture, not the world
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / f"new-{STATE}").write_text(json.dumps(state), encoding="utf-8")
+                os.replace(self.folder / f"new-{STATE}", self.folder / STATE)
 
     def result(self, rank: RankResult, root: Optional[Path]) -> RankResult:
         """The rank as it stands now; its log file is named relative to ``root`` if given."""

@@ -59,6 +59,7 @@ ARMS = {
     "simple protocol only": ({"NCCL_PROTO": "Simple"}, ["proto LL"], ""),
 }
 CPU_ARMS = {"interface pinned": ({"GLOO_SOCKET_IFNAME": "lo"}, [], None)}
+TESTS = ("control", *ARMS, "clean", "control again")
 
 
 def request(
@@ -135,18 +136,35 @@ def _cannot_act(name: str, control: Trial) -> Optional[Gap]:
     return None
 
 
+def check_only(name: str) -> None:
+    """ValueError if ``name`` is neither empty nor one of the tests that may run alone beside the control."""
+    if name and name not in TESTS:
+        raise ValueError(f"only: there is no test {name!r}; these are: {', '.join(TESTS)}")
+
+
 def collect(
-    engine: Engine, devices: List[Optional[int]], budget_s: float, halve: Callable[..., Any]
+    engine: Engine,
+    devices: List[Optional[int]],
+    budget_s: float,
+    halve: Callable[..., Any],
+    only: str = "",
 ) -> Union[Arms, Gap]:
     """The control, every arm that can act, the control again, and *clean* if the environment may be at
     fault. With one rank no arm is run, and a Gap is returned if the control passes. ``budget_s``: seconds;
-    ``halve``: search.halving.halve, which finds the guilty variables."""
+    ``halve``: search.halving.halve, which finds the guilty variables; ``only``: run this arm alone beside the
+    control. ValueError if there is none of that name."""
+    check_only(only)
     session, alone = _Session(engine, devices, budget_s), len(devices) < 2
     control, named = session.control(), {} if alone else ARMS if session.gpu else CPU_ARMS
     if alone and control.passed:
         return Gap("unsupported", "one GPU: a transport needs two ranks")
     trials: Dict[str, Union[Trial, Gap]] = {
-        n: gap for n in named for gap in [_cannot_act(n, control)] if gap is not None
+        n: gap
+        for n in named
+        for gap in [
+            _cannot_act(n, control) if only in ("", n) else Gap("not-run", f"only {only} was asked for")
+        ]
+        if gap is not None
     }
     trials.update(
         _trials(
@@ -154,7 +172,8 @@ def collect(
             {
                 n: env
                 for n, (env, _, before) in named.items()
-                if n not in trials and (before is None or control.passed and before == "P2P off fails")
+                if n not in trials
+                and (before is None or n == only or control.passed and before == "P2P off fails")
             },
             control,
         )
