@@ -829,3 +829,13 @@ def test_hang_and_triage_miss_the_same_rank_of_a_log(tmp_path: Path, there: tupl
     assert told.kind == "unknown" and sorted(told.victims) == sorted(there)
     assert (told.status == "possible", (first.cause == "rank-busy-on-host")) == (bool(missing),) * 2, (told, first)
     assert all(f"rank {rank} " in told.sentence and f"rank {rank} printed nothing" in first.says for rank in missing)
+
+
+@pytest.mark.parametrize("seed", [6, 7, 21])
+def test_a_skipped_call_among_calls_that_alternate_is_not_called_another_order(tmp_path: Path, seed: int) -> None:
+    """In these, the rank that skipped one of two alternating calls had made two calls in the other order, as far as two calls show."""
+    job = Job(seed)
+    job.inject(5, "skip", 3)
+    job.run().write(tmp_path)
+    told = rules.judge_hang(reader.collect([str(tmp_path)]))
+    assert (told.cause, told.culprits) == ("collective-on-some-ranks-only", (5,)) and told.status in ("likely", "possible")

@@ -99,15 +99,15 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
     behind = undated and not any(
         g.differences for g in hang.groups if g.name == lead.group
     )  # a wrong call is wrong at any time
+    there = len({w.rank for w in waits if graphs.called(hang, w) == collective}) or len(victims)
     who = [
         *(f"rank {a.rank} {a.says}" for a in accused[:3]),
         *[f"and {len(accused) - 3} more ranks"] * (len(accused) > 3),
-        *[
-            f"{counted(len(victims), 'rank')} wait{'s' * (len(victims) == 1)} "
-            f"{'there' if collective in lead.says else f'in {collective}'}"
-        ]
-        * bool(victims and collective),
     ]
+    if victims and collective:
+        place = "there" if collective in lead.says else f"in {collective}"
+        others = f", and {len(victims) - there} more elsewhere" * (there < len(victims))
+        who.append(f"{counted(there, 'rank')} wait{'s' * (there == 1)} {place}{others}")
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     witnesses = [
         *(e for a in accused[:8] for e in a.evidence),

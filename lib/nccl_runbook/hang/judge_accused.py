@@ -2,7 +2,7 @@
 
 import re
 
-from nccl_runbook.core.facts import counted, grouped
+from nccl_runbook.core.facts import counted, grouped, rank_names
 from nccl_runbook.core.findings import Evidence
 from nccl_runbook.hang.facts import Group, Hang
 from nccl_runbook.hang.judge_ended import Accused, ended_ranks
@@ -77,18 +77,26 @@ def _different(hang: Hang) -> list[Accused]:
 
 
 def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
-    difference, *others = group.differences[:2]
+    difference, *others = group.differences[:3]
     call = next(c for c, who in difference.calls.items() if rank in who)
-    swapped = any(
+    crossed = any(
         d.seq == difference.seq + 1 and rank in d.calls.get(usual, ()) and set(d.calls) == {usual, call}
         for d in others
+    )
+    # who skipped one of two calls that alternate is crossed as well, until the third differs, too
+    third = difference.seq + 2
+    swapped = (
+        crossed and all(t.enqueued >= third for t in group.tracks) and third not in [d.seq for d in others]
     )
     track = next(t for t in group.tracks if t.rank == rank)
     op = next((o for o in (track.opened, track.last) if o and o.seq == difference.seq), None)
     left_out = not swapped and difference.after.get(usual) == call
     says = (
         f"called {call} as number {difference.seq} of {group_name(hang, group.name)}, "
-        f"and the other ranks called {usual}" + f"; rank {rank} skipped their call" * left_out
+        f"and {rank_names(sorted(difference.calls[usual]))} called {usual}"
+        + f"; rank {rank} skipped that call" * left_out
+        + f"; rank {rank} skipped a call, or made two in the other order"
+        * (crossed and not swapped and not left_out)
     )
     return Accused(
         rank,
