@@ -53,6 +53,11 @@ KINDS = [
       for prefix in ("", "[rank0]: ", "(EngineCore_DP0 pid=77) ERROR 11-28 09:00:01 [core.py:708] ")),
     ("peer-crashed", ["No module named 'flashinfer'"], [],
      "ERROR 11-28 09:00:01 [core.py:708] Traceback (most recent call last):\nERROR 11-28 09:00:01 [core.py:708] ModuleNotFoundError: No module named 'flashinfer'\n"),
+    # a logger that pads its level, or an exception below a frame, was printed
+    *(("gpu-or-link-fault", ["uncorrectable ECC"], [], f"{prefix}{FRAME}{head}worker ended: \"CUDA error: uncorrectable ECC error encountered\"\n")
+      for prefix in ("", "[rank1]: ") for head in (
+          "2026-11-28 10:00:01 ERROR    job: ", "2026-11-28 10:00:01.250 | ERROR    | __main__:main:9 - ", "2026-11-28 10:00:01    ERROR job: ",
+          "[rank1]: RuntimeError:     ", "10:00:01 WARNING     job: ")),
     # Ray has fewer GPUs than asked for
     *(("more-ranks-than-gpus", ["ray status", wanted], ["torchrun"], line + "\n") for wanted, line in (
         ("8 GPUs", "ValueError: Total available GPUs 4.0 is less than total desired GPUs 8"),
