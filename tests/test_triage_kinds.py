@@ -36,6 +36,9 @@ KINDS = [
     ("node-failed", ["--exclude=b[07-08],c1"], ["exclude=NODE"], "srun: error: Node failure on b[07-08],c1\n"),
     ("node-failed", ["sinfo -R"], ["exclude=b01"], STEPS + CANCELLED),
     ("node-failed", ["10.4.0.7"], [], "ray.exceptions.ActorDiedError: The actor died unexpectedly.\n\tpid: 4410\n\tip: 10.4.0.7\nThe actor died because its node has died. Node Id: 1f\n"),
+    # another actor than the one whose node died
+    ("node-failed", ["10.4.0.7"], ["10.4.0.5"], "\tpid: 4409\n\tip: 10.4.0.5\nThe actor is dead because `ray.kill` ended it.\n\tpid: 4410\n\tip: 10.4.0.7\nThe actor died because its node has died. Node Id: 1f\n"),
+    ("node-failed", ["state=DEAD"], ["10.4.0.5"], "\tip: 10.4.0.5\nThe actor is dead because `ray.kill` ended it.\nThe others go on.\nThe actor died because its node has died. Node Id: 1f\n"),
     # of the lines of one message that which names the rank
     ("uneven-minibatches", ["Rank 5 ran out"], [], "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.\nRank 5 exhausted all inputs\n"),
     # an abort follows what the kernel did
