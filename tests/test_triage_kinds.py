@@ -19,6 +19,10 @@ WAITED = (
 )
 ILLEGAL = "[rank1]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
 ABORTED = "E1128 11:01:50.0 410 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -6) local_rank: 1 (pid: 412) of binary: python\n"
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 1 has a total capacity of 79.10 GiB of which {} is free. {}"
+    "Including non-PyTorch memory, this process has 17.10 GiB memory in use. 19.78 GiB allowed; Of the allocated memory 16.20 GiB is allocated by PyTorch.\n"
+)
 
 
 def judged(tmp_path, log: str) -> Case:
@@ -76,6 +80,33 @@ KINDS = [
     ("peer-crashed", ["node2", "segmentation fault"], [], STEPS + "srun: error: node2: task 5: Exited with exit code 139\n"),
     ("scheduler-cancelled", ["node1", "sacct"], ["dmesg"], STEPS + "srun: error: node1: task 3: Terminated\n"),
     ("scheduler-time-limit", ["SIGUSR1"], ["dmesg"], STEPS + "srun: error: node1: task 3: User defined signal 1\n"),
+    ("peer-crashed", ["133", "5 trap"], [], STEPS + "srun: error: node2: task 5: Exited with exit code 133\n"),
+    ("peer-crashed", ["136", "8 floating point"], [], STEPS + "srun: error: node2: task 5: Exited with exit code 136\n"),
+    # the number of a job step is no progress, and slurmstepd's line says more than srun's
+    *(("scheduler-cancelled", ["node1", "sacct"], ["went on"], f"[rank0]: epoch 2 loss 2.5\nsrun: error: node1: task 3: Terminated\nsrun: {line}\n")
+      for line in ("Force Terminated job step 81.0", "Force Terminating job step 81.0", "Terminating job step 81.0", "Job step 81.0 has ended")),
+    ("scheduler-cancelled", ["STEP 81.0"], ["signal from outside"],
+     f"{STEPS}slurmstepd: error: *** STEP 81.0 ON node1 CANCELLED AT 2026-11-28T10:13:02 ***\nsrun: error: node1: task 3: Terminated\nsrun: Force Terminated job step 81.0\n"),
+    # a limit of the program's own is blamed only where memory was free
+    ("gpu-memory-exhausted", ["19.78 GiB", "61.40 GiB"], [], FULL.format("6.00 GiB", "61.40 GiB", "")),
+    *(("gpu-memory-exhausted", [], ["limits itself", "memory_fraction"], FULL.format(*values)) for values in (
+        ("6.00 GiB", "412.00 MiB", ""), ("6.00 GiB", "412.00 MiB", "Process 77 has 60.20 GiB memory in use. "), ("6.00 GiB", "9.40 GiB", "Process 77 has 40.20 GiB memory in use. "),
+        ("20.00 GiB", "1.40 GiB", ""), ("96.00 MiB", "12.00 MiB", ""))),
+    # what a kernel's own check says
+    *(("peer-crashed", [wanted], ["num_embeddings"], f"/pytorch/aten/src/ATen/native/cuda/TensorCompare.cu:112: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `{condition}` failed.\n"
+       + ILLEGAL.replace("an illegal memory access was encountered", "device-side assert triggered")) for wanted, condition in (
+        ("isfinite", "probability tensor contains either `inf`, `nan` or element < 0"), ("_assert_async", "input[0] != 0"), ("with_logits", "input_val >= zero && input_val <= one"),
+        ("count > 0", "count > 0"), ("`inf`", "the scale is not `inf`"))),
+    *(("peer-crashed", ["num_embeddings", condition], [], f"/pytorch/aten/src/ATen/native/cuda/K.cu:9: f: block: [0,0,0], thread: [0,0,0] Assertion `{condition}` failed.\n") for condition in (
+        "srcIndex < srcSelectDimSize", "t >= 0 && t < n_classes", "idx_dim >= 0 && idx_dim < index_size", '-sizes[i] <= index && index < sizes[i] && "index out of bounds"')),
+    # a device for which the group has no backend
+    ("nccl-call-refused", ["cpu:gloo,cuda:nccl"], [], "RuntimeError: No backend type associated with device type cpu\n"),
+    *(("nccl-call-refused", [f"{device}:BACKEND"], ["cuda()", "cpu:gloo", "NCCL_DEBUG=INFO python"], f"RuntimeError: No backend type associated with device type {device}\n") for device in ("npu", "meta", "hpu")),
+    ("nccl-call-refused", ["view_as_real"], [], "TypeError: Input tensor data type is not supported for NCCL process group: ComplexHalf\n"),
+    # a node of the cluster is not always one of this job
+    ("peer-crashed", ["shape mismatch"], [], "default  3m  Warning  NodeNotReady  node/pool-4  Node is not ready: pool-4\nRuntimeError: shape mismatch in forward\n"),
+    ("node-failed", ["kubectl cordon"], ["in your launcher"], "  Warning  NodeNotReady  2m  node-controller  Node is not ready\n"),
+    ("rendezvous-misconfigured", ["no free place", "10.4.0.9"], ["Degraded", "likely"], "Error: No available node types can fulfill resource request {'GPU': 1.0, 'node:10.4.0.9': 0.001}. Add more.\n"),
     # the fabric is not ready
     *(("fabric-manager-down", [wanted], ["does not look like"], log) for wanted, log in (
         ("In Progress", "    Fabric\n        State                             : In Progress\n        Status                            : N/A\n"),
