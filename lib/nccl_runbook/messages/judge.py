@@ -106,7 +106,8 @@ def points_to(clue: Clue, logs: Logs) -> Pointer:
         for i in (*clue.also, clue.message)
     }
     if clue.above:
-        fullest[clue.message], fullest[clue.above] = zip(*_under(clue, logs)[:1])
+        line, head = _under(clue, logs)[0]
+        fullest |= {clue.message: [line], clue.above: [head]}
     fields: dict[str, str] = {}
     for i, lines in fullest.items():
         fields |= _fields(asked[i], lines[0])
