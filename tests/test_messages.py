@@ -34,7 +34,7 @@ def test_a_row_fires_on_its_sample_and_not_on_what_only_looks_like_it(tmp_path, 
     clue = next(c for c in clues.clues() if c.id == row["id"])
     for text in samples(row, "fires"):
         logs = logs_of(tmp_path, text)
-        assert clue.message in logs.seen and {*clue.also} <= logs.seen.keys() and not {*clue.without} & logs.seen.keys()
+        assert clue.message in logs.seen and {*clue.also} <= logs.seen.keys() and judge.fires(clue, logs) and not {*clue.without} & logs.seen.keys()
         told = answer(logs)
         assert clue.cause in [*(h.cause for h in told.hypotheses[:3]), *(c.id for c in told.fits if clue.words)]
     for text in samples(row, "quiet"):

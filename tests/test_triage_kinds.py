@@ -19,6 +19,10 @@ WAITED = (
 )
 ILLEGAL = "[rank1]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
 ABORTED = "E1128 11:01:50.0 410 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -6) local_rank: 1 (pid: 412) of binary: python\n"
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 1 has a total capacity of 79.10 GiB of which {} is free. {}"
+    "Including non-PyTorch memory, this process has 17.10 GiB memory in use. 19.78 GiB allowed; Of the allocated memory 16.20 GiB is allocated by PyTorch.\n"
+)
 
 
 def judged(tmp_path, log: str) -> Case:
@@ -36,6 +40,9 @@ KINDS = [
     ("node-failed", ["--exclude=b[07-08],c1"], ["exclude=NODE"], "srun: error: Node failure on b[07-08],c1\n"),
     ("node-failed", ["sinfo -R"], ["exclude=b01"], STEPS + CANCELLED),
     ("node-failed", ["10.4.0.7"], [], "ray.exceptions.ActorDiedError: The actor died unexpectedly.\n\tpid: 4410\n\tip: 10.4.0.7\nThe actor died because its node has died. Node Id: 1f\n"),
+    # another actor than the one whose node died
+    ("node-failed", ["10.4.0.7"], ["10.4.0.5"], "\tpid: 4409\n\tip: 10.4.0.5\nThe actor is dead because `ray.kill` ended it.\n\tpid: 4410\n\tip: 10.4.0.7\nThe actor died because its node has died. Node Id: 1f\n"),
+    ("node-failed", ["state=DEAD"], ["10.4.0.5"], "\tip: 10.4.0.5\nThe actor is dead because `ray.kill` ended it.\nThe others go on.\nThe actor died because its node has died. Node Id: 1f\n"),
     # of the lines of one message that which names the rank
     ("uneven-minibatches", ["Rank 5 ran out"], [], "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.\nRank 5 exhausted all inputs\n"),
     # an abort follows what the kernel did
@@ -53,6 +60,11 @@ KINDS = [
       for prefix in ("", "[rank0]: ", "(EngineCore_DP0 pid=77) ERROR 11-28 09:00:01 [core.py:708] ")),
     ("peer-crashed", ["No module named 'flashinfer'"], [],
      "ERROR 11-28 09:00:01 [core.py:708] Traceback (most recent call last):\nERROR 11-28 09:00:01 [core.py:708] ModuleNotFoundError: No module named 'flashinfer'\n"),
+    # a logger that pads its level, or an exception below a frame, was printed
+    *(("gpu-or-link-fault", ["uncorrectable ECC"], [], f"{prefix}{FRAME}{head}worker ended: \"CUDA error: uncorrectable ECC error encountered\"\n")
+      for prefix in ("", "[rank1]: ") for head in (
+          "2026-11-28 10:00:01 ERROR    job: ", "2026-11-28 10:00:01.250 | ERROR    | __main__:main:9 - ", "2026-11-28 10:00:01    ERROR job: ",
+          "[rank1]: RuntimeError:     ", "10:00:01 WARNING     job: ")),
     # Ray has fewer GPUs than asked for
     *(("more-ranks-than-gpus", ["ray status", wanted], ["torchrun"], line + "\n") for wanted, line in (
         ("8 GPUs", "ValueError: Total available GPUs 4.0 is less than total desired GPUs 8"),
@@ -68,6 +80,33 @@ KINDS = [
     ("peer-crashed", ["node2", "segmentation fault"], [], STEPS + "srun: error: node2: task 5: Exited with exit code 139\n"),
     ("scheduler-cancelled", ["node1", "sacct"], ["dmesg"], STEPS + "srun: error: node1: task 3: Terminated\n"),
     ("scheduler-time-limit", ["SIGUSR1"], ["dmesg"], STEPS + "srun: error: node1: task 3: User defined signal 1\n"),
+    ("peer-crashed", ["133", "5 trap"], [], STEPS + "srun: error: node2: task 5: Exited with exit code 133\n"),
+    ("peer-crashed", ["136", "8 floating point"], [], STEPS + "srun: error: node2: task 5: Exited with exit code 136\n"),
+    # the number of a job step is no progress, and slurmstepd's line says more than srun's
+    *(("scheduler-cancelled", ["node1", "sacct"], ["went on"], f"[rank0]: epoch 2 loss 2.5\nsrun: error: node1: task 3: Terminated\nsrun: {line}\n")
+      for line in ("Force Terminated job step 81.0", "Force Terminating job step 81.0", "Terminating job step 81.0", "Job step 81.0 has ended")),
+    ("scheduler-cancelled", ["STEP 81.0"], ["signal from outside"],
+     f"{STEPS}slurmstepd: error: *** STEP 81.0 ON node1 CANCELLED AT 2026-11-28T10:13:02 ***\nsrun: error: node1: task 3: Terminated\nsrun: Force Terminated job step 81.0\n"),
+    # a limit of the program's own is blamed only where memory was free
+    ("gpu-memory-exhausted", ["19.78 GiB", "61.40 GiB"], [], FULL.format("6.00 GiB", "61.40 GiB", "")),
+    *(("gpu-memory-exhausted", [], ["limits itself", "memory_fraction"], FULL.format(*values)) for values in (
+        ("6.00 GiB", "412.00 MiB", ""), ("6.00 GiB", "412.00 MiB", "Process 77 has 60.20 GiB memory in use. "), ("6.00 GiB", "9.40 GiB", "Process 77 has 40.20 GiB memory in use. "),
+        ("20.00 GiB", "1.40 GiB", ""), ("96.00 MiB", "12.00 MiB", ""))),
+    # what a kernel's own check says
+    *(("peer-crashed", [wanted], ["num_embeddings"], f"/pytorch/aten/src/ATen/native/cuda/TensorCompare.cu:112: _assert_async_cuda_kernel: block: [0,0,0], thread: [0,0,0] Assertion `{condition}` failed.\n"
+       + ILLEGAL.replace("an illegal memory access was encountered", "device-side assert triggered")) for wanted, condition in (
+        ("isfinite", "probability tensor contains either `inf`, `nan` or element < 0"), ("_assert_async", "input[0] != 0"), ("with_logits", "input_val >= zero && input_val <= one"),
+        ("count > 0", "count > 0"), ("`inf`", "the scale is not `inf`"))),
+    *(("peer-crashed", ["num_embeddings", condition], [], f"/pytorch/aten/src/ATen/native/cuda/K.cu:9: f: block: [0,0,0], thread: [0,0,0] Assertion `{condition}` failed.\n") for condition in (
+        "srcIndex < srcSelectDimSize", "t >= 0 && t < n_classes", "idx_dim >= 0 && idx_dim < index_size", '-sizes[i] <= index && index < sizes[i] && "index out of bounds"')),
+    # a device for which the group has no backend
+    ("nccl-call-refused", ["cpu:gloo,cuda:nccl"], [], "RuntimeError: No backend type associated with device type cpu\n"),
+    *(("nccl-call-refused", [f"{device}:BACKEND"], ["cuda()", "cpu:gloo", "NCCL_DEBUG=INFO python"], f"RuntimeError: No backend type associated with device type {device}\n") for device in ("npu", "meta", "hpu")),
+    ("nccl-call-refused", ["view_as_real"], [], "TypeError: Input tensor data type is not supported for NCCL process group: ComplexHalf\n"),
+    # a node of the cluster is not always one of this job
+    ("peer-crashed", ["shape mismatch"], [], "default  3m  Warning  NodeNotReady  node/pool-4  Node is not ready: pool-4\nRuntimeError: shape mismatch in forward\n"),
+    ("node-failed", ["kubectl cordon"], ["in your launcher"], "  Warning  NodeNotReady  2m  node-controller  Node is not ready\n"),
+    ("rendezvous-misconfigured", ["no free place", "10.4.0.9"], ["Degraded", "likely"], "Error: No available node types can fulfill resource request {'GPU': 1.0, 'node:10.4.0.9': 0.001}. Add more.\n"),
     # the fabric is not ready
     *(("fabric-manager-down", [wanted], ["does not look like"], log) for wanted, log in (
         ("In Progress", "    Fabric\n        State                             : In Progress\n        Status                            : N/A\n"),

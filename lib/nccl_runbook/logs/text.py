@@ -139,7 +139,7 @@ def _seconds(month: str, day: str, hour: str, minute: str, second: str, part: st
 LEAST = 3  # shared events: with fewer the error is a guess
 # a synchronous step ends everywhere at once, and so does the set-up of a communicator
 _STEP = re.compile(
-    r"[Pp](?i:(?<=\bstep)|(?<=\b(g)lobal_step))[ :=#\[]{1,3}\d+\b"
+    r"[Pp](?i:(?<=\bstep)(?<!\bjob step)|(?<=\b(g)lobal_step))[ :=#\[]{1,3}\d+\b"
 )  # begins with a letter that few words hold
 _COMM = re.compile(r"commId 0x([0-9a-f]+) - Init COMPLETE")
 

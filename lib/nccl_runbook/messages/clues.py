@@ -124,7 +124,8 @@ class Clue:
     """One row of the catalogue: a line that points to a cause. ``message``: id of the line in the facts;
     ``also``: ids that must be present as well; ``without``: ids that must be absent; ``status``: the most
     that this clue alone allows, "established" only if the line is the fault itself; ``words``: a reporter
-    writes it, no program prints it; ``advice``: replaces the cause's."""
+    writes it, no program prints it; ``advice``: replaces the cause's; ``above``: id of
+    what must stand in one of the two lines above, or empty."""
 
     id: str
     cause: str
@@ -135,6 +136,7 @@ class Clue:
     without: tuple[str, ...] = ()
     words: bool = False
     advice: Advice | None = None
+    above: str = ""
 
     @property
     def stays(self) -> bool:
@@ -152,7 +154,7 @@ class Clue:
 def clues() -> tuple[Clue, ...]:
     """Every clue; among equally certain ones the first leads."""
     return tuple(
-        Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None)
+        Clue(*row[:5], *map(tuple, row[5:7]), row[7], Advice(**row[8]) if row[8] else None, row[9])
         for row in catalogue()["clues"]
     )
 
@@ -191,7 +193,12 @@ def catalogue() -> dict[str, Any]:
         r"(?:\W{{1,4}}| set (?:by environment )?to ){2}\b(?!\) if you)".format(*pair.partition("="))
         for pair in sorted(advised)
     }
-    asked = {"printed": {**_lines(words=False), **PRINTED, **done}, "spoken": patterns, "beside": around}
+    above = {f"{row['id']}/above": row["above"] for row in _rows() if "above" in row}
+    asked = {
+        "printed": {**_lines(words=False), **PRINTED, **done, **above},
+        "spoken": patterns,
+        "beside": around,
+    }
     needs = {e: matcher.alternatives(e) for expressions in asked.values() for e in expressions.values()}
     meanings = {row["id"]: row["says"] for row in symptoms if "says" in row}
     rows = {
@@ -211,6 +218,7 @@ def catalogue() -> dict[str, Any]:
                 *(list(_beside(r, key)) for key in ("also", "not")),
                 r.get("words", False),
                 advice(r) | {"says": r.get("says", "")} if {"says", "remedy", "decides"} & r.keys() else None,
+                f"{r['id']}/above" if "above" in r else "",
             )
             for r in _rows()
         ],

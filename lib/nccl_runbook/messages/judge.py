@@ -105,15 +105,20 @@ def points_to(clue: Clue, logs: Logs) -> Pointer:
         i: sorted(logs.seen[i].lines, key=lambda line: -len(_fields(asked[i], line)))
         for i in (*clue.also, clue.message)
     }
+    if clue.above:
+        line, head = _under(clue, logs)[0]
+        fullest |= {clue.message: [line], clue.above: [head]}
     fields: dict[str, str] = {}
     for i, lines in fullest.items():
         fields |= _fields(asked[i], lines[0])
     return Pointer(
         clue.cause,
         clue.status,
-        (*fullest[clue.message][:4], *(fullest[i][0] for i in clue.also)),
+        (*fullest[clue.message][:4], *(fullest[i][0] for i in fullest if i != clue.message)),
         (),
-        100 + 0.3 * clue.order - 100 * bool(clue.also),  # what must stand beside a message makes it say more
+        100
+        + 0.3 * clue.order
+        - 100 * bool(clue.also or clue.above),  # what must stand beside a message makes it say more
         clue.advice and clue.advice.filled(fields),
         clue.message,
     )
@@ -137,7 +142,20 @@ def fires(clue: Clue, logs: Logs) -> bool:
         and not may_be_slow(logs, matches.resumed)
     ):
         return False
+    if clue.above and not _under(clue, logs):
+        return False
     return all(i in logs.seen for i in clue.also) and not any(i in logs.seen for i in clue.without)
+
+
+def _under(clue: Clue, logs: Logs) -> list[tuple[LogLine, LogLine]]:
+    """(line of the clue, what must stand in one of the two lines above it), where both are there."""
+    above = logs.seen[clue.above].lines if clue.above in logs.seen else []
+    return [
+        (line, head)
+        for line in logs.seen[clue.message].lines
+        for head in above
+        if head.file == line.file and 1 <= line.line - head.line <= 2
+    ]
 
 
 def may_be_slow(logs: Logs, works: bool = False) -> bool:

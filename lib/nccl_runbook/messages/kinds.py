@@ -49,6 +49,8 @@ _QUOTES = re.compile(
 )
 # the lines below it quote the program's source
 _FRAME = re.compile(rb'File "[^"\n]{1,500}", line \d+, in ')
+# behind a prefix; a level that is set flush right is not source
+_SOURCE = re.compile(r" {4}(?! *(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\b)")
 # a text in source, maybe cut off: the program did not print it there
 _LITERAL = re.compile(rb"\"[^\"\n]*\s[^\"\n]*(?:\"|$)|'[^'\n]*\s[^'\n]*(?:'|$)")
 Asked = list[tuple[str, Collection[str]]]  # texts of one line, and the ids that each may match
@@ -161,7 +163,8 @@ class Kinds:
             if b'", line ' in raw and _FRAME.search(raw):
                 self.in_frame = True
             elif self.in_frame:
-                self.in_frame = b"    " in raw
+                text = (pieces(raw) or [""])[0]
+                self.in_frame = b"    " in raw and bool(_SOURCE.match(who_says(text).text))
                 if self.in_frame:
                     source.add(index)
         return source

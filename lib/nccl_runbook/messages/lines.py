@@ -60,7 +60,7 @@ EXPRESSIONS = {
     # a search begins at a letter that few words hold, as this is asked of every line that tells of a step;
     # nccl-tests' heading names none
     "rank-progress": (
-        r"[PpTtLl/](?i:(?:(?<=\bstep)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|"
+        r"[PpTtLl/](?i:(?:(?<=\bstep)(?<!\bjob step)|(?<=\bglobal_step)|(?<=\bep)och|(?<=\bit)er(?:ation)?|"
         r"(?<=\bbat)ch)s?\W{0,3}\[?\s*\d"
         r"(?!\d*(?:\.\w+ ON |\(factor| (?:agg )?(?:iters|validation):))|"
         r"(?<=\d/)\d+ \[\d\d:\d\d<|(?<=it/)s\]|(?<=s/)it|(?<=\bl)oss\b\W{1,3}\d|"
