@@ -72,3 +72,12 @@ def test_an_answer_that_cannot_be_printed_costs_the_lines_and_leaves_nothing_emp
     done, left = ended("mkdir home", f"{MAKERS[name]} --budget 60s >/dev/full" if name == "run" else f"{MAKERS[name]} >/dev/full", tmp_path)
     assert done.returncode in ((1,) if name != "run" else (3, 4)), done.stderr
     assert (len(sentences(done)), left) == (1, [])
+
+
+@pytest.mark.parametrize(("made", "stays"), [("open(f'{at}/_SUCCESS', 'w')", True), ("os.makedirs(f'{at}/logs'); open(f'{at}/logs/__init__.py', 'w')", True), ("os.symlink('nowhere', f'{at}/latest')", True), ("os.symlink('/', f'{at}/root')", True),
+                                               ("os.makedirs(f'{at}/logs/rank0')", False), ("0", False)])
+def test_only_folders_without_files_are_removed_at_the_end(made: str, stays: bool, tmp_path: Path) -> None:
+    code = f"import os, pathlib; from nccl_runbook.core.records import new_folder; at = pathlib.Path({str(tmp_path / 'above' / 'own')!r}); new_folder(at); {made}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert (tmp_path / "above" / "own").is_dir() == stays == (tmp_path / "above").exists()
+    assert len(list((tmp_path / "above" / "own").rglob("*"))) == (code.count("logs'") + 1) * stays

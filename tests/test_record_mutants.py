@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from book_samples import run_cli
+from book_samples import GOOD, make_book, run_cli
 from hang_samples import Job
 from hypothesis import HealthCheck, given, settings, strategies as st
 from nccl_runbook.book.plan import UsageError, check_records, make_plan, probes
@@ -128,3 +128,37 @@ def test_a_changed_record_that_is_taken_is_judged_or_refused_before_anything_is_
         assert json.loads((Path(folder) / f"{step}.json").read_text())["status"] != "running"
     changed()
     assert "judged" in outcomes
+
+
+@pytest.mark.parametrize("cell", ["import sys\nsys.exit()", "display('x')", "print('seen')"])
+def test_a_notebook_of_the_readers_own_runs_only_in_its_kernel(cell: str, recorded: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(recorded["07-logs"]))
+    once = f"import os\nopen({str(tmp_path / 'ran')!r}, 'a').write('x')\n"
+    book = make_book(tmp_path / "book", n07_logs=[once + cell, GOOD])
+    ended = run_cli("run", "--notebooks", book, "--record", tmp_path / "r.json", "--out", tmp_path / "out", "--json")
+    assert json.loads(ended.stdout)["exit_code"] == ended.returncode and (tmp_path / "ran").read_text() == "x", ended.stderr
+
+
+@pytest.mark.parametrize("call", ["step.collect('x', probe=p)", "step.collect(name, p)", "step.collect('x', q)", "step.collect(*both)", "step.collect('x', Job)", "step.collect('x', p.nothing)"])
+def test_a_call_that_cannot_be_read_has_no_probe(call: str, recorded: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(recorded["07-logs"]))
+    imports = "from nccl_runbook.messages.read import collect as p\nfrom nccl_runbook.nowhere import q\nfrom nccl_runbook.core.records import Record as Job\n"
+    book = make_book(tmp_path / "book", n07_logs=imports + call, n99_verdict=GOOD)
+    assert probes(book / "07-logs.ipynb") == {}
+    assert [p.name for p in make_plan(book, [], [], [tmp_path / "r.json"])] == ["07-logs", "99-verdict"]
+
+
+@pytest.mark.parametrize(("cell", "is_refused"), [("assert record_path and run_dir", False), ("import sys\nsys.exit()", True), ("assert not record_path", True)])
+def test_values_stand_behind_the_parameters_wherever_these_are(cell: str, is_refused: bool, recorded: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.json").write_text(json.dumps(recorded["07-logs"]))
+    book = make_book(tmp_path / "book", n07_logs="print('seen')\n" + cell)
+    notebook = json.loads((book / "07-logs.ipynb").read_text())
+    notebook["cells"].insert(0, {**notebook["cells"][-1], "id": "first", "source": "import os"})
+    (book / "07-logs.ipynb").write_text(json.dumps(notebook))
+    plan = make_plan(book, [], [], [tmp_path / "r.json"])
+    if is_refused:
+        with pytest.raises(RecordError, match="r.json"):
+            check_records(plan, str(tmp_path))
+    else:
+        check_records(plan, str(tmp_path))
+    assert capfd.readouterr().out == ""

@@ -26,7 +26,8 @@ PREFIXES = [("", ""), ("[rank0]: ", "[rank0]: "), ("[rank11]:", "[rank11]:"), ("
             ("[pod/job-0/main] ", "[pod/job-0/main] "), ("Nov 30 12:00:01 n1 app[77]: ", "Nov 30 12:00:02 n1 app[77]: "), ("2026-11-30T12:00:01.000000001Z stdout F ", "2026-11-30T12:00:01.100000001Z stdout F "),
             ("I1130 12:00:01.100000 77 login.cc:12] ", "I1130 12:00:01.200000 77 login.cc:13] "), ("INFO:root:", "INFO:root:"), ("[2026-11-30 12:00:01] [ERROR] ", "[2026-11-30 12:00:02] [ERROR] "),
             ("2026-11-30 12:00:01 - app.main - INFO - ", "2026-11-30 12:00:02 - app.main - INFO - "), ("12:00:01.5 | INFO | app:main:3 - ", "12:00:02.5 | INFO | app:main:4 - "),
-            ("INFO 11-30 12:00:01 [api.py:12] ", "INFO 11-30 12:00:01 [api.py:12] "), ("12: n1: [rank3]: ", "13: n1: [rank3]: "), ("[12:00:01.1] ", "[12:00:01.2] ")]
+            ("INFO 11-30 12:00:01 [api.py:12] ", "INFO 11-30 12:00:01 [api.py:12] "), ("12: n1: [rank3]: ", "13: n1: [rank3]: "), ("[12:00:01.1] ", "[12:00:01.2] "),
+            ("ts=2026-11-30T12:00:01Z level=info msg=", "ts=2026-11-30T12:00:02Z level=warn msg="), ("+ ", "+ "), ("# ", "# "), ("Mon Nov 30 12:00:01 2026[1,0]<stdout>:", "Mon Nov 30 12:00:02 2026[1,0]<stdout>:")]
 # a name and what stands below it; {} is the secret
 BELOW = ["password:\n  {}", "HF_TOKEN:\n    {}", "secret =\n  {}", "token:\n\n  {}", "- name: DB_PASSWORD\n  value: {}", "api_keys:\n  - {}", "[credentials]\nuser = ann\nlab = {}", "password: >-\n  {}",
          "mysql --password \\\n  {} db", "<password>\n  {}\n</password>", "docker login --password-stdin <<EOF\n{}\nEOF", "kind: Secret\ndata:\n  lab: {}", "Your access token is:\n\n    {}", "'api_key':\n  '{}'",

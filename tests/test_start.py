@@ -349,6 +349,16 @@ def test_wrong_input_is_refused_before_anything_runs(opened, field, wrong):
     assert refused(opened) == [] and not opened.buttons["run"].disabled
 
 
+def test_a_long_setting_is_read_at_once(opened):
+    began = time.monotonic()
+    for times in (20, 20_000):
+        opened.fields["setting"].value = "A=" + "a_b=" * times + " -"
+        assert refused(opened) == ["setting"]
+    opened.fields["setting"].value = "A=" + "a_b=" * 20_000
+    assert refused(opened) == [] and time.monotonic() - began < 5
+    opened.fields["setting"].value = ""
+
+
 def refused(opened) -> list[str]:
     """The fields at which a refusal stands."""
     return [name for name, row in opened.rows.items() if 'role="alert"' in row.children[1].value]

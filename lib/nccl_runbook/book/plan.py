@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import io
 import json
 import pkgutil
 import re
@@ -56,20 +57,22 @@ class Planned:
 
 
 def check_records(plan: Sequence[Planned], folder: str) -> None:
-    """Judge the records of the plan in this process, as their notebooks will; steps write into ``folder``.
-    RecordError if a judge stops at one."""
+    """Judge the records of the plan in this process, as their notebooks will: only ours, since a reader's own
+    may do anything. Steps write into ``folder``. RecordError if a judge stops at one."""
     for planned in (planned for planned in plan if planned.record):
         given = {**planned.parameters, "record_path": str(planned.record), "run_dir": folder}
-        cells = json.loads(planned.source.read_text(encoding="utf-8"))["cells"]
-        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        sources.insert(1, "\n".join(f"{name} = {value!r}" for name, value in given.items()))
+        sources = []
+        for cell in json.loads(planned.source.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                sources.append("".join(cell["source"]))
+            if "parameters" in cell["metadata"].get("tags", []):
+                sources += [f"{name} = {value!r}" for name, value in given.items()]
         script = Path(folder, f"{planned.name}.py")
         script.write_text("\n".join(sources), encoding="utf-8")
         try:
-            runpy.run_path(str(script))
-        except SyntaxError:  # a notebook of the reader's own, with magics
-            continue
-        except Exception as error:  # whatever a judge raises, the facts are to blame
+            with contextlib.redirect_stdout(io.StringIO()):
+                runpy.run_path(str(script))
+        except (Exception, SystemExit) as error:  # whatever a judge raises, the facts are to blame
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise records.RecordError(f"{planned.record}: its facts cannot be judged ({why})") from error
 
@@ -130,16 +133,20 @@ def _records_by_step(paths: Sequence[Path], book: Mapping[str, Path]) -> dict[st
 
 def probes(notebook: Path) -> dict[str, Callable[..., Any]]:
     """Fact -> what collects it: the calls ``step.collect(FACT, PROBE, ...)`` in a notebook's code, which is
-    parsed and never executed. A probe that is not imported from this package is left out."""
+    parsed and never executed. A probe that is not imported from this package is left out, and so is a call
+    that cannot be read."""
     nodes = list(_code(notebook))
     imports = [n for n in nodes if isinstance(n, ast.ImportFrom) and str(n.module).startswith("nccl_runbook")]
     places = {alias.asname or alias.name: f"{n.module}.{alias.name}" for n in imports for alias in n.names}
     known = {}
     for node in nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "step.collect":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "step.collect" and len(node.args) > 1:
             place, dot, name = ast.unparse(node.args[1]).partition(".")
             if place in places:
-                known[ast.literal_eval(node.args[0])] = pkgutil.resolve_name(places[place] + dot + name)
+                with contextlib.suppress(ValueError, TypeError, ImportError, AttributeError):
+                    probe = pkgutil.resolve_name(places[place] + dot + name)
+                    if "return" in get_type_hints(probe):
+                        known[ast.literal_eval(node.args[0])] = probe
     return known
 
 

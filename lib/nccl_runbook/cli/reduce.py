@@ -87,7 +87,7 @@ def reduce(
         reduction.check_placeholders(command, axes, _script)
         if out == LOGS and out.is_dir() and any(out.iterdir()):  # of an earlier call
             out = next(p for n in itertools.count(2) for p in [Path(f"{LOGS}-{n}")] if not p.exists())
-        new_folder(out, exist_ok=True, keeps_empty_files=True)
+        new_folder(out, exist_ok=True)
         if any(out.iterdir()):
             raise ValueError(f"{out} is not empty: name a new folder with --out")
         out.chmod(0o700)  # one that was there may be open to others

@@ -113,7 +113,7 @@ def refusal(asked: Mapping[str, Any], unreadable: str) -> tuple[str, str]:
     given cannot be read."""
     if not 10 <= asked["budget_s"].value <= 86400:
         return "budget_s", "give 10 to 86400 seconds"
-    if not re.fullmatch(r"(\s*[A-Za-z_]\w*=\S*)*\s*", asked["setting"].value):
+    if not all(re.match(r"[A-Za-z_]\w*=", word) for word in asked["setting"].value.split()):
         return "setting", "write NAME=VALUE, such as NCCL_P2P_DISABLE=1"
     try:
         check_present(asked["gpus"].value, asked["python"].value)

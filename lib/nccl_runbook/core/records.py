@@ -138,24 +138,20 @@ def of_tables(tables: Iterable[object]) -> list[dict[str, Any]]:
     ]
 
 
-def new_folder(
-    path: Path, parents: bool = True, exist_ok: bool = False, keeps_empty_files: bool = False
-) -> None:
-    """Make a folder of this user's own. If nothing could be written into it before this process ends, it is
-    removed, and so are folders above it that were made for it. OSError if it cannot be made."""
+def new_folder(path: Path, parents: bool = True, exist_ok: bool = False) -> None:
+    """Make a folder of this user's own. If no file was made in it before this process ends, it is removed,
+    and so are folders above it that were made for it. OSError if it cannot be made."""
     made = [*itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
-    atexit.register(_remove_empty, made, keeps_empty_files)
+    atexit.register(_remove_empty, made)
     path.mkdir(mode=0o700, parents=parents, exist_ok=exist_ok)
 
 
-def _remove_empty(folders: list[Path], keeps_empty_files: bool) -> None:
+def _remove_empty(folders: list[Path]) -> None:
     with contextlib.suppress(OSError):  # a folder that holds something ends it
-        files = [path for folder in folders[:1] for path in folder.rglob("*") if path.is_file()]
-        if not keeps_empty_files and not any(path.stat().st_size for path in files):
-            for path in files:
-                path.unlink()
-        for folder in folders:
-            folder.rmdir()
+        inner = sorted((path for folder in folders[:1] for path in folder.rglob("*")), reverse=True)
+        if all(path.is_dir() and not path.is_symlink() for path in inner):
+            for folder in (*inner, *folders):
+                folder.rmdir()
 
 
 def write_texts(texts: Mapping[Path, str], mode: int = 0o600) -> None:

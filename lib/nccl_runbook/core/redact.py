@@ -63,7 +63,7 @@ _BEFORE_VALUE = [
         .replace(r"\s-", r"[\s\"']-")
         .replace(r"\s(?:-", r"[\s\"'](?:-"),
     )
-    for table in ("argument", "sentence")
+    for table in ("argument", "sentence", "number")
     for words, lead in TABLES[table].items()
     for word in words.split("|")
 ]
@@ -194,7 +194,9 @@ def _values(text: str) -> str:
             end = header.end()
         is_word = kind == "sentence" and is_numbered(text[begin:end]) or is_prose(lead, value, end)
         if not is_word and any(
-            is_secret(lead["name"][-80:], word) if kind == "named" else not HARMLESS.fullmatch(word)
+            is_secret(lead["name"][-80:], word)
+            if kind == "named"
+            else kind == "number" or not HARMLESS.fullmatch(word)
             for word in (
                 re.findall(r"[^\s\"',:]+", text[begin:end]) if value["listed"] else [text[begin:end]]
             )

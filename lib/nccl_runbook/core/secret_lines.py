@@ -24,11 +24,13 @@ _ELEMENTS = (
     r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)(?::[\w.]{1,64}:|[ ]-(?=[ ])|:?(?=[ \t]))",
     r"[\w.]{1,64}:[\w.<>]{1,64}:\d{1,6}[ ]-(?=[ ])",  # loguru
     r"\|(?=[ ])",  # between two of them
+    rf"[A-Z][a-z]{{2}}[ ][A-Z][a-z]{{2}}[ ]{{1,2}}\d{{1,2}}[ ]{_CLOCK}[ ]\d{{4}}(?=\[)",  # mpirun
+    r"(?:(?:ts|time)=[\w.:+-]{8,40}[ ])?level=[a-z]{4,8}[ ]msg=",
 )
 _PUT_BEFORE = re.compile(rf"\A(?![ \t]{{0,8}}[|-])(?:[ \t]{{0,8}}(?:{'|'.join(_ELEMENTS)}))+[ \t]?")
 # what a line has in common with the next one, whole words of it, is a prefix, too; never the name of a secret
 _SAME = re.compile(
-    r"(?=[\w<>|\[({])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,120}(?<=[ \t])"
+    r"(?=[\w<>|\[({+#])(?:(?!(?i:pass|pwd|secret|token|key|cred|auth|cookie))[^\n]){1,120}(?<=[ \t])"
 )
 _DIGIT, _WIDTH = re.compile(r"\d"), 120
 # a line after which a value may come: it ends with a name, or with a name and a sign
@@ -46,7 +48,8 @@ KEY = re.compile(
     r"(?:-----END [\w ]{0,60}-----|\Z)|"
     r"(?<=Private-Lines: )\d{1,3}(?:\r?\n[^\n]{0,40}?[\w+/=]{1,64}(?=[\r\n]|\Z)){1,200}|"  # PuTTY
     r"(?i:(?<=mnemonic)|(?<=seed[ _]phrase)|(?<=recovery[ _]phrase))[\"']?\s?[=:]\s{0,4}[\"']?"
-    r"(?:[a-z]{3,14}[ ,]{1,2}){5,24}[a-z]{3,14}|"
+    r"(?:(?!(?:the|and|are|was|were|has|had|for|from|with|which|must|not|its)\b)"
+    r"[a-z]{3,14}[ ,]{1,2}){5,24}[a-z]{3,14}|"
     r"(?m:^[ \t]{0,8}(?=[^\n]{0,60}[0-9])(?=[^\n]{0,60}[a-z])(?=[^\n]{0,60}[A-Z])(?:[\w+/]{64}|[\w+/]{70})$)"
 )
 # a value on the next line, except of a block or a line that goes on; and what stands there alone or not

@@ -45,7 +45,8 @@ _SECRET_NAME, _SURE_NAME = re.compile(SECRET_NAME), re.compile(_SURE)
 HINTS = NAMES["hint"].split("|")
 
 
-_GAP_NAME = re.compile(f"(?!(?i:{NAMES['alone']})$){_SURE}")
+_FILE = re.compile(f"(?i:{NAMES['file']})")
+_GAP_NAME = re.compile(f"(?!(?i:{NAMES['alone']})$)(?!.*(?i:{NAMES['file']})){_SURE}")
 
 
 HARMLESS = re.compile(f"(?i:{TABLES['value']['harmless']})", re.DOTALL)
@@ -112,7 +113,12 @@ _STATE = re.compile(
 _VALUE_WORD, _LONG = re.compile(r"[^\s|]{0,199}"), re.compile("[A-Za-z0-9]{10,199}")
 
 
-_PATH = re.compile(r"(?:~|\.{0,2})/")  # a working folder
+# a folder, and its parts that are words; behind a file, grep prints the number of a line
+_PATH, _PART, _LINE = (
+    re.compile(r"(?:~|\.{0,2})/"),
+    re.compile(r"/[A-Z]?[a-z_-]{2,99}(?![^/])"),
+    re.compile(r"(?:\d{1,9}:)*"),
+)
 # what no name of a layer holds
 _ODD = re.compile(r"(?i:[bcdfghjklmnpqrstvwxz]{5})|[A-Z](?![a-z])|\d{5}|^\d|[^A-Za-z0-9]")
 
@@ -124,7 +130,9 @@ _LIST, _LONG_VALUE = (
         r"(?mi)^[ \t]{0,40}(?:export[ \t]|-[ \t])?(?:[\"']?[\w.-]{0,64}?"
         r"(?:token|key|secret|password|credential)s[\"']?[ \t]?[:=]"
         r"[^\n]*(?:\n[ \t]{0,60}-[ \t][^\n]*){0,200}|"
-        r"[\w .-]{0,64}?(?:token|key|secret|password)s?:?[ \t]{0,8}\n[ \t]{0,60}[\w+/=-]{12,200}$)"
+        r"[\w .-]{0,64}?(?:token|"
+        + "".join(f"(?<!{kind}[ _.-])" for kind in NAMES["key"].split("|"))
+        + r"key|secret|password)s?:?[ \t]{0,8}\n[ \t]{0,60}[\w+/=-]{12,200}$)"
     ),
     re.compile("[A-Za-z0-9]{16,199}"),
 )
@@ -136,10 +144,23 @@ def sounds_secret(name: str) -> bool:
     return any(map(name.lower().__contains__, HINTS)) and bool(_SECRET_NAME.search(name[-MOST_NAME:]))
 
 
+def _is_place(name: str, value: str) -> bool:
+    """Whether the value is a folder, under a name that may mean one, or says something about a file that is
+    the name."""
+    is_file = bool(_FILE.search(name))
+    is_folder = bool(_PATH.match(value)) and len(_PART.findall(value)) > 1
+    return (
+        (is_file or name[-3:].lower() == "pwd")
+        and is_folder
+        or is_file
+        and (bool(_FILE.search(value)) or not NUMBERED.match(_LINE.sub("", value, count=1)))
+    )
+
+
 def is_secret(name: str, value: str) -> bool:
     """Whether the value under this name is a secret, rather than a number, a keyword or a placeholder."""
     return (
-        not (name[-3:].lower() == "pwd" and _PATH.match(value))
+        not _is_place(name, value)
         and sounds_secret(name)
         and bool(
             (_SURE_NAME.search(name[-MOST_NAME:]) or _RANDOM.fullmatch(value))

@@ -73,11 +73,16 @@ def _over(until: Until, runs: list[Run], at_s: float) -> str:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Add the text to the file, redacted, and see it on the disk."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(Redactor(os.environ).text(text) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Add the text to the file, redacted, and see it on the disk; a file that stays empty is removed."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(Redactor(os.environ).text(text) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        if path.is_file() and not path.stat().st_size:
+            path.unlink()
+        raise
 
 
 def counters() -> dict[int, dict[str, int]] | Gap:
