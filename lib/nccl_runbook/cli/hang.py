@@ -67,6 +67,7 @@ def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -
         "collective": judged.collective or None,
         "frame": judged.frame or None,
         "pid": judged.pid or None,
+        "host": judged.host or None,
         "stacks": facts.stacks,
         "files": facts.files,
     }
