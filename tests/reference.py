@@ -222,7 +222,7 @@ nccl-runbook dev gym --list
 
 Run it as root, or as a user who may make namespaces: `diagnose` then sees each job alone. Otherwise it gets the process of the job. To watch a job
 yourself, start it with `--to-the-end --keep DIR` in one terminal, and run `nccl-runbook diagnose` in another while it hangs.
-In JupyterLab, [gym.ipynb](gym.ipynb) starts the job that you choose, shows what its ranks print, and lays the answer beside what was planted.
+In JupyterLab, [gym.ipynb](gym.ipynb) starts the job that you choose, shows what its ranks print, and compares the answer with the planted fault.
 
 An answer is right if its cause, likely or established, is one of those below and it names the rank; for a job that works, if it raises no alarm.
 The exit code is 0 if every answer is right, 3 if one is wrong, and 4 if one names no cause. The [rate of false alarms](accuracy.md) is below 3/N with

@@ -16,7 +16,8 @@ from hypothesis import example, given, settings, strategies as st
 from nccl_runbook.case.given import Brought
 from nccl_runbook.case.read import gather
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.hang.judge import hang_told
+from nccl_runbook.hang.facts import Hang
+from nccl_runbook.hang.judge import hang_told, judge_hang
 from nccl_runbook.hang.judge_silence import of_picture
 from nccl_runbook.hang.live import (
     ask_answers as live_answers,
@@ -41,6 +42,7 @@ from nccl_runbook.hang.live.faults.judge_others import NO_JOB
 from nccl_runbook.hang.live.judge import Picture, judge_looks, verdict, with_command
 from nccl_runbook.hang.live.judge_hosts import LOOK_THERE, missing_ranks
 from nccl_runbook.look.live import first_text, page, text
+from nccl_runbook.messages.facts import Logs
 from processes import quickest_s
 from pydantic import TypeAdapter
 
@@ -741,9 +743,42 @@ def test_ranks_that_ended_within_the_look_are_not_looked_at_again() -> None:
 
 def test_the_process_of_the_one_rank_at_fault_is_in_the_lines_to_copy() -> None:
     stopped = told(s.look(s.rank(1, s.IN_ALL_REDUCE, "T", "do_signal_stop"), *waiting(0, 2, 3)))
-    finding = hang_told(of_picture(stopped), still=True)
+    finding = hang_told(of_picture(stopped), still=True, now=True)
     assert finding.cause == "peer-stopped" and [line for r in finding.remedy for line in r.lines][0] == "kill -CONT 101"
     assert not any("PID" in line for r in finding.remedy for line in r.lines) and not any(e.source == "next" for e in finding.evidence)
+
+
+STOPPED = [*waiting(0, 2, 3), s.rank(1, s.IN_ALL_REDUCE, "T", "do_signal_stop")]
+
+
+def test_the_pid_of_a_recorded_look_is_in_no_line_to_copy() -> None:
+    """Another process may have it by now, here or on the host that pastes the line."""
+    looks = [s.look(*STOPPED)]
+    (old,) = with_command(judge_looks(looks), None)
+    saved = judge_hang(Hang([], [], [], [], [], Logs([], "", {}, []), looks=looks))
+    assert old.decides == saved.decides == "kill -CONT PID" and saved.pid == 101
+    finding = hang_told(of_picture(old), still=True)
+    assert [line for r in finding.remedy for line in r.lines] == ["kill -CONT PID", "cat /proc/PID/status | grep -E 'State|TracerPid'"]
+    assert not any(e.source == "next" for e in finding.evidence), "it is the remedy"
+    busy = with_command(judge_looks([s.look(*waiting(0, 1, 2), s.rank(3, [], "D", "folio_wait"))]), None)
+    assert [p.decides for p in busy] == ["py-spy dump --native --pid PID"]
+
+
+def test_with_several_hosts_a_line_about_one_process_names_its_host() -> None:
+    looks = on_two_hosts(*STOPPED[:3], STOPPED[3])
+    (old,) = with_command(judge_looks(looks), None)
+    assert old.decides == "kill -CONT PID   # on node2" and of_picture(old).host == "node2"
+    lines = [line for r in hang_told(of_picture(old), still=True).remedy for line in r.lines]
+    assert all(line.endswith("   # on node2") for line in lines) and old.decides in lines
+    assert of_picture(told(s.look(*STOPPED))).host == ""
+
+
+@pytest.mark.parametrize(("cause", "filled"), [("peer-stopped", True), ("data-stall", True), ("communicator-order", False), ("engine-deadlock", False)])
+def test_whether_a_line_is_about_one_process_stands_in_the_table(cause: str, filled: bool) -> None:
+    """And not in the words around it."""
+    stopped = dataclasses.replace(of_picture(told(s.look(*STOPPED))), cause=cause)
+    lines = [line for r in hang_told(stopped, now=True).remedy for line in r.lines if "101" in line or "PID" in line]
+    assert lines and all(("101" in line) == filled and ("EACH_PID" in line) != filled for line in lines), lines
 
 
 def test_of_two_looks_at_a_host_the_newest_counts() -> None:

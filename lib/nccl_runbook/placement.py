@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from nccl_runbook.core.facts import grouped
 
+# on the CPU an eighth of the layers is enough: the rest says nothing about a GPU and costs seconds
+REHEARSAL_SHARE = 8
+
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
@@ -56,6 +59,5 @@ def layers_to_move(placement: Placement, asked: int, layers_of: int) -> int:
     if asked:
         return min(asked, layers_of)
     return (
-        # on the CPU an eighth of the layers is enough: the rest says nothing about a GPU and costs seconds
-        layers_of if any(d is not None for d in placement.devices) else max(1, layers_of // 8)
+        layers_of if any(d is not None for d in placement.devices) else max(1, layers_of // REHEARSAL_SHARE)
     )

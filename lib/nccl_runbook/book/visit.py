@@ -25,6 +25,7 @@ from nccl_runbook.launch.supervised import below
 START_S = 120
 INTERRUPT_GRACE_S = 5.0
 DEAD_S = 15.0  # nbclient asks once a second whether the kernel lives
+STOPPED_S = 0.1  # somebody who stops a run does not wait for that
 _loading = threading.Lock()
 BANNER_ID = "runbook-banner"
 NOT_RUN = "not run"
@@ -94,8 +95,7 @@ class Visit:
                     os.kill(pid, signal.SIGKILL)
             self._signal(signal.SIGINT)
             self._wait(min(grace_s, INTERRUPT_GRACE_S), stop)
-        # somebody who stops a run does not wait for that
-        self._kill(0.1 if stop() else DEAD_S)
+        self._kill(STOPPED_S if stop() else DEAD_S)
         return why or self._why()
 
     def _wait(self, seconds: float, stop: Stop) -> None:

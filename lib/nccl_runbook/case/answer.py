@@ -24,6 +24,8 @@ from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo, VerdictDocument
 from nccl_runbook.report.verdict_sentence import AGAINST_STEP, START_STEP, leading
 
+MOST_NAMED = 8  # logs
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -44,7 +46,7 @@ def case(gathered: Gathered, name: str, command: str, fail_on: str) -> Case:
         f.name
         for f in (gathered.logs.logs.files if gathered.logs else ())
         if f.lines and os.path.isfile(f.name)
-    ][:8]
+    ][:MOST_NAMED]
     gathered = dataclasses.replace(
         gathered,
         records=[

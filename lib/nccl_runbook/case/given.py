@@ -32,6 +32,7 @@ class Brought:
     words: tuple[str, ...] = ()
 
 
+SORT_S = 2.0  # a folder that takes longer is read as logs alone: the reader waits
 _SHELL = re.compile(rb"#![^\n]*(?:sh|bash|zsh)\b|(?:.*\n){0,40}#(?:SBATCH|PBS|BSUB|FLUX) ")
 _SCRIPTS, _CONFIGURATIONS = (".sh", ".bash", ".sbatch", ".slurm", ".env"), (".yaml", ".yml")
 
@@ -85,8 +86,7 @@ def _of_path(path: str) -> Iterator[tuple[str, str]]:
     if path == "-":
         yield "logs", path
         return
-    # a folder that takes longer is read as logs alone: the reader waits
-    until = time.monotonic() + 2.0
+    until = time.monotonic() + SORT_S
     if os.path.basename(path) == "verdict.json" and (records := sorted(Path(path).parent.glob(RECORDS))):
         yield from (("records", str(record)) for record in records)
         return

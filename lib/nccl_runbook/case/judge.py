@@ -20,6 +20,8 @@ from nccl_runbook.triage.hypotheses.judge_hypothesis import Answer, Decides
 from nccl_runbook.triage.symptoms import StepText, Symptom, step_texts
 
 DUMPS, LOGS = "06-timeouts", "07-logs"
+# what a script alone can show of them
+_BEFORE_ANY_COLLECTIVE = ("socket-interface-wrong", "rendezvous-name-resolution", "rendezvous-misconfigured")
 READING = ("00-start", DUMPS, LOGS)  # seconds, and no GPU
 # first words of a line that a look asks for -> what the line shows
 _SHOWS = {
@@ -172,11 +174,7 @@ def met(finding: Finding, logs: Logs) -> Finding:
     """The finding, without a cause that prevents ranks from meeting if this job's ranks completed
     collectives."""
     done = min(((t.seq or 0) - 1 for r in logs.ranks for t in r.timeouts), default=0)
-    if not 0 < done < 1 << 60 or finding.cause not in (
-        "socket-interface-wrong",
-        "rendezvous-name-resolution",
-        "rendezvous-misconfigured",
-    ):
+    if not 0 < done < 1 << 60 or finding.cause not in _BEFORE_ANY_COLLECTIVE:
         return finding
     progress = Evidence(f"the ranks got through {counted(done, 'collective')} before the timeout", "logs")
     return dataclasses.replace(

@@ -178,7 +178,7 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
     if not any(one.ranks for one in looks):
         return
     first, *others = jobs = live.with_command(live.judge_looks(together(looks)), [] if here else None)
-    lead = hang_told(of_picture(first), still=True)
+    lead = hang_told(of_picture(first), still=True, now=here)
     yield of_findings(
         DUMPS,
         [
@@ -191,7 +191,9 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
                     tuple(Evidence(f"{v.name}: {v.does}", f"pid {v.pid} on {v.host}") for v in job.ranks[:4]),
                     (
                         Remedy(
-                            "you", "Look at that job alone:", (f"nccl-runbook diagnose {job.ranks[0].pid}",)
+                            "you",
+                            "Look at that job alone:",
+                            (f"nccl-runbook diagnose {job.ranks[0].pid if here else 'PID'}",),
                         ),
                     ),
                 )

@@ -67,6 +67,7 @@ def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -
         "collective": judged.collective or None,
         "frame": judged.frame or None,
         "pid": judged.pid or None,
+        "host": judged.host or None,
         "stacks": facts.stacks,
         "files": facts.files,
     }
@@ -83,7 +84,9 @@ def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding,
     lines += [line for r in first.remedy for line in remedy(r)]
     lines += [f"next: {e.text.removeprefix('decides: ')}" for e in first.evidence if e.source == "next"]
     used = [f for f in facts.files if not f.problem]  # the others stand below
-    tables = [*tables[:-1], *[files_table(dataclasses.replace(facts, files=used))] * bool(used)]
+    tables = tables[:-1]
+    if used:
+        tables.append(files_table(dataclasses.replace(facts, files=used)))
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
     lines += [
         f"not used: {', '.join(names[:SHOWN])}"

@@ -183,8 +183,12 @@ def _page(plans: list[Plan], left_out: list[str], word: str, code: int) -> str:
         for p in worst
         for f in p.findings
     ]
-    first = [findings[0].title] * (not several or not _is_healthy(worst[0]))
-    sentence = f"{word.capitalize()}: {'; '.join([*first, *[_counted(plans, left_out)] * several])}"
+    parts = []
+    if not several or not _is_healthy(worst[0]):
+        parts.append(findings[0].title)
+    if several:
+        parts.append(_counted(plans, left_out))
+    sentence = f"{word.capitalize()}: {'; '.join(parts)}"
     return answer.page_of(
         "plan", sentence, findings, [*[plans_table(plans, left_out)] * several, *groups_tables(worst)], code
     )

@@ -29,6 +29,7 @@ from nccl_runbook.launch.stop import Stop
 from nccl_runbook.logs.file import text_of
 
 LOGS = Path("reduce-logs")
+LOOK_S = 3.0
 
 
 @dataclasses.dataclass
@@ -163,7 +164,9 @@ def _lost(log: Path) -> int:
     """Why a job could print no more into its log, as an errno; 0 if it could."""
     if not shutil.disk_usage(log.parent).free:
         return errno.ENOSPC
-    return errno.EFBIG * (log.stat().st_size == resource.getrlimit(resource.RLIMIT_FSIZE)[0])
+    if log.stat().st_size == resource.getrlimit(resource.RLIMIT_FSIZE)[0]:
+        return errno.EFBIG
+    return 0
 
 
 def _run(
@@ -210,7 +213,7 @@ def _looked_at(pid: int) -> str:
     if not any(r.has_torch for r in looking.ranks):
         return ""
     looking.first()
-    return "; ".join(p.sentence for p in judge_looks([looking.after(3.0)]))
+    return "; ".join(p.sentence for p in judge_looks([looking.after(LOOK_S)]))
 
 
 # --- the answer in words

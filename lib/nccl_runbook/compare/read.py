@@ -42,6 +42,10 @@ _SESSION = re.compile(
 _WORD = re.compile(r"(?P<name>[A-Za-z_]\w{0,80})=(?P<value>.*)", re.S)
 _REFERENCE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _MODULE_LINE = re.compile(r"^[^\S\n]*(?:module|ml)\s+(?:load|add)\s+([^#;&|\n]+)", re.M)
+# a login shell's environment before and after it loads modules
+_LOAD = 'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0'
+MODULE_TIMEOUT_S = 60
+MOST_LOG_BYTES = 256 << 20
 Env = dict[str, str | None]
 Key = tuple[str, str]  # role ("" for every process) and name
 
@@ -248,7 +252,7 @@ def _of_process(pid: str, known: Mapping[str, str]) -> Env:
 
 def _of_log(path: str, known: Mapping[str, str]) -> Env:
     """NCCL variables that NCCL reports as set (NCCL_DEBUG=INFO)."""
-    text = text_of(path, 256 << 20, "an environment")
+    text = text_of(path, MOST_LOG_BYTES, "an environment")
     if isinstance(text, Gap):
         raise ValueError(text.detail)
     values: Env = dict(TAKEN.findall(text))
@@ -267,19 +271,13 @@ def _of_module(names: str, known: Mapping[str, str], until: float) -> Env:
         raise ValueError(f"{names!r} is not the name of a module")
     try:
         done = subprocess.run(
-            [
-                "bash",
-                "-lc",
-                'env -0; printf "\\0"; module load "$@" >&2 || exit 3; exec env -0',
-                "ab",
-                *words,
-            ],
+            ["bash", "-lc", _LOAD, "ab", *words],
             capture_output=True,
             env=dict(known),
             stdin=subprocess.DEVNULL,
             text=True,
             errors="replace",
-            timeout=max(0.0, min(60, until - time.monotonic())),
+            timeout=max(0.0, min(MODULE_TIMEOUT_S, until - time.monotonic())),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"module load {names}: {type(error).__name__}") from None

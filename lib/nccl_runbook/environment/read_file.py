@@ -54,6 +54,10 @@ _SHOWN = re.compile(
 _EXPRESSION = re.compile(r"[A-Za-z_][\w.]*[(\[]")  # no shell has such a word: a call or an item of Python
 _EXPORT_LIST = re.compile(r"--export[= ](\S+)")
 _OPENS = {")": "(", "]": "[", "}": "{"}
+_LIVE_COMMENT = re.compile(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b")
+_DEFAULT = re.compile(r"^\$\{\w+:?-([^${}]*)\}$")
+_UNSET = re.compile(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)")
+_REDIRECTS = 0x04 | 0x08  # request and completion redirect (PCI Express base specification, 7.7.8)
 _TELLS = re.compile(r"[=:(]|set|ENV")  # a line without one sets nothing
 # characters and dots: for one key of many parts tomllib takes the square of its length, and memory, too:
 # 16,000 parts take 1 GB (CPython 3.11)
@@ -164,15 +168,13 @@ def assigned(text: str) -> dict[str, tuple[str, str]]:
             continue
         # lines for the scheduler look like comments of the shell
         line = (
-            row
-            if "\0" in text or re.match(r"^\s*#(SBATCH|PBS|BSUB|FLUX)\b", row)
-            else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
+            row if "\0" in text or _LIVE_COMMENT.match(row) else _SHOWN.sub("", re.sub(r"(^|\s)#.*", "", row))
         )
         if "$((" in line:
             line = worked_out(line, {n: v for n, (v, _) in values.items()})
         if toml:
             line = re.sub(r"((?:^|[{,])\s*[\w.-]+)\s*=\s*", r"\1=", line)
-        for word in " ".join(re.findall(rf"(?<!\S)unset(?:env)?((?:\s+{_NAME})+)", line)).split():
+        for word in " ".join(_UNSET.findall(line)).split():
             values.pop(word, None)
         if waiting and (pair := _VALUE_KEY.match(line)) and not _is_code(pair, True):
             values[waiting["name"]] = _value(pair), f"line {number}"
@@ -235,7 +237,7 @@ def _value(match: re.Match[str]) -> str:
         value = value.rstrip(",\\")
         while value and value[-1] in _OPENS and _OPENS[value[-1]] not in value:
             value = value[:-1].rstrip(",\\")
-    return re.sub(r"^\$\{\w+:?-([^${}]*)\}$", r"\1", value)
+    return _DEFAULT.sub(r"\1", value)
 
 
 def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
@@ -254,8 +256,7 @@ def acs_redirects(configs: Mapping[str, bytes]) -> list[str] | Gap:
         )
     if all(len(data) <= _EXTENDED for data in bridges.values()):
         return Gap("no-permission", "only root reads PCI access control: sudo lspci -vvv | grep -i acsctl")
-    # request and completion redirect (PCI Express base specification, 7.7.8)
-    return sorted(bus for bus, data in bridges.items() if _control(data) & (0x04 | 0x08))
+    return sorted(bus for bus, data in bridges.items() if _control(data) & _REDIRECTS)
 
 
 def _control(data: bytes) -> int:

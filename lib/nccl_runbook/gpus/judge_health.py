@@ -12,6 +12,7 @@ from nccl_runbook.machine.facts import Ecc, Fabric, Machine, Mig, NvLinks, NvmlG
 
 SLOWED_BY_FAULT = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 EXCLUSIVE = ("exclusive-process", "exclusive-thread")
+UUIDS_SINCE_NCCL = (2, 30, 7)  # up to 2.30.4 by bus id (graph/topo.cc), from 2.30.7 by UUID (init.cc)
 
 
 def _gpus(machine: Machine) -> list[NvmlGpu]:
@@ -137,8 +138,7 @@ def bus_ids_collide(machine: Machine) -> Iterator[Finding]:
         clash |= _shared_bus_ids([(f"cuda {g.cuda_index}", g.uuid, g.pci_bus_id) for g in machine.cuda.gpus])
     if clash:
         nccl, cuda = ("", "") if isinstance(machine.cuda, Gap) else (machine.cuda.nccl, machine.cuda.cuda)
-        # up to 2.30.4 by bus id (graph/topo.cc), from 2.30.7 by UUID (init.cc)
-        told_apart = isinstance(nccl, str) and version(nccl) >= (2, 30, 7)
+        told_apart = isinstance(nccl, str) and version(nccl) >= UUIDS_SINCE_NCCL
         wheel = f"nvidia-nccl-cu{cuda.partition('.')[0] or '12'}>=2.30.7"  # nvidia-nccl-cu12, -cu13
         yield Finding(
             "bus-ids-collide",

@@ -7,16 +7,24 @@ from nccl_runbook.hang.live.facts import Live, RasAnswer
 from nccl_runbook.logs.facts import ClockOffset, LogLine
 from nccl_runbook.messages.facts import Logs
 
+# no member completes these before each has issued them; a broadcast's root may
+_NEEDS_ALL = (
+    "all_reduce",
+    "allreduce",
+    "all_gather",
+    "allgather",
+    "reduce_scatter",
+    "all_to_all",
+    "alltoall",
+    "barrier",
+)
 EARLIER = "of an earlier attempt"  # how the problem of a file begins that is left out for that
 UNDATED = "times of the files"  # source of evidence that limits what the dumps prove
 
 
 def needs_all(call: str) -> bool:
-    """Whether no member completes this operation before every member has issued it; a broadcast's root
-    may."""
-    return "barrier" in call or call.startswith(
-        ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall")
-    )
+    """Whether no member completes this operation before every member has issued it."""
+    return call.startswith(_NEEDS_ALL) or "barrier" in call
 
 
 @dataclasses.dataclass(frozen=True)

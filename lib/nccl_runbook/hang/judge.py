@@ -2,7 +2,6 @@
 and what to collect next."""
 
 import dataclasses
-import re
 from collections import Counter
 
 from nccl_runbook.causes.causes import fitting, in_logs, usual
@@ -219,12 +218,6 @@ def _in_its_log(line: str, evidence: tuple[Evidence, ...]) -> str:
     return in_logs(line, [log] * bool(log))
 
 
-def _named(line: str, verdict: Told, several: bool) -> str:
-    """The line with its log and, unless it is for ``several`` processes, the pid of the rank at fault."""
-    line = _in_its_log(line, verdict.evidence)
-    return line if several or not verdict.pid else re.sub(r"\bPID\b", str(verdict.pid), line)
-
-
 # --- findings
 
 
@@ -248,17 +241,19 @@ def findings(hang: Hang) -> list[Finding]:
     ]
 
 
-def hang_told(verdict: Told, launcher: str = "", still: bool = False) -> Finding:
+def hang_told(verdict: Told, launcher: str = "", still: bool = False, now: bool = False) -> Finding:
     """The finding that names the rank that did not come. A past snapshot never proves health. A rank that
     only possibly did not come is a warning, since the job may have been moving, unless it was seen
-    ``still``."""
+    ``still``. ``now``: by a look just made, so that its pid is still that of the rank."""
     severity = {"healthy": Severity.OK, "unknown": Severity.UNKNOWN, "slow": Severity.WARN}.get(
         verdict.kind,
         Severity.WARN if verdict.status == "possible" and verdict.culprits and not still else Severity.BROKEN,
     )
     lines = [e.text for e in verdict.evidence]
     remedy = [
-        dataclasses.replace(r, lines=tuple(_named(line, verdict, " all " in r.text) for line in r.lines))
+        dataclasses.replace(
+            r, lines=tuple(verdict.at_fault(_in_its_log(line, verdict.evidence), now) for line in r.lines)
+        )
         for r in (usual(verdict.cause, verdict.status, lines, launcher) if verdict.cause else ())
     ]
     if verdict.cause == "uneven-minibatches":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections import Counter
 
 from nccl_runbook.core.facts import counted, rank_names
@@ -44,7 +45,8 @@ STATE = (
 @dataclasses.dataclass(frozen=True)
 class Told:
     """The answer. ``collective``: where the others wait, empty if nowhere; ``decides``: what to collect
-    next, as a line to paste; ``pid``: of the one rank that did not come, 0 if unknown."""
+    next, as a line to paste; ``pid``: of the one rank that did not come, 0 if unknown; ``host``: that rank's,
+    empty if all ranks that were seen are on one host."""
 
     kind: str
     culprits: tuple[int, ...]
@@ -57,12 +59,22 @@ class Told:
     evidence: tuple[Evidence, ...] = ()
     decides: str = ""
     pid: int = 0
+    host: str = ""
+
+    def at_fault(self, line: str, now: bool) -> str:
+        """A line about PID, with the host of the rank at fault, and with its pid if it was seen just ``now``:
+        later another process may have that number. A line about EACH_PID stays as it is."""
+        if not self.pid or not re.search(r"\bPID\b", line):
+            return line
+        line = re.sub(r"\bPID\b", str(self.pid), line) if now else line
+        return f"{line}   # on {self.host}" if self.host else line
 
 
 def by_look(hang: Hang, verdict: Told) -> Told:
     """The answer, or in place of one that is unknown what a look or saved stacks show."""
     saved = [] if hang.dumps or hang.groups else graphs_judge_stacks.pictures(hang.stacks)
-    picture = next(iter([*live.judge_looks(together(hang.looks)), *saved]), None)
+    looked = live.with_command(live.judge_looks(together(hang.looks)), None)
+    picture = next(iter([*looked, *saved]), None)
     if picture is None or verdict.kind != "unknown":
         return verdict
     shown = of_picture(picture)
@@ -79,6 +91,8 @@ def of_picture(picture: Picture) -> Told:
     culprits, victims = (
         tuple(v.rank for v in views if v.rank is not None) for views in (picture.culprits, picture.victims)
     )
+    one = picture.culprits[0] if len(picture.culprits) == 1 else None
+    several_hosts = len({v.host for v in picture.ranks}) > 1
     return Told(
         kind,
         culprits if kind != "unknown" else (),
@@ -90,7 +104,8 @@ def of_picture(picture: Picture) -> Told:
         picture.status or None,
         tuple(picture.evidence),
         picture.decides,
-        (picture.culprits[0].pid or 0) if len(picture.culprits) == 1 else 0,
+        (one.pid or 0) if one else 0,
+        "".join(filter(str.isprintable, one.host)) if one and several_hosts else "",
     )
 
 

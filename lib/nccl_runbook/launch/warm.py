@@ -26,6 +26,9 @@ PR_SET_PDEATHSIG = 1
 FORWARD_BYTES = 4 << 20  # of one rank's log; what comes after is counted and only its end is kept
 TAIL_BYTES = 64 << 10
 POLL_S = 0.02  # pipes close before the rank can be reaped, or stay open if a grandchild holds them
+STACK_WAIT_S = 0.7  # faulthandler writes without the GIL, so a rank that can answer answers at once
+TERM_GRACE_S = 1.0
+GIVE_UP_AFTER = 5  # seconds of SIGKILL without effect
 HELD_S = 600.0  # a net only: the engine lets a world go whose ranks do not get ready
 AFTER_FAILURE_S = 2.0  # how long ranks may go on once one of them has failed: they can only wait for it
 CUDA_ERROR_NOT_INITIALIZED = 3
@@ -227,12 +230,11 @@ class World:
             rank.timed_out, rank.state = True, process_state(rank.pid)
             if not rank.state.startswith("T"):
                 rank.kill(signal.SIGUSR2)
-        # faulthandler writes without the GIL, so a rank that can answer answers at once
-        yield 0.7
+        yield STACK_WAIT_S
         for rank in self.left:
             rank.kill(signal.SIGKILL if rank.state.startswith("T") else signal.SIGTERM)
-        yield 1.0
-        for _ in range(5):  # seconds of SIGKILL without effect
+        yield TERM_GRACE_S
+        for _ in range(GIVE_UP_AFTER):
             self.kill_all()
             yield 1.0
         for rank in self.left:  # in the kernel for good (state D): nothing a process can do ends it

@@ -21,6 +21,7 @@ LOADER = (
 START_S = 120.0
 LINE_BYTES = 16 << 20  # of a report; a launcher in the prefix may print without end
 LINE_CHARACTERS = 4000
+AFTER_END_S = 1.0  # a process that the prefix left behind may hold its output open
 
 
 class EngineError(RuntimeError):
@@ -106,8 +107,7 @@ class WarmLink:
             self._write(b"%d\n" % len(source) + source)
             self.process.wait()
             for reader in readers:
-                # a process that the prefix left behind may hold its output open
-                reader.join(1.0)
+                reader.join(AFTER_END_S)
         self.ended.set()
         self._ready.set()
         self._on_report({"gone": True})

@@ -142,6 +142,7 @@ _STEP = re.compile(
     r"[Pp](?i:(?<=\bstep)(?<!\bjob step)|(?<=\b(g)lobal_step))[ :=#\[]{1,3}\d+\b"
 )  # begins with a letter that few words hold
 _COMM = re.compile(r"commId 0x([0-9a-f]+) - Init COMPLETE")
+MAX_EVENTS = 20_000
 
 
 class Clocks:
@@ -158,7 +159,7 @@ class Clocks:
 
     def note(self, event: str, clock: str, at: float) -> None:
         """Record that ``clock`` showed the event at ``at`` seconds."""
-        if len(self._seen) < 20_000 or event in self._seen:
+        if len(self._seen) < MAX_EVENTS or event in self._seen:
             self._seen.setdefault(event, {}).setdefault(clock, at)
 
     def offsets(self) -> list[ClockOffset]:

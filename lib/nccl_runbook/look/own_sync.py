@@ -12,6 +12,7 @@ from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.facts import ALL_OF_THEM, OwnSync, OwnSyncTime
 
 APART_S = 0.5  # what is shorter is between two tensors of one sync
+INTERVAL_S = 0.1
 OUTERMOST = ("<module>", "_run_module_as_main", "_bootstrap")  # of a whole stack of CPython's
 ENGINES = "for vLLM, name EngineCore or its workers; for SGLang, its schedulers: servers sync nothing"
 # if one waits for the work of another, that work counts for all
@@ -43,7 +44,7 @@ def collect(
             elif not by_pid[pid]:
                 return Gap(answer.reason, f"the stacks of {pid} cannot be read: {answer.detail}")
         rounds.append((time.monotonic() - began, {pid: by_pid[pid][-1][1] for pid in left}))
-        time.sleep(0.1)
+        time.sleep(INTERVAL_S)
     silent = ", ".join(str(pid) for pid, samples in by_pid.items() if not any(phase for _, phase in samples))
     name = ALL_OF_THEM + f", though {silent} showed no sync ({ENGINES})" * bool(silent)
     syncs = syncs_of(name, together(rounds)) if len(by_pid) > 1 else []

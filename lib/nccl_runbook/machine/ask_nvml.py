@@ -19,6 +19,7 @@ _START = (
     "import runpy, sys; sys.path[0] = sys.argv.pop(1); runpy.run_module('nccl_runbook.machine.nvml_child', "
     "None, '__main__', True)"
 )
+_KILLED_S = 2.0  # a process in an uninterruptible driver call cannot be reaped; it is left behind
 
 
 def run_child(what: str, deadline_s: float = DEADLINE_S) -> Tuple[List[Dict[str, Any]], str]:
@@ -49,8 +50,7 @@ def _wait(child: subprocess.Popen, deadline_s: float) -> str:
             return f"the process that queried NVML ended with {child.returncode}" if child.returncode else ""
         stopped = f": {STOPPED}" * is_stopped(child.pid)
         child.kill()
-        # a process in an uninterruptible driver call cannot be reaped; it is left behind
-        ends(child, 2.0)
+        ends(child, _KILLED_S)
         return f"NVML did not answer within {deadline_s:g} s{stopped}"
 
 

@@ -18,6 +18,7 @@ UNLISTED_WSL_MIB = 6144  # on WSL2 the Windows desktop's own memory is never lis
 BOTH_KINDS_MIB = 2048  # a compositor or browser is listed as compute and graphics
 WORKING_PERCENT = 10  # utilisation without a listed process, in every sample
 WORKING_WSL_PERCENT = 60
+SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ def _counts(owner: Owner) -> bool:
         owner.is_ours
         or owner.kind == "graphics"
         or isinstance(owner.name, str)
-        and owner.name.startswith(("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm"))
+        and owner.name.startswith(SERVICES)
     ):
         return False
     return owner.kind == "compute" or isinstance(owner.used_mib, Gap) or owner.used_mib > BOTH_KINDS_MIB

@@ -50,6 +50,8 @@ P2P_STATUS = (
     "unknown",
 )
 LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
+VIRTUALISATION = ("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")
 PCIE = {
     "generation": "CurrPcieLinkGeneration",
     "width": "CurrPcieLinkWidth",
@@ -101,15 +103,9 @@ def gpu(index, handle):
         uuid=ask("nvmlDeviceGetUUID", handle),
         pci_bus_id=then(ask("nvmlDeviceGetPciInfo", handle), lambda p: text(p.busId)),
         memory=memory(handle),
-        compute_mode=then(
-            ask("nvmlDeviceGetComputeMode", handle),
-            name_in(("default", "exclusive-thread", "prohibited", "exclusive-process")),
-        ),
+        compute_mode=then(ask("nvmlDeviceGetComputeMode", handle), name_in(COMPUTE_MODES)),
         mig=mig(handle),
-        virtualisation=then(
-            ask("nvmlDeviceGetVirtualizationMode", handle),
-            name_in(("none", "passthrough", "vgpu", "host-vgpu", "host-vsga")),
-        ),
+        virtualisation=then(ask("nvmlDeviceGetVirtualizationMode", handle), name_in(VIRTUALISATION)),
         ecc=ecc(handle),
         remapped_rows=rows,
         retired_pages=pages,

@@ -25,6 +25,7 @@ from nccl_runbook.messages.lines import (
 MAX_KINDS = 200_000
 # of one kind that only says how far a rank is, or which way data goes; the last ones are in the tail anyway
 CHEAP_LINES = 8000
+PROGRESS_LINES = 10  # of a job that trains; a page of documentation may quote a few
 # of these are read all the same in each part of a log, so that it is known what went
 # on after a message, and how far
 LATE_LINES = 256
@@ -190,8 +191,7 @@ class Kinds:
             for _, k in self.all()
             if k and "rank-progress" in k.about_rank
         )
-        # a job that trains prints more; a page of documentation may quote a few
-        return sum(lines) >= 10
+        return sum(lines) >= PROGRESS_LINES
 
     def _keys(self, rows: list[bytes]) -> list[bytes | int]:
         """What lines of one kind share; most are known, or short and without a number."""

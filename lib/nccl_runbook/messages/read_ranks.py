@@ -15,6 +15,10 @@ from nccl_runbook.messages.survived import Survived
 
 _GROUP = re.compile(r"\[PG (?:ID )?(\w+)(?: PG GUID ([^\s(]*))?\s*(?:\(([^)]*)\)\s*)?Rank (\d+)\]")
 Found = Mapping[str, re.Match[str]]  # id -> where a line matches it
+MAX_CALLS = 50_000
+# who failed; whether it was an exception or a fatal line, not a watchdog's; whether it follows no failure of
+# another rank; up to where this rank had survived its exceptions
+Failure = tuple[int | str, bool, bool, int]
 
 
 def _who(line: LogLine) -> int | str:
@@ -45,10 +49,8 @@ class Ranks:
         self._calls: dict[tuple[str, str], dict[str | int | None, dict[tuple[str, ...], LogLine]]] = {}
         self.clocks = Clocks()
         self.timeout: LogLine | None = None
-        # the first line of each sort by which a rank, or a file, failed since it last survived an error: who
-        # failed; whether it was an exception or a fatal line, not a watchdog's; whether it follows no failure
-        # of another rank; up to where this rank had survived its exceptions
-        self._failures: dict[tuple[int | str, bool, bool, int], tuple[int, LogLine]] = {}
+        # the first line of each sort by which a rank, or a file, failed since it last survived an error
+        self._failures: dict[Failure, tuple[int, LogLine]] = {}
         self._survived = Survived()
         self.over_at = -1  # where the launcher or the scheduler last reported the end of the job
 
@@ -67,7 +69,7 @@ class Ranks:
         """Record what this line shows, given the expressions that match it."""
         self.clocks.take(line, text)
         call, comm = matches.get("rank-call"), matches.get("rank-communicator")
-        if call and len(self._calls) < 50_000:
+        if call and len(self._calls) < MAX_CALLS:
             op, number, count, datatype, nranks = filter(None, call.groups())
             self._calls.setdefault((number, nranks), {}).setdefault(pid or line.rank, {}).setdefault(
                 (op, count, datatype), line

@@ -16,6 +16,8 @@ from nccl_runbook.plan.areal import Mode, Part, part
 from nccl_runbook.plan.groups import Group, Job, Placed, groups_of, jobs_of, that_apply, verdict_of
 from nccl_runbook.plan.later import LATER
 
+LOCAL = ("", "0.0.0.0", "127.0.0.1", "localhost")
+
 
 def of(text: str) -> str | None:
     """The first framework of the table whose marks are in the text; None if there is none."""
@@ -260,7 +262,7 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         part("engine", "vllm", "vllm-serve", data, tensor),
     ]
     used, held = server[: tensor * data], sees[:processes]
-    elsewhere = machines > 1 or launch.value("server_host") not in ("", "0.0.0.0", "127.0.0.1", "localhost")
+    elsewhere = machines > 1 or launch.value("server_host") not in LOCAL
     shared = bool(held) and held[0] in used and not elsewhere
     crowded = bool(set(held) & set(used)) and not elsewhere
     lacking = len(used) < tensor * data or len(held) < processes

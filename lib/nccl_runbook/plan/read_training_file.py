@@ -27,6 +27,7 @@ FIRST = (
     "teacher",
 )  # roles in the order of AReaL; any other engine comes after them
 NOTHING = ("", "~", "null", "Null", "NULL")
+_ABOVE_ZERO = re.compile(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?")
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _BACKEND = re.compile(r"(\w+)\.backend")
 _COMPONENT = re.compile(r"\w+(\[\w+\])?:|\$\{")  # a backend with its size, or where one stands
@@ -137,7 +138,7 @@ def _training(flat: dict[str, str]) -> Training:
         _count(value_of("cluster.n_nodes") or value_of("n_nodes")),
         value_of("actor.weight_update_mode"),
         value_of("scheduler.type"),
-        bool(re.fullmatch(r"(?=[0-9.]*[1-9])[0-9.]+(e-?\d+)?", value_of("actor.kl_ctl") or "0.1"))
+        bool(_ABOVE_ZERO.fullmatch(value_of("actor.kl_ctl") or "0.1"))
         and any(n.startswith("ref.") for n in flat),
         "n_gpus_per_node" in flat and "mode" in flat,
         flat,

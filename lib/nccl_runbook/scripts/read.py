@@ -39,6 +39,8 @@ _SEEN = (
     "CUDA_VISIBLE_DEVICES",
     *(f"PET_{n}" for n in ("NNODES", "NPROC_PER_NODE", "RDZV_ENDPOINT", "MASTER_ADDR")),
 )
+_SUBMIT = ("sbatch", "salloc", "mason.py")
+_NO_SHELL = {"cat", "python", "python3"}  # unless they write a file
 _SHELL = re.compile(r"-[a-z]{0,3}c|--wrap")
 MOST_OUTSIDE = 60  # words
 # overrides as Hydra and OmegaConf take them
@@ -106,7 +108,7 @@ def read(text: str) -> Script:
     sizes = [s for c in commands if (s := counts.size_of(c.words, c.outside, c.env, asked))]
     jobs = [
         counts.Size("", nodes, 0, gpus, ""),
-        *(s for s in sizes if s.by in ("sbatch", "salloc", "mason.py")),
+        *(s for s in sizes if s.by in _SUBMIT),
     ]
     sourced = [
         *(c.words[1] for c in commands if c.words[0] in (".", "source") and len(c.words) > 1),
@@ -225,7 +227,7 @@ def _split(text: str, levels: int = MOST_LEVELS) -> Iterator[list[str]]:
                     ).search(text, at)
                     begin, at = at, end.end() if end else at
                     writes = any(">" in word for word in words)
-                    if levels and (writes or not {"cat", "python", "python3"} & {*words}):
+                    if levels and (writes or not _NO_SHELL & {*words}):
                         yield from _split(text[begin:at].rpartition("\n")[0], levels - 1)
                 heredocs = []
             words = []

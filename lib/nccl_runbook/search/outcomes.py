@@ -6,6 +6,9 @@ Group = Tuple[int, ...]
 Round = List[Group]
 Answers = Dict[Group, bool]  # group -> whether every rank passed
 Asked = Callable[[Round], Answers]  # runs the worlds of a round
+# a GPU that fails with this many partners, all good among themselves, is at fault: two bad
+# pairs give it two at most
+ENOUGH_PARTNERS = 4
 REPEATS = 20  # runs that estimate the rate of an intermittent fault
 # GPUs: up to here every pair is tried (worlds/ask.py); with more, the search asks for the pairs that it needs
 MATRIX_MOST = 8
@@ -36,9 +39,7 @@ class Outcomes:
         self.left = most_runs(len(gpus)) - REPEATS
         self.known: Dict[FrozenSet[int], bool] = {}
         # where every pair is known, every partner counts
-        # a GPU that fails with this many partners, all good among themselves, is at fault: two bad pairs
-        # give it two at most
-        self.enough = 4 if len(gpus) > MATRIX_MOST else len(gpus)
+        self.enough = ENOUGH_PARTNERS if len(gpus) > MATRIX_MOST else len(gpus)
 
     def known_to_pass(self, group: Iterable[int]) -> Optional[bool]:
         """Whether a group is known to pass (inside a passing group) or fail (contains a failing one); None

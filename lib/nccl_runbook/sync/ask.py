@@ -19,6 +19,7 @@ from nccl_runbook.sync.methods import METHODS
 from nccl_runbook.sync.reshard.facts import control, resharded
 
 _FOLDER = "nccl-runbook-sync-"
+_BUCKET_MIB = "512"
 _LEAST_S = 5.0  # below that no arm is started
 _KEPT_S = 12.0  # of the budget for each further method: a world and a first sync
 _ONE_GPU_S = 20.0
@@ -126,7 +127,7 @@ def methods_of(methods: str, devices: Sequence[Optional[int]] = (None,)) -> List
 
 
 def _buckets(method: str) -> str:
-    return _numbers(method, method.partition("@")[2].replace("+", ",") or "512", 1)
+    return _numbers(method, method.partition("@")[2].replace("+", ",") or _BUCKET_MIB, 1)
 
 
 def _world(

@@ -22,6 +22,7 @@ GPU_DEADLINE_S, CPU_DEADLINE_S = 40.0, 20.0
 DEEP_S = 240.0
 SET_ALREADY = "not tested: your environment already has this setting, so every test runs with it"
 INFINIBAND = Path("/sys/class/infiniband")
+STEERS = re.compile(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+")  # may steer NCCL or a library below it
 # only select GPUs or packages, or builds, or switch multicast off: an arm switches nothing on
 STAYS = (
     "CUDA_VISIBLE_DEVICES",
@@ -86,8 +87,7 @@ def steering(environ: Mapping[str, str]) -> Dict[str, str]:
     return {
         k: v
         for k, v in sorted(environ.items())
-        if re.fullmatch(r"(NCCL|TORCH|CUDA|FI|UCX|LD|GLOO)_\w+", k)  # may steer NCCL or a library below it
-        and not any(re.fullmatch(stays, k) for stays in STAYS)
+        if STEERS.fullmatch(k) and not any(re.fullmatch(stays, k) for stays in STAYS)
     }
 
 

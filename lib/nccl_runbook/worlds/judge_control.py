@@ -14,6 +14,8 @@ from nccl_runbook.worlds.judge import SEEN_ON_HARDWARE
 from nccl_runbook.worlds.judge_arms import Decision, Outcomes
 
 _DID = {"wrong values": "gave wrong values", "lost": "was lost"}  # how a world ended, as a verb
+# proven only by the variable's own log line: the transport has the same name with and without
+_BY_LOG_LINE = ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME")
 
 
 def used(world: World, prefixes: tuple[str, ...] = ("",)) -> int | None:
@@ -30,8 +32,7 @@ def acted(arm: Arm, control: Trial) -> bool | None:
     if isinstance(arm.trial, Gap):
         return None
     settings, acts_on = arm.trial.world.set_by_environment, tuple(arm.acts_on)
-    # proven only by the variable's own log line: the transport has the same name with and without
-    if not acts_on or any(name in ("NCCL_CUMEM_HOST_ENABLE", "NCCL_SOCKET_IFNAME") for name in arm.env):
+    if not acts_on or any(name in _BY_LOG_LINE for name in arm.env):
         return None if isinstance(settings, Gap) else all(f"{k}={v}" in settings for k, v in arm.env.items())
     before, after = used(control.world, acts_on), used(arm.trial.world, acts_on)
     if before is None or after is None or not used(arm.trial.world):

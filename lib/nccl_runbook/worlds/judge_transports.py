@@ -12,6 +12,8 @@ from nccl_runbook.worlds.judge_arms import Decision, decide
 from nccl_runbook.worlds.judge_control import _names, _price, _proof, _unset, control_fails, in_words, outcome
 from nccl_runbook.worlds.judge_culprits import narrowed
 
+_SWITCHED_OFF = re.compile(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)")
+
 
 def judge_transports(arms: Arms | Gap, pairs: Pairs | Gap = NOT_RUN) -> list[Finding]:
     """Findings of step 04. The control decides how the arms are read; if it fails, ``pairs`` show between
@@ -115,11 +117,7 @@ def switched_off_already(arms: Arms) -> list[Finding]:
     """The user's own variables switch a transport off, so the bandwidth is that of the remaining ones.
     Harmless on cards without P2P."""
     taken = arms.control.world.set_by_environment
-    off = (
-        []
-        if isinstance(taken, Gap)
-        else [t for t in taken if re.fullmatch(r"NCCL_(P2P|SHM|IB)_DISABLE=1|NCCL_P2P_LEVEL=(0|LOC)", t)]
-    )
+    off = [] if isinstance(taken, Gap) else [t for t in taken if _SWITCHED_OFF.fullmatch(t)]
     if not off or isinstance(arms.guilty, Guilty):
         return []
     again = _unset(

@@ -115,6 +115,8 @@ def _exit_code(trials: list[Trial]) -> int:
 def _page(trials: list[Trial], code: int) -> str:
     severity = {0: Severity.OK, 3: Severity.BROKEN}.get(code, Severity.UNKNOWN)
     sentence = f"Gym: {table.sentence(trials)}"
-    report = Remedy("you", "Read what was answered and report the job with its log, which --keep DIR keeps.")
+    report = Remedy(
+        "you", "Read what was answered, report the job, and attach the log that --keep DIR saves."
+    )
     finding = Finding("gym", severity, sentence, remedy=(report,) if severity is Severity.BROKEN else ())
     return answer.page_of("gym", sentence, [finding], [table.trials_table(trials)], code)

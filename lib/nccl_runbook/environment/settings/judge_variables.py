@@ -14,6 +14,9 @@ MOST_EVENTS = (
     1_000_000  # 67,108,864 was meant as bytes; a ring of a million collectives holds hours of training
 )
 
+RUN_STILL = (2, 5)  # NCCL and PyTorch from here on may still be met in jobs
+# rules of their own judge these
+_OWN_RULE = ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
 _MEANT = {
     **dict.fromkeys(("true", "yes", "on", "enable", "enabled"), 1),
     **dict.fromkeys(("false", "no", "off", "disable", "disabled"), 0),
@@ -114,8 +117,7 @@ def renamed_variable(s: Setting, v: Variable) -> Iterator[Finding]:
 def dead_variable(s: Setting, v: Variable) -> Iterator[Finding]:
     """Last read by an earlier version, without a successor."""
     if not v.renamed_to and _past(s, v):
-        # NCCL and PyTorch from here on may still be met in jobs
-        may_run = not s.in_use and version(v.until) >= (2, 5)
+        may_run = not s.in_use and version(v.until) >= RUN_STILL
         yield s.finding(
             "dead-variable",
             Severity.NOTE if may_run else Severity.WARN,
@@ -167,9 +169,7 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             f"unset {s.name}",
         )
     elif is_set and (
-        s.value.casefold() in known["chatty"].get(s.name, ())
-        or v.debugging
-        and s.name not in ("NCCL_CUMEM_ENABLE", "NCCL_DEBUG", "NCCL_IB_DISABLE")
+        s.value.casefold() in known["chatty"].get(s.name, ()) or v.debugging and s.name not in _OWN_RULE
     ):
         logs = s.name == "NCCL_DEBUG"
         yield s.finding(

@@ -22,6 +22,9 @@ from nccl_runbook.hang.live.launched.ask_joined import joined
 from nccl_runbook.machine import ask_nvml as nvml
 
 SETTLE_S = 0.25  # between the two readings of the first evidence: 25 clock ticks, so that a busy thread shows
+TICK_S = 0.1
+MOST_HELPERS = 16
+NVML_DEADLINE_S = 5.0
 STACKS_BETWEEN = 5  # further stacks in the gap: a rank that is elsewhere each time moves
 HELPED = re.compile(
     r"/torch/utils/data/dataloader\.py$|/lib/python3\.\d+/(?:subprocess\.py$|multiprocessing/)"
@@ -81,7 +84,7 @@ class Look:
             if stacks_at and time.monotonic() - start >= stacks_at[0]:
                 stacks_at.pop(0)
                 self._sample(True)
-            time.sleep(min(0.1, max(0.0, gap_s - (time.monotonic() - start))))
+            time.sleep(min(TICK_S, max(0.0, gap_s - (time.monotonic() - start))))
         self._ask_host()
         self._sample(True)
         # a rank that was still starting has its sockets by now
@@ -133,7 +136,7 @@ class Look:
             for stack in known(sample.stacks)[:1]
             for frame in stack.frames
         ):
-            for helper in self.helpers.get(pid, [])[:16]:
+            for helper in self.helpers.get(pid, [])[:MOST_HELPERS]:
                 frames = [
                     f for stack in known(ask_answers.stacks(self.py_spy, helper))[:1] for f in stack.frames
                 ]
@@ -146,7 +149,7 @@ class Look:
                 )
 
     def _ask_host(self) -> None:
-        self.gpus.append(nvml.ask("live", 5.0, lambda _, lines, __: lines))
+        self.gpus.append(nvml.ask("live", NVML_DEADLINE_S, lambda _, lines, __: lines))
         named = [r.variables["NCCL_RAS_ADDR"] for r in self.ranks if "NCCL_RAS_ADDR" in r.variables]
         self.ras.append(
             ask_ras.ras(named)

@@ -12,6 +12,7 @@ from nccl_runbook.hang.live.facts import RasAnswer, RasCommunicator, RasRank
 
 STACK_DEADLINE_S, RECORDER_DEADLINE_S, RAS_DEADLINE_S = 5.0, 2.0, 4.0
 MOST_BYTES = 1 << 26
+RAS_ADDRESS = "127.0.0.1:28028"  # NCCL_RAS_CLIENT_PORT of src/ras/ras_internal.h, NCCL 2.24 to 2.30.7
 MOST_RANKS, MOST_COMMUNICATORS = 4096, 256
 # what RAS prints as text
 _TABLE = re.compile(r"^Group +Comms +Nodes +Ranks", re.M)
@@ -53,8 +54,7 @@ def all_of(link: socket.socket, until: float, most_bytes: int = MOST_BYTES, end:
 def ras(addresses: List[str]) -> Union[List[RasCommunicator], Gap]:
     """All communicators of the job as NCCL's RAS thread reports them, or a Gap. Asks only on this host."""
     until = time.monotonic() + RAS_DEADLINE_S  # for all of them together
-    # the last is NCCL_RAS_CLIENT_PORT of src/ras/ras_internal.h, NCCL 2.24 to 2.30.7
-    for address in dict.fromkeys([*addresses, "127.0.0.1:28028"]):
+    for address in dict.fromkeys([*addresses, RAS_ADDRESS]):
         answer = _ras_at(*address.rpartition(":")[::2], until)
         if not isinstance(answer, Gap):
             break

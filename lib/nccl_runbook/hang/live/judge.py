@@ -7,6 +7,7 @@ a second sample nothing is called hung.
 
 import collections
 import dataclasses
+import re
 from typing import Any, Dict, List, Optional, Sequence
 
 from nccl_runbook.core.facts import Evidence, counted, grouped
@@ -143,9 +144,13 @@ def _picture(members: Members, bare: Sequence[str]) -> Picture:
 
 def with_command(pictures: Sequence[Picture], pids: Optional[Sequence[int]]) -> List[Picture]:
     """The pictures. A further look is that of `nccl-runbook`, at these processes; with None (looks that were
-    recorded, perhaps elsewhere) that of nccl-look.pyz."""
+    recorded, perhaps elsewhere) that of nccl-look.pyz, and PID stands for a process: another one may have
+    its number by now."""
     if pids is None:
-        return [*pictures]
+        return [
+            dataclasses.replace(p, decides=re.sub(r"(kill -CONT|--pid) \d+", r"\1 PID", p.decides))
+            for p in pictures
+        ]
     ended = {v.pid for p in pictures for v in p.ranks if v.does == "missing"}
     line = " ".join(["nccl-runbook look", *(f"--pid {pid}" for pid in pids if pid not in ended), "--gap"])
     return [

@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 
+# steps with new, higher numbers after an exception: ranks that miss a dead one complete the step they are in
+SURVIVES = 2
 _STEP = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\W{0,3}\[?\s*(\d{1,12})|"
     r"\bPOST /\S{1,60} HTTP/"  # a server's answer has no number
@@ -39,9 +41,7 @@ class Survived:
         if step and (step[1] is None or int(step[1]) > self._step.get(who, -1)):
             self._step[who] = int(step[1] or self._step.get(who, -1))
             self._higher[who] += 1
-        # steps with new, higher numbers after an exception: ranks that miss a dead one complete the step
-        # they are in
-        if self._higher[who] >= 2:
+        if self._higher[who] >= SURVIVES:
             self._to[who] = self._raised.get(who, -1)
 
     def ended_well(self, who: Who, text: str) -> None:

@@ -29,6 +29,9 @@ _ALARMS = re.compile(
 )
 
 
+MAY_FOLLOW = frozenset(["gpu-memory-exhausted", "peer-crashed", "shm-too-small"])  # also of a timeout
+
+
 NVIDIA_ONLY = frozenset(
     [
         "fabric-manager-down",
@@ -133,8 +136,7 @@ def weighed(pointer: Pointer, logs: Logs) -> Pointer:
                 "the job had failed before that: probably a consequence",
             ),
             (
-                pointer.cause in ("gpu-memory-exhausted", "peer-crashed", "shm-too-small")
-                and _after_timeout(pointer, logs),
+                pointer.cause in MAY_FOLLOW and _after_timeout(pointer, logs),
                 "printed after the timeout, by a rank that had waited: probably a consequence",
             ),
         )

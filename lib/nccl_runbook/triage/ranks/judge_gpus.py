@@ -7,6 +7,8 @@ from nccl_runbook.messages.facts import Logs
 from nccl_runbook.messages.judge import Pointer
 from nccl_runbook.triage.ranks.judge_pointer import matches
 
+MANY_COMMUNICATORS = 8  # of one rank; parallel groups of a usual job are fewer
+
 
 def ranks_on_one_gpu(logs: Logs) -> list[Pointer]:
     """Behind `Duplicate GPU`: the devices that the ranks took."""
@@ -135,8 +137,7 @@ def nodes_differ(logs: Logs) -> list[Pointer]:
 def communicators_pile_up(logs: Logs) -> list[Pointer]:
     """One rank opened many communicators."""
     most = max(logs.ranks, key=lambda r: r.communicators, default=None)
-    # parallel groups of a usual job have fewer
-    if most is None or most.communicators < 8:
+    if most is None or most.communicators < MANY_COMMUNICATORS:
         return []
     return [
         Pointer(

@@ -5,14 +5,14 @@ from nccl_runbook.core.facts import grouped, rank_names
 from nccl_runbook.messages.facts import Timeout
 from nccl_runbook.messages.judge import Pointer
 
+NOT_COUNTED = ("SEND", "RECV", "COALESCED", "UNKNOWN", "ELIDED")
+
 
 def operations_differ(works: list[tuple[int, Timeout]]) -> list[Pointer]:
     """One number in one group is another operation on some ranks: these calls cannot match; empty if the
     numbers of the calls say nothing. ``works``: rank and timeout of each rank that waits."""
     # each kind of call has a number of its own (ProcessGroupNCCL.cpp, torch 2.11: seqP2P_, seqCollective_)
-    if any(t.op.startswith(("SEND", "RECV", "COALESCED", "UNKNOWN", "ELIDED")) for _, t in works) or len(
-        {rank for rank, _ in works}
-    ) < len(works):
+    if any(t.op.startswith(NOT_COUNTED) for _, t in works) or len({rank for rank, _ in works}) < len(works):
         return []
     ranks = grouped((t.op, rank) for rank, t in works)
     lines = tuple({t.op: t.at for _, t in works}.values())[:4]

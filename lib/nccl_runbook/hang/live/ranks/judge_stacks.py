@@ -30,7 +30,9 @@ INIT = frozenset(
 )
 
 ANSWER = "an answer over a socket: a key of the store that nobody sets, or a server"
+_ASKS = re.compile(r"(?:do_|do_sys_|p)?poll")  # not epoll: servers and asyncio wait there
 _DEVICE_WAITS = re.compile(r"/torch/(cuda/|autograd/graph\.py|accelerator/)")
+_LOOP = re.compile(r"<(listcomp|setcomp|dictcomp|genexpr)>$")
 
 
 def polls(rank: LiveRank) -> bool:
@@ -48,8 +50,7 @@ def asks(rank: LiveRank) -> bool:
     get() and wait() of torch's store have no frame."""
     last = main_stacks(rank)[-1:]
     return any([own_frame(s)] == s.frames[:1] for s in last) and bool(
-        # not epoll: servers and asyncio wait there
-        re.match(r"(?:do_|do_sys_|p)?poll", rank.samples[-1].threads[0].waits)
+        _ASKS.match(rank.samples[-1].threads[0].waits)
     )
 
 
@@ -114,5 +115,5 @@ def holds_gil(rank: LiveRank) -> bool:
     return (
         bool(inner)
         and all(s.owns_gil and s.is_active and s.frames[:1] == inner for s in stacks)
-        and not re.search(r"<(listcomp|setcomp|dictcomp|genexpr)>$", inner[0].function)
+        and not _LOOP.search(inner[0].function)
     )
