@@ -44,7 +44,7 @@ from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/triage.json").read_text())
 # several causes behind one message: never named itself; and what a test between two hosts finds, no log
-INTERNAL = {"duplicate-gpu", "mtu-black-hole", "no-route-between-hosts"}
+INTERNAL = {"duplicate-gpu", "mtu-black-hole"}
 
 
 def read(tmp_path: Path, text: str, context: str = "", name: str = "job.log") -> Logs:
