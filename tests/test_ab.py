@@ -136,8 +136,12 @@ def test_the_seconds_of_a_command_count_without_a_figure(tmp_path):
 def test_what_the_expression_catches_and_is_no_number_does_not_count():
     done = run(".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long\ntook 1,234.5\ntook 1e3")
     assert json.loads(done.stdout)["samples"][0]["figures"] == {"figure": [1234.5, 1000.0]}
-    none = json.loads(run(".", "NCCL_MAX_CTAS=8", "--json", "--figure", "took (\\S+)", "--rounds", "1", "--", "echo", "took long").stdout)
-    assert none["verdict"] == "unknown" and all("figure" in s["ended"] and not s["figures"] for s in none["samples"])
+
+
+def test_a_figure_that_matches_nothing_ends_ab_after_the_first_run(tmp_path):
+    ran = tmp_path / "ran"
+    done = run(".", "NCCL_MAX_CTAS=8", "--figure", "took (\\S+)", "--", "sh", "-c", f"echo x >> {ran}; echo took long")
+    assert done.returncode == 2 and "--figure" in done.stderr and "took long" in done.stderr and ran.read_text() == "x\n"
 
 
 def test_an_expression_that_backtracks_without_end_is_ended():
@@ -416,6 +420,7 @@ def test_another_libnccl_in_b_is_a_note_and_one_in_a_role_of_b_is_a_warning():
 
 
 def test_too_few_runs_and_nothing_differs_are_unknown():
+    assert ids(made(1, 2, 3, 1)) == {"too-few-runs": Severity.UNKNOWN}
     assert ids(made(1, 2)) == ids(made()) == {"too-few-runs": Severity.UNKNOWN}
     assert ids(made(differences=[])) == {"nothing-differs": Severity.UNKNOWN}
     assert [f.id for f in rules.judge(Gap("not-run", "busy"), NOT_RUN)] == ["not-compared"] and rules.judge(Gap("absent"), NOT_RUN) == []

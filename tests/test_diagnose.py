@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -79,6 +80,23 @@ def test_a_message_that_is_the_fault_leads_before_a_setting(tmp_path):
         document = diagnose(*order, code=3)
         assert document["lead"]["cause"] == json.loads(read_cli("triage", tmp_path / "a.log", "--json").stdout)["hypotheses"][0]["cause"]
         assert "a.log line 1" in document["sentence"]
+
+
+@pytest.mark.parametrize(("frames", "named"), [
+    (["/src/prep.py\", line 41, in <module>", "/src/tok.py\", line 7, in encode"], "/src/tok.py:7"),
+    (["/src/prep.py\", line 41, in <module>", "/env/lib/python3.12/site-packages/tok/core.py\", line 900, in encode"], "/src/prep.py:41"),
+    (["/env/lib/python3.12/runpy.py\", line 88, in _run_code", "<frozen runpy>\", line 9, in x"], ""), ([], "")])
+def test_an_exception_of_the_program_names_the_line_to_fix_and_the_page_has_no_empty_card(tmp_path, frames, named):
+    (tmp_path / "j.log").write_text("\n".join([
+        "[rank2]: Traceback (most recent call last):", *(f'[rank2]:   File "{frame}\n[rank2]:     go(one)' for frame in frames), "[rank2]: IndexError: list index out of range",
+        "E0301 10:07:41.702000 91 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 2 (pid: 96) of binary: python", ""]))
+    document = diagnose(tmp_path / "j.log", "--html", tmp_path / "p.html", code=3)
+    lead = document["lead"]
+    assert lead["cause"] == "peer-crashed" and (not named or f" {named}, " in lead["remedy"][0]["text"] and "IndexError" in lead["remedy"][0]["text"])
+    assert named or not re.search(r"\w:\d", lead["remedy"][0]["text"])
+    assert not re.search(r"<article[^>]*>\s*</article>", (tmp_path / "p.html").read_text())
+    shown = read_cli("diagnose", tmp_path / "j.log").stdout
+    assert "to do: " in shown and named in shown
 
 
 def test_the_own_error_of_a_rank_leads_before_its_death(tmp_path):

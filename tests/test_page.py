@@ -1,6 +1,7 @@
 """index.html, notebook pages and what a step shows: escaped, bounded, readable by everyone."""
 
 import dataclasses
+import html
 import json
 import re
 import shlex
@@ -22,7 +23,7 @@ from nccl_runbook.core.findings import NOTHING_KNOWN, Evidence, Finding, Remedy,
 from nccl_runbook.core.records import Command, Judged, Record
 from nccl_runbook.report.notebook_html import NotebookPages, without_dead_links
 from nccl_runbook.report.page import MAX_BYTES, render_index
-from nccl_runbook.report.pictures import TEMPLATES, Lanes
+from nccl_runbook.report.pictures import TEMPLATES, Lanes, environment
 from nccl_runbook.report.tables import Cell, StepView, Table, _by_hand, not_looked_at_table, steps_table
 from nccl_runbook.report.verdict import verdict_document
 from nccl_runbook.report.verdict_document import RunInfo
@@ -455,3 +456,10 @@ def test_a_trial_without_a_gpu_was_on_the_cpu():
     found[0].tried_by_hand.append({"at": "t", "env": {}, "gpus": [None, None], "passed": True, "wall_s": 0.5, "line": "x"})
     page = render_index(verdict_document(run, found), found)
     assert "CPU, CPU" in page and "None, None" not in page
+
+
+def test_options_of_a_line_to_copy_do_not_break_at_their_dashes():
+    line = "nccl-runbook soak --for 3s -x '<b>--no-option</b>' a-b --out=c/d-e"
+    shown = environment().from_string("{{ line | options }}").render(line=line)
+    assert re.findall(r'<span class="option">([^<]*)</span>', shown) == ["--for", "-x", "--out"] and "<b>" not in shown
+    assert html.unescape(re.sub(r"</?span[^>]*>", "", shown)) == line, "it is copied as it was"

@@ -148,6 +148,39 @@ def test_wrong_value_says_what_the_reader_does_with_it():
     assert found(with_set(NCCL_P2P_LEVEL="NVL", NCCL_SOCKET_NTHREADS="$N"), "wrong-value") == []
 
 
+@pytest.mark.parametrize("setting", ["NCCL_IB_DISABLE=yes", "NCCL_IB_DISABLE=true", "NCCL_P2P_DISABLE=on", "NCCL_MULTI_RANK_GPU_ENABLE=yes"])
+def test_a_word_that_nccl_reads_as_0_switches_nothing(setting):
+    name, _, word = setting.partition("=")
+    beside = {"NCCL_IB_HCA": "mlx5", "NCCL_P2P_LEVEL": "NVL", "NCCL_NVLS_ENABLE": "1"}
+    told = {f.id for f in loud(with_set(nccl="2.30.7", **beside, **{name: word}))}
+    assert told == {"wrong-value"} and not [f for f in judge(with_set(nccl="2.30.7", **{name: word})) if f.id == "debugging-left-on"]
+    assert {f.id for f in judge(with_set(nccl="2.30.7", **beside, **{name: "1"}))} & {"contradiction", "debugging-left-on"}, "the number does"
+    shown, plain = (str(variables_table(with_set(**{name: value}))) for value in (word, "1"))
+    assert f"{word!r} is read as 0" in shown and variables()[name].means in plain and variables()[name].means not in shown
+
+
+def test_only_the_leading_digits_of_a_number_count():
+    assert found(with_set(NCCL_IB_DISABLE="1x", NCCL_IB_HCA="mlx5"), "contradiction") and found(with_set(NCCL_MIN_CTAS="9x", NCCL_MAX_CTAS="8"), "contradiction")
+    assert not found(with_set(NCCL_MIN_CTAS="x9", NCCL_MAX_CTAS="8"), "contradiction")
+
+
+@pytest.mark.parametrize(("name", "value", "instead"), [
+    ("NCCL_TIMEOUT", "7200", "seconds=7200"), ("TORCH_NCCL_TIMEOUT", "60", "seconds=60"), ("NCCL_COMM_TIMEOUT", "long", "seconds=1800")])
+def test_a_timeout_keeps_the_value_that_was_meant(name, value, instead):
+    assert instead in lines(found(with_set(**{name: value}), "unread-variable")[0])[0]
+
+
+@pytest.mark.parametrize(("value", "meant"), [("INFOO", "INFO"), ("wran", "WARN"), ("TRCE", "TRACE"), ("ERROR", "WARN")])
+def test_a_misspelt_word_is_the_nearest_valid_one(value, meant):
+    assert lines(found(with_set(NCCL_DEBUG=value), "wrong-value")[0]) == [f"NCCL_DEBUG={meant}"]
+
+
+def test_what_may_hang_leads_before_a_misspelt_word_and_says_what_it_is_for():
+    first = [f for f in judge(with_set(NCCL_DEBUG="INFOO", CUDA_LAUNCH_BLOCKING="1")) if f.severity is Severity.WARN][0]
+    assert first.setting == "CUDA_LAUNCH_BLOCKING=1" and "04-transports" not in first.remedy[0].text
+    assert "04-transports" in found(with_set(NCCL_P2P_DISABLE="1"), "debugging-left-on")[0].remedy[0].text
+
+
 @pytest.mark.parametrize(("torch", "name", "rule"), [
     ("2.8.0", "TORCH_NCCL_TRACE_BUFFER_SIZE", None), ("2.9.0", "TORCH_NCCL_TRACE_BUFFER_SIZE", "renamed-variable"), (Gap("absent"), "TORCH_NCCL_TRACE_BUFFER_SIZE",
      "renamed-variable"), ("2.8.0", "TORCH_FR_BUFFER_SIZE", "not-yet-read"), ("2.9.1", "TORCH_FR_BUFFER_SIZE", None), (Gap("absent"), "TORCH_FR_BUFFER_SIZE", None)])

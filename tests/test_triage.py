@@ -44,7 +44,7 @@ from warm_cli import read_cli
 
 SCHEMA = json.loads((ROOT / "lib/nccl_runbook/schemas/triage.json").read_text())
 # several causes behind one message: never named itself; and what a test between two hosts finds, no log
-INTERNAL = {"duplicate-gpu", "mtu-black-hole", "no-route-between-hosts"}
+INTERNAL = {"duplicate-gpu", "mtu-black-hole"}
 
 
 def read(tmp_path: Path, text: str, context: str = "", name: str = "job.log") -> Logs:
@@ -280,6 +280,12 @@ def test_a_remedy_speaks_the_launchers_language(launcher, expected):
     assert for_launcher("show_gids", launcher) == ("show_gids",)
 
 
+def test_a_port_that_is_in_use_is_changed_by_the_option_of_deepspeed_alone(tmp_path):
+    text = "[launch.py:216:main] world_info_dict={'n1': [0, 1]}\nRuntimeError: The server socket has failed to bind to [::]:29512 (errno: 98 - Address already in use).\n"
+    first = triage.judge(read(tmp_path, text))[0]
+    assert first.remedy[0].lines == ("deepspeed --master_port 29501 train.py",) and "torchrun" not in first.remedy[0].text
+
+
 @pytest.mark.parametrize("launcher, expected", [
     ("deepspeed", ("export A=1 B=2", "printf '%s\\n' A=1 B=2 >> ~/.deepspeed_env  # for a job of several hosts: only NCCL_ names reach the other hosts without it")), ("ray", ('ray.init(runtime_env={"env_vars": {"A": "1", "B": "2"}})',)),
     ("srun", ("export A=1 B=2  # in the batch script, before srun",)), ("docker", ("docker run -e A=1 -e B=2 ...",)), ("torchrun", ("export A=1 B=2",))])
@@ -292,6 +298,9 @@ def test_a_line_that_sets_two_variables_loses_none(launcher, expected):
     ("ulimit -l unlimited", "docker", "docker run --ulimit memlock=-1 --cap-add=IPC_LOCK ..."), ("ulimit -n 65536", "srun", "ulimit -n 65536 && srun --propagate=NOFILE,MEMLOCK ..."),
     ("unset NCCL_TOPO_FILE", "docker", "docker run ... IMAGE sh -c 'unset NCCL_TOPO_FILE; exec python train.py'"),
     ("unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME", "deepspeed", "unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME"),
+    ("export MASTER_PORT=29501", "deepspeed", "deepspeed --master_port 29501 train.py"), ("torchrun --master-port 29501 --nproc-per-node N train.py", "deepspeed", "deepspeed --master_port 29501 train.py"),
+    ("export MASTER_PORT=$((20000 + ${SLURM_JOB_ID:-0} % 20000))", "deepspeed", "deepspeed --master_port $((20000 + ${SLURM_JOB_ID:-0} % 20000)) train.py"),
+    ("export MASTER_ADDR=n1 MASTER_PORT=29500", "deepspeed", "deepspeed --master_addr n1 --master_port 29500 train.py"),
     ("unset NCCL_TOPO_FILE", "ray", "unset NCCL_TOPO_FILE; ray stop; ray start ...  # on every node: workers inherit the environment of the raylet"),
     ("torchrun --nproc-per-node $(x) train.py", "srun",
      "srun --ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=none bash -c 'LOCAL_RANK=$SLURM_LOCALID exec python train.py'  # as many tasks as GPUs"),

@@ -57,7 +57,13 @@ def text(case: Case, diff: str = "") -> str:
             and quoted(e.text) in document.sentence
         ]
         known = causes().get(first.cause if lead else first.id)
-        fix = [r for r in first.remedy if not (test and test.line in r.lines)]
+        # what comes next is said once, below
+        fix = [
+            dataclasses.replace(r, text=f"{r.text.rstrip(':.')}.", lines=())
+            if test and r.lines == (test.line,)
+            else r
+            for r in first.remedy
+        ]
         verify = known.verify if known and fix else ""
         lines += [
             *map(_seen, fresh[:SHOWN]),

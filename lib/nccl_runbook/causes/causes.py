@@ -122,7 +122,11 @@ def usual(
     rows = fitting(cause, *lines).remedy if rows is None else rows
     if_so = "If so: " if status == "possible" and cause != "benign" else ""
     return tuple(
-        Remedy(who, if_so + text, tuple(own for line in copied for own in for_launcher(line, launcher)))
+        Remedy(
+            who,
+            if_so + text,
+            tuple(dict.fromkeys(own for line in copied for own in for_launcher(line, launcher))),
+        )
         for who, text, copied in rows
     )
 

@@ -61,6 +61,15 @@ class Variable:
         line = rest if kind == "re" else table("causes/variables")["form"].get(kind, {}).get("line", "(?s).*")
         return bool(re.fullmatch(line, value))
 
+    def as_read(self, value: str) -> str:
+        """The value as its reader takes it, in lower case. Of a number NCCL takes the leading digits, and 0
+        without any (strtoll in its misc/param.cc at 081eafa, read)."""
+        is_number = self.values.partition(":")[0] in ("bool", "int")
+        if self.reader.key != "nccl" or not is_number or self.accepts(value):
+            return value.casefold()
+        digits = re.match(r"\s*([+-]?\d+)", value)
+        return digits[1] if digits else "0"
+
     @property
     def values_in_words(self) -> str:
         """The allowed values, as in "a whole number from 0 to 5"."""

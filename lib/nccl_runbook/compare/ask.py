@@ -247,11 +247,15 @@ def collect(
 
     envs = {"A": arms.env([]), "B": arms.env(arms.keys)} if arms.keys else {}
     logged = [(arm, {**env, "": {**env[""], **LOGGED}}) for arm, env in envs.items()]
-    planned = (
-        logged if made.backend else list(envs.items())[:1],
-        [(arm, envs[arm]) for arm in "ABBA" * rounds if envs],
-    )
-    ran = [[s for s in (run(arm, env) for arm, env in runs) if s is not None] for runs in planned]
+    first = logged if made.backend else list(envs.items())[:1]
+    warm_up = [s for s in (run(arm, env) for arm, env in first) if s is not None]
+    if any(s.ended == command.NO_FIGURE for s in warm_up):
+        raise ValueError(
+            "--figure matches no number that your command prints: nothing can be compared. "
+            "It printed last: " + " | ".join(warm_up[0].last_lines[-2:])
+        )
+    planned = [(arm, envs[arm]) for arm in "ABBA" * rounds if envs]
+    samples = [s for s in (run(arm, env) for arm, env in planned) if s is not None]
     compared = Comparison(
         arms.secrets.text(made.what),
         made.unit,
@@ -260,7 +264,8 @@ def collect(
         arms.differences,
         arms.left_out,
         4 * rounds,
-        *ran,
+        warm_up,
+        samples,
         Gap("not-run", "no difference to test"),
         backend=made.backend,
     )

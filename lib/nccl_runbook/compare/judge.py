@@ -26,6 +26,7 @@ from nccl_runbook.search.halving import halve
 TELLING = 1.25  # an interval that reaches further does not show that there is no difference
 UNCLEAR = (0.3, 0.7)  # shares of the effect that are measured again
 MOST_REPEATS = 3
+ENOUGH_PAIRS = 3  # with two, Student's t has one degree of freedom: its interval says nothing
 
 
 def walk(c: Comparison, ask: Callable[[Collection[str]], Sample | None]) -> Walk | Gap:
@@ -172,6 +173,10 @@ def _of_figure(c: Comparison, name: str, r: Ratio) -> Finding:
     medians = " against ".join(f"{median_of(of_arm(c, arm), name):.4g} {c.unit}".strip() for arm in "BA")
     says = f"{name}: B is {r} times A ({medians})"
     missed = max(r.high, 1 / r.low)
+    if r.n < ENOUGH_PAIRS and not r.is_sure and not (r.holds_one and missed <= TELLING):
+        more = "use --rounds 3" if len(c.samples) == c.wanted else "give them more time with --budget"
+        text = f"too few runs to compare: {more} ({name}: B against A: {medians})"
+        return Finding("too-few-runs", Severity.UNKNOWN, text)
     if r.holds_one and missed > TELLING:
         return Finding(
             "no-difference",

@@ -26,12 +26,12 @@ from nccl_runbook.environment.settings.judge_variables import (
 RESTS_ON = ("environment", "environment.host", "environment.roles[[]0].mapped", "environment.left_out.*")
 
 RULES: tuple[Callable[[Setting, Variable], Iterator[Finding]], ...] = (
+    debugging_left_on,  # it costs the job more than a wrong value
     wrong_value,
     renamed_variable,
     dead_variable,
     not_yet_read,
     bytes_for_events,
-    debugging_left_on,
     in_two_minds,
 )
 

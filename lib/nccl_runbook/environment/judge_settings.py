@@ -82,7 +82,7 @@ def contradictions(s: Mapping[str, Setting]) -> Iterator[Finding]:
     """Two settings that cancel each other, or that fail together."""
     for row in table("environment/environment")["contradiction"]:
         both = [s[name] for name in row["names"] if name in s]
-        if len(both) == 2 and _contradict(row["when"], *(b.value.casefold() for b in both)):
+        if len(both) == 2 and _contradict(row["when"], *(b.as_read for b in both)):
             yield _against(both[0], both[1], f": {row['says']}", "Choose one of them:", row["line"])
     for old, new in (
         (x, s[x.known.renamed_to])

@@ -4,7 +4,7 @@ import dataclasses
 
 from nccl_runbook.causes.variables import unread, variables
 from nccl_runbook.core.facts import Gap, counted
-from nccl_runbook.environment.facts import Environment
+from nccl_runbook.environment.facts import Environment, Role
 from nccl_runbook.report.tables import Cell, Table, titled
 
 LONG = 120
@@ -18,7 +18,7 @@ def variables_table(env: Environment) -> Table:
         {n for r in roles for n in r.variables}
         | {n for r in roles for lines in r.conf.values() for n in lines}
     )
-    rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name)] for name in names]
+    rows = [[name, *(Cell(_value(r, name)) for r in roles), *_about(name, roles)] for name in names]
     columns = ["variable", *(r.name for r in roles), "read by", "what it does"]
     return Table(
         "",
@@ -38,10 +38,12 @@ def _value(role, name: str) -> str:
     return value if len(value) <= LONG else f"{value[:LONG]} ... ({len(value)} characters)"
 
 
-def _about(name: str) -> tuple[Cell, str]:
+def _about(name: str, roles: list[Role]) -> tuple[Cell, str]:
     """Who reads it, and what it does."""
-    if name in variables():
-        return Cell(variables()[name].reader.name), variables()[name].means
+    if known := variables().get(name):
+        given = (r.variables.get(name, "") for r in roles)
+        other = [f"{v!r} is read as {known.as_read(v)}" for v in given if known.as_read(v) != v.casefold()]
+        return Cell(known.reader.name), "; ".join(dict.fromkeys(other)) or known.means
     return (
         (Cell("nobody", "warn"), unread()[name][0])
         if name in unread()

@@ -64,6 +64,7 @@ print(json.dumps(last))
 )
 _NUMBER = re.compile(r"[+-]?(\d[\d,]*(?:\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 END_S = 8.0  # supervised.py: SIGTERM, its grace, SIGKILL
+NO_FIGURE = "no figure found"
 STOP_S = 0.2  # how soon a stop is seen
 
 
@@ -184,7 +185,7 @@ def run(
     return Sample(
         arm,
         figures,
-        ended if figures or ended != "passed" else "no figure found",
+        ended if figures or ended != "passed" else NO_FIGURE,
         round(wall_s, 3),
         last_lines,
     )

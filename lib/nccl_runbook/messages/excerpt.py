@@ -4,6 +4,15 @@ import itertools
 import os
 import re
 
+from nccl_runbook.logs.text import who_says
+from nccl_runbook.messages.clues import ECHO
+
+STAMP = re.compile(  # no person types these: a rank, a time, an exception, a line of source
+    r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|"
+    r"[\w.-]+:\d+:\d+ \[|"
+    r"NCCL (?:INFO|WARN) |File \"|Traceback |[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: "
+    r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\("
+)
 MAX_SPOKEN = 3000  # kinds of lines: a log with more is no quotation, in which somebody's words may stand
 _MARKDOWN = re.compile(
     rb"#{1,6} +(?!Rank +\d|Out of bounds|Avg bus|Using devices|Collective test)[A-Z\[]|"
@@ -13,6 +22,26 @@ _SENTENCE = re.compile(rb"[A-Z][a-z'-]* [^\n]{20,2000}[.?!:]\s*$")
 _PROGRAM = re.compile(
     r"^(?:`{3}|~{3}|\(\w+ pid=\d|\[|File \"|[\w.]+(?:Error|Exception):)|NCCL (?:INFO|WARN)"
 )  # pasted without a fence
+# healthy jobs print these with all the words of their set-up: NCCL's own, a shell's trace, dumps of settings
+CHATTER = re.compile(
+    rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
+    rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
+)
+TRACEBACK = 200  # lines above an exception in which its traceback begins
+# not of a library: installed, or Python's own
+_OWN_FRAME = re.compile(r'\s*File "(?![^"\n]*(?:-packages/|/lib/python\d|<))[^"\n]+", line \d')
+
+
+def own_frame(rows: list[bytes]) -> int:
+    """How many lines above the exception in the last of these rows the nearest frame of the program's own
+    code stands, within the traceback; 0 without one."""
+    raised, *above = [who_says(row.decode("utf-8", "replace")) for row in rows[: -TRACEBACK - 1 : -1]]
+    for back, who in enumerate(above, 1):
+        if who.rank == raised.rank and _OWN_FRAME.match(who.text):
+            return 0 if ECHO.search(raised.text) else back
+        if who.rank == raised.rank and "Traceback (most" in who.text:
+            break
+    return 0
 
 
 def written(rows: list[bytes]) -> list[str]:

@@ -4,6 +4,8 @@ import dataclasses
 
 from nccl_runbook.logs.facts import ClockOffset, FileRead, LogLine
 
+# id in ``seen`` of the frames of a program's own code in which exceptions were raised
+OWN_FRAME = "own-frame"
 CONTEXT = "--context"  # stands for a file in the lines that the reporter wrote
 
 

@@ -21,8 +21,8 @@ from nccl_runbook.logs.source import Source
 from nccl_runbook.logs.sources import read_each, sources
 from nccl_runbook.logs.text import LINE_CHARACTERS, Said, attempt_of_name, pieces, rank_of_name, who_says
 from nccl_runbook.messages import clues
-from nccl_runbook.messages.excerpt import MAX_SPOKEN, short, written
-from nccl_runbook.messages.facts import CONTEXT, Logs, Seen, Template
+from nccl_runbook.messages.excerpt import CHATTER, MAX_SPOKEN, STAMP, own_frame, short, written
+from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs, Seen, Template
 from nccl_runbook.messages.kinds import At, Kind, Kinds
 from nccl_runbook.messages.lines import EXPRESSIONS, LAUNCHERS, ends, joined, matcher, plain, shows, visible
 from nccl_runbook.messages.matcher import Matcher
@@ -30,18 +30,7 @@ from nccl_runbook.messages.read_ranks import Ranks
 
 MAX_LINES = 8  # kept of one message
 TAIL_LINES = 4000  # of each file are read whole, for the last word of every rank
-# healthy jobs print these with all the words of their set-up: NCCL's own, a shell's trace, dumps of settings
-_CHATTER = re.compile(
-    rb"NCCL INFO|\[I\d{3,4} \d\d:|^(?:\d+: )?\++ \w|Namespace\(|"
-    rb"^(?:\d+: )?:::\w|\{'[A-Z_]+':|^\s{0,40}+[\w.()/-][\w .()/-]{0,60} {2}: |^- \*\*"
-)
 PASTED = "the pasted text"  # stands for a file in the lines of the reporter that a program printed
-_STAMP = re.compile(  # no person types these: a rank, a time, an exception, a line of source
-    r"^\s*(?:\(\w+ pid=\d|\[(?:[A-Za-z]\w*\d|[^\]\n]*:\d| *\d+\.\d|\d+,\d+\]<)|\d{4}-\d\d-\d\d[ T]\d\d:\d\d|"
-    r"[\w.-]+:\d+:\d+ \[|"
-    r"NCCL (?:INFO|WARN) |File \"|Traceback |[\w.]+(?:Error|Exception): |[\w.-]+: (?:error|fatal): |NVRM: "
-    r"|\S+\.(?:cc|cpp|cu|h|hpp|c):\d)|\bWorkNCCL\("
-)
 
 
 @dataclasses.dataclass
@@ -66,7 +55,7 @@ def collect(
     reader = _Reader(newest)
     typed = Redactor(os.environ).hidden(context).splitlines()  # whole: a value may stand below its name
     context_lines = [clipped(line, LINE_CHARACTERS) for line in typed[:1000]]
-    pasted = "".join(f"{line * bool(_STAMP.search(line))}\n" for line in context_lines).encode(
+    pasted = "".join(f"{line * bool(STAMP.search(line))}\n" for line in context_lines).encode(
         "utf-8", "replace"
     )
     texts = itertools.chain(
@@ -112,6 +101,12 @@ class _Reader:
                 self._order = self._read + begin + index
                 for text in pieces(rows[index]):
                     self._take(kind, source.name, begin + index, text, above, own_rank)
+                if "rank-error" in kind.about_rank and kind.times <= MAX_LINES:
+                    above = index - own_frame(rows[: index + 1])
+                    if above < index:
+                        who = who_says(rows[above].decode("utf-8", "replace"))
+                        frame = self._line(source.name, begin + above, who, own_rank)
+                        self._found[OWN_FRAME].lines.append(frame)
         last = rows[-TAIL_LINES:]  # so many are short ones
         tail.extend(
             enumerate(last if len(last) == TAIL_LINES else map(ends, last), begin + len(rows) - len(last))
@@ -187,10 +182,10 @@ class _Reader:
 
     def facts(self, files: list, context: str) -> Logs:
         """Everything together; what must or must not be beside a clue is asked only if its line was seen."""
-        self._told([line for line in context.splitlines() if not _STAMP.search(line)])
+        self._told([line for line in context.splitlines() if not STAMP.search(line)])
         telling = list(
             itertools.islice(
-                (one for one in self._kinds.all() if not _CHATTER.search(one[0][2])), MAX_SPOKEN + 1
+                (one for one in self._kinds.all() if not CHATTER.search(one[0][2])), MAX_SPOKEN + 1
             )
         )
         if len(telling) <= MAX_SPOKEN and (telling or context):

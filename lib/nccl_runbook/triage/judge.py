@@ -2,14 +2,19 @@
 page and notebook. No test was run; a log alone proves no health."""
 
 import dataclasses
+import re
+from collections.abc import Sequence
 
 from nccl_runbook.causes.causes import Advice, Rows, fitting, usual
 from nccl_runbook.core.facts import bus_of_message, grouped
 from nccl_runbook.core.findings import STATUSES, UNDECIDED, Evidence, Finding, Severity
+from nccl_runbook.logs.facts import LogLine
 from nccl_runbook.logs.kind import DUMP_NAME
-from nccl_runbook.messages.clues import ENDED, says, works
-from nccl_runbook.messages.facts import CONTEXT, Logs
+from nccl_runbook.messages.clues import ENDED, compiled, says, works
+from nccl_runbook.messages.excerpt import TRACEBACK
+from nccl_runbook.messages.facts import CONTEXT, OWN_FRAME, Logs
 from nccl_runbook.messages.judge import Pointer, current, failed_line, surely_after
+from nccl_runbook.messages.lines import EXPRESSIONS
 from nccl_runbook.triage.hypotheses.judge_hypothesis import (
     NVIDIA_WORDS,
     Answer,
@@ -119,11 +124,15 @@ def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypot
     advice = speaks.advice or Advice()
     quoted = (speaks, *best) if advice.says else best  # first the line of which the answer speaks
     evidence = tuple(dict.fromkeys(line for p in quoted for line in p.evidence))[:8]
+    place, raised = _raised(evidence, logs) if cause_id == "peer-crashed" else ("", None)
+    if raised:  # the exception before what launchers report of it
+        evidence = tuple(dict.fromkeys((raised, *evidence)))
     texts = [line.text for line in evidence]
     cause = fitting(cause_id, *texts)
-    remedy = usual(
-        cause_id, status, launcher=logs.launcher, rows=_not_done(advice.remedy or cause.remedy, logs)
-    )
+    rows = _not_done(advice.remedy or cause.remedy, logs)
+    if raised:
+        rows = (("you", f"Read and fix {place}, where the program raised: {raised.text}", ()), *rows)
+    remedy = usual(cause_id, status, launcher=logs.launcher, rows=rows)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (
         f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else ""
@@ -138,6 +147,21 @@ def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypot
         Decides(*(advice.decides or cause.decides)),
         tuple(dict.fromkeys(text for p in surest for text in p.against)),
     )
+
+
+def _raised(evidence: Sequence[LogLine], logs: Logs) -> tuple[str, LogLine | None]:
+    """(file:line of the program's own code that raised the first exception among these lines, the
+    exception); ("", None) if its traceback does not show it."""
+    frames = logs.seen[OWN_FRAME].lines if OWN_FRAME in logs.seen else []
+    for line in evidence:
+        for frame in frames:
+            near = 0 < line.line - frame.line <= TRACEBACK and compiled(EXPRESSIONS["rank-error"]).search(
+                line.text
+            )
+            if near and (frame.file, frame.rank) == (line.file, line.rank):
+                path, number = re.findall(r'"([^"]+)", line (\d+)', frame.text)[0]
+                return f"{path}:{number}", line
+    return "", None
 
 
 def _not_done(remedy: Rows, logs: Logs) -> Rows:

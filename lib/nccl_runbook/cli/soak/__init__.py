@@ -107,6 +107,8 @@ def soak(
             stopped.remember()
             on_gpus = bool(command) or devices()[0] is not None
             soaked = dataclasses.replace(ask.collect(arms, subject, until, folder, stopped), on_gpus=on_gpus)
+        except FileExistsError:
+            answer.leave(f"{folder} exists: --out needs the name of a new folder, such as {folder}-2")
         except OSError as error:
             answer.leave(
                 f"cannot write {error.filename or out or 'outputs'}: {error.strerror or error}",

@@ -27,6 +27,11 @@ class Setting:
         return variables().get(self.name)
 
     @property
+    def as_read(self) -> str:
+        """The value as its reader takes it, in lower case."""
+        return self.known.as_read(self.value) if self.known else self.value.casefold()
+
+    @property
     def evidence(self) -> Evidence:
         """The setting as evidence, with where it was set."""
         return Evidence(

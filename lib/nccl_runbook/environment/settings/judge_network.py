@@ -19,7 +19,7 @@ def sockets_forced(s: Mapping[str, Setting], hcas: Sequence[str]) -> Iterator[Fi
     """NCCL_NET=Socket, or InfiniBand off without a network plugin: bad for several nodes with RDMA between
     them."""
     net, plugin, off = (
-        s[n].value.casefold() if n in s else "" for n in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE")
+        s[n].as_read if n in s else "" for n in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_DISABLE")
     )
     plugged = (
         net not in ("", "ib", "socket")

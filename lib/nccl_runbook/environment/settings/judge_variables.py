@@ -1,6 +1,7 @@
 """Variables that no program reads, or that are wrong, renamed, obsolete or too new for the installed
 version."""
 
+import difflib
 import re
 from collections.abc import Iterator
 
@@ -32,7 +33,7 @@ def unread_variable(s: Setting) -> Iterator[Finding]:
             Severity.WARN,
             says,
             "The variable has no effect. Remove it, and use instead:",
-            instead,
+            re.sub("(?<=seconds=)1800", s.value, instead) if s.value.isdecimal() else instead,
         )
     elif near := nearest(s.name):
         yield s.finding(
@@ -62,11 +63,9 @@ def _what_happens(v: Variable, value: str) -> str:
     if v.name in (known := table("environment/environment")["otherwise"]):
         return f"; {known[v.name]}"
     if v.reader.key == "nccl" and kind in ("bool", "int") and not value.strip(" +-").isdecimal():
-        # strtoll ignores everything after the digits (NCCL's misc/param.cc at 081eafa, read)
-        led = re.match(r"\s*([+-]?\d+)", value)
         return (
-            f"; NCCL reads only the leading digits: {led[1]}"
-            if led
+            f"; NCCL reads only the leading digits: {v.as_read(value)}"
+            if re.match(r"\s*[+-]?\d", value)
             else "; NCCL reads anything but a number as 0"
         )
     return "; torch then ends with an error" if kind == "flag" and v.reader.key == "torch" else ""
@@ -77,6 +76,9 @@ def _right(v: Variable, value: str) -> str:
     beginnings = (value.upper()[:end] for end in range(len(value), 1, -1))
     if v.values.startswith("re:") and (near := next(filter(v.accepts, beginnings), "")):
         return f"{v.name}={near}"
+    kind, _, words = v.values.partition(":")
+    if kind == "words" and (near := difflib.get_close_matches(value.upper(), words.split(","), n=1)):
+        return f"{v.name}={near[0]}"
     if v.values in ("bool", "flag") and value.casefold() in _MEANT:
         return f"{v.name}={_MEANT[value.casefold()]}"
     return table("environment/environment")["needed"].get(v.name) or (
@@ -164,8 +166,11 @@ def debugging_left_on(s: Setting, v: Variable) -> Iterator[Finding]:
             "debugging-left-on",
             Severity.WARN,
             f"is still set; {known['costs'][s.name]}",
-            "This is an experiment, not a fix. Remove the variable, and find the broken transport "
-            "with 04-transports:",
+            known["serves"].get(
+                s.name,
+                "This is an experiment, not a fix. Remove the variable, and find the broken transport "
+                "with 04-transports:",
+            ),
             f"unset {s.name}",
         )
     elif is_set and (
@@ -187,5 +192,5 @@ def in_two_minds(s: Setting, _: Variable) -> Iterator[Finding]:
     """A valid setting with a side effect (environment/environment.toml: cumem-must-agree,
     ranks-share-a-gpu)."""
     row = table("environment/environment")["catch"].get(s.name)
-    if row and s.value not in row["quiet"] and not (s.in_use and s.in_use < version(row["since"])):
+    if row and s.as_read not in row["quiet"] and not (s.in_use and s.in_use < version(row["since"])):
         yield s.finding(row["id"], Severity(row["severity"]), row["says"], row["advice"], *row["lines"])
