@@ -77,8 +77,8 @@ def _right(v: Variable, value: str) -> str:
     if v.values.startswith("re:") and (near := next(filter(v.accepts, beginnings), "")):
         return f"{v.name}={near}"
     kind, _, words = v.values.partition(":")
-    if kind == "words" and (near := difflib.get_close_matches(value.upper(), words.split(","), n=1)):
-        return f"{v.name}={near[0]}"
+    if kind == "words" and (close := difflib.get_close_matches(value.upper(), words.split(","), n=1)):
+        return f"{v.name}={close[0]}"
     if v.values in ("bool", "flag") and value.casefold() in _MEANT:
         return f"{v.name}={_MEANT[value.casefold()]}"
     return table("environment/environment")["needed"].get(v.name) or (
