@@ -29,14 +29,14 @@ MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 # Imports and docstrings do not count: a file that is split needs more of the former, and nobody saves on the latter.
 # In this count the subjects of the first goal (15,500 with both) stood at 13,001 when docstrings were written everywhere.
 MOST_STATEMENTS = 13_000
-# What features that came after that goal added to its subjects, each with its number: a full ceiling must not delete a feature or press
-# plain conditions into tables, as it had done twice. On 2026-11-30 the old features stood at 12,978.
-GROWN = {"a secret below its name behind the prefixes of a log; records are judged before a run starts; no empty folder stays": 76,
-         "remedies with the values of their line, failed nodes, causes by file": 40,
+# What features that came after that goal added to its subjects, each with its number: a full ceiling must not delete a feature, take away a
+# name or press plain conditions into tables, as it had done. On 2026-11-30 the old features stood at 13,000.
+GROWN = {"a secret below its name behind the prefixes of a log; records are judged before a run starts; no empty folder stays": 86,
+         "remedies with the values of their line, failed nodes, causes by file, what stands above a line": 50,
          "the form: looks that have ended, prices of this machine, wrong input in its field": 66,
-         "one name for a cause, nearest options, what to do next on healthy pages": 54,
-         "live look: loaders of all ranks, ranks that left": 14,
-         "plain conditions where tables of conditions stood, and one way from answers to facts": 128,
+         "one name for a cause, nearest options, what to do next on healthy pages, where the program raised": 128,
+         "live look: loaders of all ranks, ranks that left, pids of now alone; hang: alternating calls": 40,
+         "plain conditions where tables of conditions stood, and one way from answers to facts": 165,
          "the form: pairs and transports in a grid as they end, and one of them again": 32}
 ROOM = 10  # in each bound, and ten times that in the sum: a fix or a small addition does not have to edit this file
 # whole files by design: one is sent over standard input, the other is a file to copy
