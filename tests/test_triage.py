@@ -311,7 +311,8 @@ def test_what_is_no_variable_is_said_in_the_launchers_way_too(line, launcher, ex
 
 
 def test_every_line_that_a_launcher_says_otherwise_is_a_remedy_of_some_cause():
-    lines = [line for cause in causes().values() for _, _, lines in cause.remedy for line in lines]
+    remedies = [*(cause.remedy for cause in causes().values()), *(clue.advice.remedy for clue in clues() if clue.advice)]
+    lines = [line for remedy in remedies for _, _, lines in remedy for line in lines]
     for form in table("causes/launchers")["form"]:
         assert any(re.fullmatch(form["of"], line) for line in lines), form["of"]
 
