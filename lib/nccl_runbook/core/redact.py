@@ -149,6 +149,12 @@ def masked(text: str) -> str:
     )
 
 
+# one search in place of a hundred: records hold many short strings; in a long text a hundred are faster
+SHORT = 200
+_ANY_LEAD = re.compile("|".join(map(re.escape, [*(word for word, _, _ in _BEFORE_VALUE), *HINTS])))
+_ANY_TOKEN = re.compile("|".join(map(re.escape, _TOKENS)))
+
+
 def _begun(form: Pattern[str], text: str, line: Match[str]) -> Iterator[Match[str]]:
     """What begins on this line; it may end on one of the next two."""
     return itertools.takewhile(lambda match: match.start() < line.end(), form.finditer(text, *line.span(1)))
@@ -158,6 +164,8 @@ def _values(text: str) -> str:
     """The text without what follows a telling name, and without what a command takes for a secret."""
     leads = []
     low = text.encode("latin-1", "replace").lower().decode("latin-1")  # as long as the text
+    if len(text) < SHORT and not _ANY_LEAD.search(low):
+        return text
     commands = [command for command in _BEFORE_VALUE if command[0] in low]
     hints = [hint for hint in HINTS if hint in low]
     for line in LINES.finditer(low) if commands or hints else ():
@@ -256,9 +264,10 @@ class Redactor:
     def _without_known(self, text: str) -> str:
         text = self._values.sub(lambda value: mask("variable", value[0]), text)
         text = KEY.sub(lambda key: mask("key", key[0]), text)
-        for start, token in _TOKENS.items():
-            if start in text:
-                text = compiled(token).sub(mask("token"), text)
+        if len(text) >= SHORT or _ANY_TOKEN.search(text):
+            for start, token in _TOKENS.items():
+                if start in text:
+                    text = compiled(token).sub(mask("token"), text)
         return _values(without_blocks(_URL.sub(r"\1" + mask("url") + "@", text) if "://" in text else text))
 
     def _document(self, text: str) -> str:
