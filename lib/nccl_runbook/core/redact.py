@@ -1,8 +1,7 @@
 """Secrets out of anything that is written. Standard library only, Python >= 3.9.
 
-By value: the values of variables whose name sounds secret. By shape: what secrets.toml lists. Whoever reads
-a log, a file or a command line passes what is kept through a ``Redactor`` as raw text, before anything
-is escaped. Each mask says which kind of secret it hides.
+By value: the values of variables whose name sounds secret. By shape: what secrets.toml lists. Whoever reads a
+log, a file or a command line passes it through a ``Redactor`` as raw text. Each mask says what kind it hides.
 """
 
 import collections
@@ -149,8 +148,7 @@ def masked(text: str) -> str:
     )
 
 
-# one search in place of a hundred: records hold many short strings; in a long text a hundred are faster
-SHORT = 200
+SHORT = 200  # characters: here one search is faster than a hundred, and records hold many such strings
 _ANY_LEAD = re.compile("|".join(map(re.escape, [*(word for word, _, _ in _BEFORE_VALUE), *HINTS])))
 _ANY_TOKEN = re.compile("|".join(map(re.escape, _TOKENS)))
 
