@@ -247,9 +247,9 @@ def test_a_transport_runs_again_alone(page, tmp_path):
     only_step(page, "04-transports")
     run_button(page).click()
     cell = page.get_by_role("button", name=re.compile("^interface pinned: passed "))
-    cell.and_(page.locator(":enabled")).click(timeout=60_000)
+    cell.and_(page.locator(":enabled")).click(timeout=120_000)  # when the whole step has ended
     page.get_by_text("-p only 'interface pinned' --step 04-transports").wait_for()
-    page.get_by_role("button", name=re.compile("^interface pinned: passed .* → passed ")).wait_for(timeout=60_000)
+    page.get_by_role("button", name=re.compile("^interface pinned: passed .* → passed ")).wait_for(timeout=120_000)
     shot(page, "grid-transports")
 
 
