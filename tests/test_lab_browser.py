@@ -241,18 +241,6 @@ def test_pairs_fill_a_grid_and_a_click_runs_one_again(page, tmp_path):
     assert answer.count() == 1, "a part does not replace the answer of the whole"
 
 
-def test_a_transport_runs_again_alone(page, tmp_path):
-    page.get_by_label("Interpreter", exact=True).fill("")
-    page.get_by_label("Interpreter", exact=True).press("Tab")
-    only_step(page, "04-transports")
-    run_button(page).click()
-    cell = page.get_by_role("button", name=re.compile("^interface pinned: passed "))
-    cell.and_(page.locator(":enabled")).click(timeout=120_000)  # when the whole step has ended
-    page.get_by_text("-p only 'interface pinned' --step 04-transports").wait_for()
-    page.get_by_role("button", name=re.compile("^interface pinned: passed .* → passed ")).wait_for(timeout=120_000)
-    shot(page, "grid-transports")
-
-
 def test_the_setting_of_a_fix_is_tried_beside_a_control(page):
     give(page, "node0:7:7 [0] transport/nvls.cc:9 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401\nstep 2 of 3",
          "multicast")
