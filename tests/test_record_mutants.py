@@ -43,6 +43,13 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [at] * bool(at) + [place for key, one in inner for place in places(one, (*at, key))]
 
 
+def within(facts: Any, place: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The dict or list that holds the value at this place, and its key there."""
+    for key in place[:-1]:
+        facts = facts[key]
+    return facts, place[-1]
+
+
 def test_every_fact_of_every_notebook_has_its_probe() -> None:
     for notebook in BOOK.glob("[0-9]*.ipynb"):
         cells = ["".join(c["source"]) for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "code"]
@@ -57,14 +64,11 @@ def test_a_changed_record_is_taken_or_refused_in_one_sentence(step: str, recorde
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
     def changed(data: st.DataObject) -> None:
         record = copy.deepcopy(recorded[step])
-        place = data.draw(st.sampled_from(places(record["facts"])))
-        held = record["facts"]
-        for key in place[:-1]:
-            held = held[key]
+        held, key = within(record["facts"], data.draw(st.sampled_from(places(record["facts"]))))
         if data.draw(st.booleans()):
-            del held[place[-1]]
+            del held[key]
         else:
-            held[place[-1]] = data.draw(VALUES)
+            held[key] = data.draw(VALUES)
         path.write_text(json.dumps(record))
         try:
             results.add(bool(make_plan(BOOK, [], [], [path])))
@@ -103,12 +107,9 @@ def test_a_changed_record_that_is_taken_is_judged_or_refused_before_anything_is_
     @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     def changed(data: st.DataObject) -> None:
         record = copy.deepcopy(recorded[step])
-        for place in data.draw(st.lists(st.sampled_from(places(record["facts"])), min_size=1, max_size=3)):
-            held = record["facts"]
-            for key in place[:-1]:
-                held = held[key] if isinstance(held, dict) and key in held or isinstance(held, list) and isinstance(key, int) and key < len(held) else {}
-            if isinstance(held, (dict, list)) and held:
-                held[place[-1] if isinstance(held, dict) else 0] = data.draw(st.sampled_from([None, [], {}, "", -1, 10**9, {"reason": "absent", "detail": "x"}]))
+        for _ in range(data.draw(st.integers(1, 3))):
+            held, key = within(record["facts"], data.draw(st.sampled_from(places(record["facts"]))))
+            held[key] = data.draw(st.sampled_from([None, [], {}, "", -1, 10**9, {"reason": "absent", "detail": "x"}]))
         path.write_text(json.dumps(record))
         try:
             plan = make_plan(BOOK, [], [], [path])

@@ -159,6 +159,11 @@ def test_a_word_that_nccl_reads_as_0_switches_nothing(setting):
     assert f"{word!r} is read as 0" in shown and variables()[name].means in plain and variables()[name].means not in shown
 
 
+@pytest.mark.parametrize(("value", "number"), [("0x1", "1"), ("0X0", "0"), ("1x", "1"), (" 1", "1"), ("x1", "0"), ("yes", "0")])
+def test_nccl_reads_the_beginning_of_a_number_also_in_hexadecimal(value, number):
+    assert variables()["NCCL_P2P_DISABLE"].as_read(value) == number
+
+
 def test_only_the_leading_digits_of_a_number_count():
     assert found(with_set(NCCL_IB_DISABLE="1x", NCCL_IB_HCA="mlx5"), "contradiction") and found(with_set(NCCL_MIN_CTAS="9x", NCCL_MAX_CTAS="8"), "contradiction")
     assert not found(with_set(NCCL_MIN_CTAS="x9", NCCL_MAX_CTAS="8"), "contradiction")

@@ -29,16 +29,10 @@ MOST_FLOORS, MOST_FILES, MOST_LINES = 7, 12, 300
 # Imports and docstrings do not count: a file that is split needs more of the former, and nobody saves on the latter.
 # In this count the subjects of the first goal (15,500 with both) stood at 13,001 when docstrings were written everywhere.
 MOST_STATEMENTS = 13_000
-# What features that came after that goal added to its subjects, each with its number: a full ceiling must not delete a feature, take away a
-# name or press plain conditions into tables, as it had done. On 2026-11-30 the old features stood at 13,000.
-GROWN = {"a secret below its name behind the prefixes of a log; records are judged before a run starts; no empty folder stays": 86,
-         "remedies with the values of their line, failed nodes, causes by file, what stands above a line": 50,
-         "the form: looks that have ended, prices of this machine, wrong input in its field": 66,
-         "one name for a cause, nearest options, what to do next on healthy pages, where the program raised": 128,
-         "live look: loaders of all ranks, ranks that left, pids of now alone; hang: alternating calls": 40,
-         "plain conditions where tables of conditions stood, and one way from answers to facts": 165,
-         "the form: pairs and transports in a grid as they end, and one of them again": 32}
-ROOM = 10  # in each bound, and ten times that in the sum: a fix or a small addition does not have to edit this file
+# What later features added to old files, counted on 2026-11-30: a full ceiling had cost a feature, names and plain conditions. They are: secrets
+# below their name, records judged first; remedies with values of their line, causes by file; looks that ended, prices, pairs and transports in
+# the form; one name for a cause, nearest options, where the program raised; loaders of all ranks; conditions in place of tables of conditions.
+GROWN = 551
 # whole files by design: one is sent over standard input, the other is a file to copy
 LONG = {"launch/warm.py": 400, "ranks/check.py": 430}
 MOST_UNFOLLOWED = 11  # files in which mypy does not follow what rules out a Gap or None
@@ -48,8 +42,8 @@ LATER = {"against": 247, "case/good_run.py": 30, "edges": 127, "ranks/edges.py":
          "cli/watch": 38, "step_hosts.py": 19, "look/progress.py": 25, "ranks/reshard": 176, "sync/reshard": 11, "sync/arrived": 133,
          "hang/live/launched": 14, "hang/live/faults/judge_together.py": 49, "messages/judge_silent.py": 6, "logs/encoding.py": 10,
          "scripts/accelerate.py": 9, "scripts/counts.py": 58, "scripts/manifests.py": 41, "environment/settings/judge_launch.py": 7,
-         "report/beside.py": 11, "report/bundle.py": 64, "cli/bundle": 15, "gym": 698, "cli/dev": 51, "cockpit/gym.py": 32, "cockpit/looks.py": 18,
-         "cockpit/grid.py": 60, "compare/soak": 176, "cli/soak": 36}
+         "report/beside.py": 11, "report/bundle.py": 64, "cli/bundle": 15, "gym": 698, "cli/dev": 51, "cockpit/gym.py": 32, "cockpit/looks.py": 18, "core/secret_lines.py": 31,
+         "cockpit/grid.py": 60, "compare/soak": 180, "cli/soak": 37}
 # what a file of each layer never imports; a layer is the beginning of the file's name
 NEVER = {"facts": ("ask", "read", "judge", "table", "launch"), "judge": ("ask", "read", "table", "launch"), "table": ("ask", "read", "launch"),
          "ask": ("judge", "table", "report"), "read": ("judge", "table", "report")}
@@ -149,9 +143,9 @@ def statements(path: Path) -> int:
 def test_the_library_stays_small() -> None:
     counts = {p: statements(p) for p in (ROOT / "lib").rglob("*.py")}
     later = {subject: {p: n for p, n in counts.items() if p.is_relative_to(LIB / subject)} for subject in LATER}
-    assert {subject: sum(of.values()) for subject, of in later.items() if sum(of.values()) > LATER[subject] + ROOM} == {}
+    assert {subject: sum(of.values()) for subject, of in later.items() if sum(of.values()) > LATER[subject]} == {}
     rest = sum(n for p, n in counts.items() if not any(p in of for of in later.values()))
-    assert rest <= MOST_STATEMENTS + sum(GROWN.values()) + 10 * ROOM, "say something once that is said twice, or name your feature in GROWN (CONTRIBUTING)"
+    assert rest <= MOST_STATEMENTS + GROWN, "say something once that is said twice, or count your feature in GROWN (CONTRIBUTING)"
 
 
 def public(nodes: list[ast.stmt], above: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.ClassDef]]:

@@ -14,7 +14,7 @@ import pytest
 import report_samples as samples
 from hypothesis import given, strategies as st
 from nccl_runbook.core import records
-from nccl_runbook.core.facts import to_json
+from nccl_runbook.core.facts import Gap, to_json
 from nccl_runbook.core.findings import (
     EXIT_CODES,
     NOTHING_KNOWN,
@@ -420,3 +420,9 @@ def test_by_hand_a_record_that_was_mended_or_removed_leaves_no_trace(tmp_path):
     assert write_run(tmp_path, info_of(tmp_path)).steps[0].status == "unknown"
     bad.unlink()
     assert write_run(tmp_path, info_of(tmp_path)).steps == []
+
+
+@pytest.mark.parametrize("make", [lambda: Gap("vanished"), lambda: Remedy("somebody", "Wait."), lambda: Cell("x", "purple")])
+def test_a_word_that_no_page_has_is_refused(make):
+    with pytest.raises(ValueError, match="one of"):
+        make()

@@ -62,13 +62,13 @@ class Variable:
         return bool(re.fullmatch(line, value))
 
     def as_read(self, value: str) -> str:
-        """The value as its reader takes it, in lower case. Of a number NCCL takes the leading digits, and 0
-        without any (strtoll in its misc/param.cc at 081eafa, read)."""
+        """The value as its reader takes it, in lower case. Of a number NCCL takes the leading digits, also in
+        hexadecimal, and 0 without any: strtoll(text, NULL, 0) (NCCL_PARAM in its param.h, read)."""
         is_number = self.values.partition(":")[0] in ("bool", "int")
         if self.reader.key != "nccl" or not is_number or self.accepts(value):
             return value.casefold()
-        digits = re.match(r"\s*([+-]?\d+)", value)
-        return digits[1] if digits else "0"
+        digits = re.match(r"\s*([+-]?(?:0x[0-9a-f]+|\d+))", value, re.I)
+        return str(int(digits[1], 16 if "x" in digits[1].lower() else 10)) if digits else "0"
 
     @property
     def values_in_words(self) -> str:

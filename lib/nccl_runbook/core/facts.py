@@ -20,7 +20,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Sequence
-from typing import Any, Dict, Iterable, Iterator, List, Literal, Mapping, Tuple, TypeVar
+from typing import Any, Dict, Iterable, Iterator, List, Literal, Mapping, Tuple, TypeVar, get_args
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -29,11 +29,15 @@ Reason = Literal["unsupported", "absent", "no-permission", "timed-out", "failed"
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """Something that could not be seen, and why. ``detail`` is the verbatim answer. A Gap never means
-    healthy: test for it with ``isinstance(value, Gap)``."""
+    """Something that could not be seen, and why. ``reason``: one of Reason, else ValueError; ``detail``: the
+    verbatim answer. A Gap never means healthy: test for it with ``isinstance(value, Gap)``."""
 
     reason: Reason
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.reason not in get_args(Reason):
+            raise ValueError(f"unknown gap reason {self.reason!r}; one of {', '.join(get_args(Reason))}")
 
     def __bool__(self) -> bool:
         raise TypeError("a Gap is neither true nor false: test with isinstance(value, Gap)")

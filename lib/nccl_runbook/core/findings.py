@@ -30,11 +30,15 @@ FAIL_ON = ("broken", "degraded", "unknown", "never")  # from which verdict on th
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """What to change. ``who``: a key of WHO; ``lines``: to be copied as they stand."""
+    """What to change. ``who``: a key of WHO, else ValueError; ``lines``: to be copied as they stand."""
 
     who: Literal["you", "your launcher", "the administrator"]
     text: str
     lines: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.who not in WHO:
+            raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
 
 
 MOST_QUOTED = 160  # characters of a line in the first sentence

@@ -28,12 +28,16 @@ from nccl_runbook.report.verdict_document import VerdictDocument
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One table cell: ``text`` and a ``tone`` of TONES; ``heat`` from 0 (worst) to 1
+    """One table cell: ``text`` and a ``tone`` of TONES (else ValueError); ``heat`` from 0 (worst) to 1
     shades it instead."""
 
     text: str
     tone: Literal["", "ok", "note", "warn", "broken", "unknown", "muted"] = ""
     heat: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tone not in TONES:
+            raise ValueError(f"unknown tone {self.tone!r}; one of {', '.join(TONES)}")
 
     @property
     def background(self) -> str:

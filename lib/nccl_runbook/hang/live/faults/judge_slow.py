@@ -175,7 +175,7 @@ def all_moving(base: Picture, members: Members) -> Picture:
     verdict = (
         f"no rank waits in a collective: {works}"
         if busy
-        else (f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking")
+        else f"not hung: {counted(len(base.ranks), 'rank')} moved while we were looking"
     )
     if others := unseen(members):
         verdict += f"; nothing is known of {others}"
