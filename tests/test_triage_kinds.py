@@ -18,6 +18,10 @@ WAITED = (
     "NumelOut=8, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
 )
 ILLEGAL = "[rank1]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+TRACEBACK = (
+    '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/opt/job/train.py", line 80, in main\n[rank1]:   File "/opt/job/rows.py", line 12, in load\n'
+    '[rank1]:   File "/opt/venv/lib/python3.12/site-packages/torch/_tensor.py", line 40, in wrapped\n[rank1]: {}\n'
+)
 ABORTED = "E1128 11:01:50.0 410 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: -6) local_rank: 1 (pid: 412) of binary: python\n"
 FULL = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {}. GPU 1 has a total capacity of 79.10 GiB of which {} is free. {}"
@@ -32,6 +36,10 @@ def judged(tmp_path, log: str) -> Case:
 
 # cause that leads, what the answer holds, what it must not hold, the log
 KINDS = [
+    # the line of the program that raised; a GPU's error belongs to an earlier call
+    ("peer-crashed", ["/opt/job/rows.py:12"], ["train.py:80", "_tensor.py:40"], STEPS + TRACEBACK.format("KeyError: 'label'") + ABORTED.replace("-6", "1")),
+    *(("peer-crashed", [], ["rows.py:12"], STEPS + TRACEBACK.format(error) + ABORTED.replace("-6", "1")) for error in (
+        "torch.AcceleratorError: CUDA error: device-side assert triggered", "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")),
     # the node that failed, not the one that reports it, also if ranks noticed first
     *(("node-failed", ["--exclude=b07"], ["exclude=NODE", "exclude=b01"], log) for log in (
         STEPS + CANCELLED + "srun: error: Node failure on b07\n",

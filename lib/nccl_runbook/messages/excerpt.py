@@ -32,13 +32,16 @@ TRACEBACK = 200  # lines above an exception in which its traceback begins
 _OWN_FRAME = re.compile(r'\s*File "(?![^"\n]*(?:-packages/|/lib/python\d|<))[^"\n]+", line \d')
 
 
+_LATE = re.compile(r"CUDA error|CUDNN_STATUS|CUBLAS_STATUS")  # a GPU's, reported at a later call
+
+
 def own_frame(rows: list[bytes]) -> int:
     """How many lines above the exception in the last of these rows the nearest frame of the program's own
-    code stands, within the traceback; 0 without one."""
+    code stands, within the traceback; 0 without one, and for errors of a GPU."""
     raised, *above = [who_says(row.decode("utf-8", "replace")) for row in rows[: -TRACEBACK - 1 : -1]]
     for back, who in enumerate(above, 1):
         if who.rank == raised.rank and _OWN_FRAME.match(who.text):
-            return 0 if ECHO.search(raised.text) else back
+            return 0 if ECHO.search(raised.text) or _LATE.search(raised.text) else back
         if who.rank == raised.rank and "Traceback (most" in who.text:
             break
     return 0
