@@ -16,7 +16,9 @@ from nccl_runbook.cli import answer
 from nccl_runbook.core.terminal import Terminal
 
 # each is a file of cli/
-COMMANDS = tuple("diagnose run env hosts ab plan look watch reduce sync triage hang bundle soak dev".split())
+COMMANDS = tuple(
+    "diagnose run env hosts fleet ab plan look watch reduce sync triage hang bundle soak dev".split()
+)
 # options that take one value or more: click takes one a time
 _REPEATED = ("--step", "--record", "--pid")
 

@@ -10,7 +10,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -224,7 +224,7 @@ def facts(
     for host, number in begun.items():
         reply = _json(agents.agents[host].answer(number, until - time.monotonic()))
         by_host[host].update(of_environment(reply) if isinstance(reply, dict) else {"environment": reply})
-    answers = {h: HostFacts(h, "agent", dict(_flat(by_host[h]))) for h in by_host}
+    answers = {h: HostFacts(h, "agent", dict(flat(by_host[h]))) for h in by_host}
     known = {
         **answers,
         **gaps,
@@ -233,11 +233,6 @@ def facts(
     return {
         h: known[h] if h in known else Gap("failed", agents.agents[h].why_gone or "no answer") for h in order
     }
-
-
-def _flat(answer: dict[str, Any]) -> Iterator[tuple[str, str | Gap]]:
-    for name, fact in answer.items():
-        yield from flat(fact, name)
 
 
 def _json(answer: dict[str, Any] | Gap) -> dict[str, Any] | Gap:

@@ -24,7 +24,8 @@ def _rules() -> dict[str, Any]:
 
 
 @functools.cache
-def _own() -> re.Pattern[str]:
+def own() -> re.Pattern[str]:
+    """Paths of what is each host's own, and never compared."""
     return re.compile("|".join(_rules()["own"]))
 
 
@@ -48,15 +49,18 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
     what splits off the fewest hosts. From three hosts on, a fact that differs on every host is left out."""
     gapped = [sorted(p for p, v in h.facts.items() if isinstance(v, Gap)) for h in hosts]
     roots = [{_root(p) for p in h.facts} for h in hosts]
+    usual_counts = _usual_counts(hosts)
     by_values: dict[tuple[Any, ...], list[str]] = {}
     for path in sorted({p for h in hosts for p in h.facts}):
-        if _own().search(path):
+        if own().search(path):
             continue
         rule = rule_of(path) or {}
+        counts = [f"{path[: index.start()]}.count" for index in re.finditer(r"\[\d+\]", path)]
         values = [
             (_said(value), h.host)
             for h, blind, known in zip(hosts, gapped, roots, strict=True)
             if _root(path) in known and not _below(path, blind)
+            if all(h.facts.get(count) == usual_counts.get(count) for count in counts)
             for value in [_unsaid(path, h, rule)]
             if value is not None
         ]
@@ -68,11 +72,18 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
         key = (kind, _severity(path, rule, hosts, by_value), tuple((v, tuple(h)) for v, h in ranked))
         by_values.setdefault(key, []).append(path)
     made = [_difference(kind, how, paths, dict(ranked)) for (kind, how, ranked), paths in by_values.items()]
-    return sorted(made, key=lambda d: (severity(d) != "warn", len(d.odd), d.name, d.paths))
+    return sorted(made, key=lambda d: (d.severity != "warn", len(d.odd), d.name, d.paths))
+
+
+def _usual_counts(hosts: Sequence[HostFacts]) -> dict[str, str | Gap]:
+    """Path of a list's count -> the count of most hosts. The elements of a list that is longer or shorter do
+    not pair with those of the others: only its count is compared."""
+    counts = grouped((p, v) for h in hosts for p, v in h.facts.items() if p.endswith(".count"))
+    return {path: Counter(values).most_common(1)[0][0] for path, values in counts.items()}
 
 
 def _said(value: str | Gap) -> str:
-    return f"(could not say: {value})" if isinstance(value, Gap) else value
+    return f"(could not say: {value})" if isinstance(value, Gap) else value or "(empty)"
 
 
 def _unsaid(path: str, host: HostFacts, rule: dict[str, Any]) -> str | Gap | None:
@@ -107,9 +118,7 @@ def _difference(kind: str, how: str, paths: list[str], values: dict[str, tuple[s
 
 def compared(hosts: Sequence[HostFacts]) -> dict[str, int]:
     """Host -> number of its facts (without Gaps) that another host shows too."""
-    shown = [
-        {p for p, v in h.facts.items() if not isinstance(v, Gap) and not _own().search(p)} for h in hosts
-    ]
+    shown = [{p for p, v in h.facts.items() if not isinstance(v, Gap) and not own().search(p)} for h in hosts]
     counts = Counter(p for paths in shown for p in paths)
     return {h.host: sum(counts[p] > 1 for p in paths) for h, paths in zip(hosts, shown, strict=True)}
 
@@ -131,17 +140,12 @@ def _below(path: str, gaps: Iterable[str]) -> bool:
     return any(path.startswith((f"{gap}.", f"{gap}[")) for gap in gaps)
 
 
-def severity(difference: Difference) -> str:
-    """Severity of a difference, by its rule in same.toml."""
-    return difference.severity
-
-
 def judge_hosts(asked_hosts: Hosts, differing: Sequence[Difference]) -> list[Finding]:
     """Findings of the comparison; hosts and files that gave nothing are unknown and do not hide the
     others."""
     answered = asked_hosts.answered
-    findings = [_differs(d) for d in differing if severity(d) == "warn"]
-    minor = [d for d in differing if severity(d) != "warn"]
+    findings = [_differs(d) for d in differing if d.severity == "warn"]
+    minor = [d for d in differing if d.severity != "warn"]
     if minor:
         text = f"Further facts that differ: {len(minor)}. None of them is known to stop a job."
         shown = tuple(Evidence(_values(d), d.paths[0]) for d in minor[:6])

@@ -100,17 +100,15 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
                 host = f"{host} ({path.name})"
             machines.setdefault(host, set()).update(ids)
             sources.setdefault(host, str(path))
+            status = judged(record)
             if started.get((host, record.step), "") <= record.started:
                 started[host, record.step] = record.started
-                statuses.setdefault(host, {})[record.step] = judged(record)
+                statuses.setdefault(host, {})[record.step] = status
                 own = facts.setdefault(host, {})
                 for name in [n for n in own if n.startswith(f"{record.step}.")]:
                     del own[name]
                 own.update(flat(record.facts, record.step))
-    hosts: dict[str, HostFacts | Gap] = {
-        h: HostFacts(h, sources[h], host_facts) for h, host_facts in facts.items()
-    }
-    return Hosts(hosts, unread, judged=statuses)
+    return Hosts({h: HostFacts(h, sources[h], own) for h, own in facts.items()}, unread, judged=statuses)
 
 
 def several_hosts(paths: Iterable[Path]) -> bool:

@@ -2,7 +2,7 @@
 
 from nccl_runbook.core.facts import Gap
 from nccl_runbook.hosts.facts import Difference, Hosts
-from nccl_runbook.hosts.judge import names, severity
+from nccl_runbook.hosts.judge import names
 from nccl_runbook.report.tables import Cell, Table, titled
 
 MOST_VALUES = 4
@@ -12,7 +12,7 @@ def differences_table(asked_hosts: Hosts, differing: list[Difference]) -> Table:
     """One row a fact that differs: the odd hosts, their values, and the majority's value."""
     rows = [
         [
-            Cell(names(d.odd), "warn" if severity(d) == "warn" else ""),
+            Cell(names(d.odd), "warn" if d.severity == "warn" else ""),
             d.name,
             "; ".join(f"{v} ({names(h)})" for v, h in [*d.values.items()][:MOST_VALUES] if v != d.majority),
             d.majority and f"{d.majority} ({len(d.values[d.majority])})",

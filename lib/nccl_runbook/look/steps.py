@@ -11,6 +11,7 @@ from nccl_runbook import placement
 from nccl_runbook.core.facts import Gap, to_json, utc_now
 from nccl_runbook.edges import ask as edges
 from nccl_runbook.gpus import ask as gpus
+from nccl_runbook.hosts.on_node import node
 from nccl_runbook.launch.engine import Engine
 from nccl_runbook.launch.gpu_lists import rank_devices
 from nccl_runbook.look import live as look_live
@@ -96,8 +97,8 @@ class Step:
 
 
 def visibility(step: Step) -> None:
-    """Step 01: the three views of the GPUs."""
-    step.facts["gpus"] = gpus.collect(step.engine, step.left_s)
+    """Step 01: the three views of the GPUs, and the host's network, which `hosts` and `fleet` compare."""
+    step.facts.update(gpus=gpus.collect(step.engine, step.left_s), network=node.network([]))
 
 
 def fewer_gpus(step: Step) -> None:

@@ -75,7 +75,7 @@ def document(
         "differences": [
             {
                 "name": d.name,
-                "severity": rules.severity(d),
+                "severity": d.severity,
                 "paths": d.paths,
                 "majority": d.majority or None,
                 "odd": d.odd,

@@ -132,10 +132,11 @@ def gpus():
     return [dict(zip(QUERY, map(str.strip, row.split(",")))) for row in done.stdout.splitlines()]
 
 
-def main():
-    """Print the facts of this host as one JSON object."""
+def network(asked):
+    """Interfaces, routes, RDMA ports, the addresses of the ``asked`` names, and what else belongs to the host
+    rather than to a process."""
     own = socket.gethostname()
-    node = {
+    return {
         "host": own,
         "kernel": os.uname().release,
         "boot_id": text("/proc/sys/kernel/random/boot_id"),
@@ -143,14 +144,17 @@ def main():
         "peermem": text("/sys/module/nvidia_peermem/version"),
         "interfaces": interfaces(),
         "routes": routes(),
-        "names": names(list(dict.fromkeys([own, *sys.argv[1:]]))),
+        "names": names(list(dict.fromkeys([own, *asked]))),
         "hcas": hcas(),
-        "gpus": gpus(),
         "cpus": len(os.sched_getaffinity(0)),
         "shm_bytes": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
         "time": time.time(),
     }
-    print(json.dumps(node))
+
+
+def main():
+    """Print the facts of this host as one JSON object."""
+    print(json.dumps({**network(sys.argv[1:]), "gpus": gpus()}))
 
 
 if __name__ == "__main__":

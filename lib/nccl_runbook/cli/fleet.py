@@ -1,0 +1,158 @@
+"""`nccl-runbook fleet`: all nodes of a night on one page, beside the nights before.
+
+Example: nccl-runbook fleet night/ --history fleet.jsonl --html fleet.html
+or nccl-runbook fleet night/ --nodes nodes.txt
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nccl_runbook.cli import answer
+from nccl_runbook.cli.hosts import judged
+from nccl_runbook.cli.hosts.document import exclude
+from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.findings import Finding, exit_code, verdict_of
+from nccl_runbook.core.redact import Redactor
+from nccl_runbook.fleet import judge as rules, read
+from nccl_runbook.fleet.facts import Fleet, History, Line
+from nccl_runbook.fleet.table import deviating, tables
+
+HISTORY = "fleet.jsonl"
+
+
+def fleet(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Records of a night: files, or one folder per node.")
+    ],
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=answer.in_a_folder,
+            help="One JSON line per node and night; lines are added. Default: fleet.jsonl in DIR.",
+        ),
+    ] = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Names of all nodes. Default: those that ever left a record in the history."
+        ),
+    ] = None,
+    json: answer.JsonOption = False,
+    redact: answer.RedactOption = "",
+    share: answer.ShareOption = False,
+    html: answer.HtmlOption = None,
+    fail_on: answer.FailOnOption = "unknown",
+) -> None:
+    """Compare the records of all nodes: which differ, what changed since last night, who left none, who fails
+    often? Reads records, and adds a line per node to the history."""
+    path = history or folder / HISTORY
+    answer.named([str(name) for name in (folder, nodes, path if path.exists() else None) if name])
+    if not folder.is_dir():
+        answer.leave(f"{folder} is a file: name the folder of the records")
+    try:
+        expected = read.names(nodes) if nodes else Gap("not-run", "no names were given")
+        nights = read.records_by_night(folder)
+        before = read.history(path)
+    except OSError as error:
+        answer.leave(f"cannot read {error.filename}: {error.strerror}")
+    if not nights:
+        answer.leave(f"{folder} contains no record: nccl-look.pyz and nccl-runbook run write them")
+    if before.text.strip() and not before.lines:
+        answer.leave(f"{path} exists, and holds no line of a history: name another file with --history")
+    if expected == []:
+        answer.leave(f"{nodes} names no node")
+    seen, added = gathered(nights, _shared(before) if share else before, expected)
+    findings = rules.judge(seen)
+    verdict = verdict_of(findings)
+    code = exit_code(verdict, fail_on)
+    answer.end(
+        (document if json else text)(seen, findings, verdict, code),
+        code,
+        html,
+        lambda: answer.page_of(
+            "fleet", sentence(findings, verdict), findings, tables(seen), code, not_seen=_exclude(seen)
+        ),
+        None if share else path,
+        lambda: read.text_of(before, added),
+    )
+
+
+def gathered(
+    nights: dict[str, list[Path]], before: History, expected: list[str] | Gap
+) -> tuple[Fleet, list[Line]]:
+    """The newest night beside all earlier ones, and the lines of the history of each night in the folder."""
+    added: list[Line] = []
+    known = before
+    for name, paths in nights.items():
+        seen = rules.fleet(read.read(name, paths, judged), known, expected)
+        known = seen.history
+        added += known.lines[name].values()
+    return seen, added
+
+
+def _shared(before: History) -> History:
+    """The history under the names that --share gives."""
+    hidden = Redactor(os.environ)
+    return read.history_of(hidden.text(before.text))
+
+
+def sentence(findings: list[Finding], verdict: str) -> str:
+    """The first sentence of the page."""
+    return f"{verdict.capitalize()}: {findings[0].title}"
+
+
+def _exclude(seen: Fleet) -> list[str]:
+    return exclude(rules.failing_nodes(seen))
+
+
+def text(seen: Fleet, findings: list[Finding], verdict: str, code: int) -> str:
+    """The answer for a terminal."""
+    from nccl_runbook.report.tables import finding_text
+
+    return "\n\n".join(
+        [
+            *map(finding_text, findings),
+            *map(repr, tables(seen)),
+            *[f"next: run without the failing nodes (sbatch, srun: {line})" for line in _exclude(seen)],
+            f"verdict: {verdict} (exit code {code})",
+        ]
+    )
+
+
+def document(seen: Fleet, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
+    """What --json prints; its schema is schemas/fleet.json."""
+    return {
+        "schema": "nccl-runbook/fleet/1",
+        "verdict": verdict,
+        "exit_code": code,
+        "night": seen.night.name,
+        "nights": sorted(seen.history.lines),
+        "nodes": len(seen.lines),
+        "deviating": [
+            {"node": line.node, "status": line.status, "reason": line.reason, "odd": line.odd}
+            for line in deviating(seen)
+        ],
+        "missing": seen.last_answers,
+        "unread": {path: gap.detail for path, gap in seen.night.hosts.unread.items()},
+        "differences": [
+            {"name": d.name, "severity": d.severity, "paths": d.paths, "odd": d.odd, "values": d.values}
+            for d in seen.differing
+        ],
+        "changes": to_json(seen.changes),
+        "rates": to_json(seen.rates),
+        "failing": rules.failing_nodes(seen),
+        "exclude": "".join(_exclude(seen)),
+        "findings": [
+            {
+                "id": f.id,
+                "severity": f.severity.value,
+                "text": f.title,
+                "fix": [line for r in f.remedy for line in r.lines],
+            }
+            for f in findings
+        ],
+    }

@@ -1,0 +1,254 @@
+"""One night of a fleet: who differs or did not answer, and what changed since the last night."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import cast, get_args
+
+from nccl_runbook.core.facts import Evidence, Gap, Reason, counted, grouped
+from nccl_runbook.core.findings import Finding, Remedy, Severity, worst_first
+from nccl_runbook.fleet.facts import MISSING, Change, Fleet, History, Line, Night
+from nccl_runbook.fleet.judge_rates import judge_rates, rates
+from nccl_runbook.hosts import judge as rules
+from nccl_runbook.hosts.facts import Difference, HostFacts
+
+GAP = "gap: "  # begins a value that could not be read
+STATUS = "status"  # name of the change of a node's outcome
+ORDER = ("broken", "warn", "unknown", "running", "skipped", "note", "ok")  # worst first
+LOOK_AGAIN = Remedy(
+    "you", "Test the nodes that left nothing again; if they stay silent, ask your administrator."
+)
+
+
+def lines_of(night: Night, differing: Sequence[Difference], missing: Sequence[str] = ()) -> list[Line]:
+    """The lines of one night: first what most nodes share, then each node with the facts of its own. Only
+    facts that must be the same on every host (hosts/same.toml) are kept."""
+    facts = {h.host: named_facts(h) for h in night.hosts.answered}
+    counts = Counter(item for own in facts.values() for item in own.items())
+    shared = {path: value for (path, value), number in counts.items() if 2 * number > len(facts)}
+    odd = grouped((node, d.name) for d in differing if d.severity == "warn" for node in d.odd)
+    made = [Line(night.name, facts=dict(sorted(shared.items())))]
+    for node, own in facts.items():
+        steps = _steps(night, node)
+        status, reason = min(steps.values(), key=lambda ended: ORDER.index(ended[0]), default=("unknown", ""))
+        different: dict[str, str | None] = {p: v for p, v in sorted(own.items()) if shared.get(p) != v}
+        different.update((path, None) for path in shared if path not in own)
+        made.append(
+            Line(
+                night.name,
+                node,
+                status,
+                reason if status not in ("ok", "note") else "",
+                {step: ended[0] for step, ended in steps.items()},
+                list(dict.fromkeys(odd.get(node, []))),
+                different,
+            )
+        )
+    return [*made, *(Line(night.name, node, MISSING, "no record") for node in missing)]
+
+
+def named_facts(host: HostFacts) -> dict[str, str]:
+    """Path -> value of the facts that same.toml names, and of Gaps as text."""
+    return {
+        path: f"{GAP}{value}" if isinstance(value, Gap) else value
+        for path, value in host.facts.items()
+        if (isinstance(value, Gap) or rules.rule_of(path)) and not rules.own().search(path)
+    }
+
+
+def _fact(text: str) -> str | Gap:
+    """A value of the history as ``named_facts`` had it."""
+    if not text.startswith(GAP):
+        return text
+    reason, _, detail = text.removeprefix(GAP).partition(": ")
+    return Gap(cast(Reason, reason), detail) if reason in get_args(Reason) else text
+
+
+def _steps(night: Night, node: str) -> dict[str, tuple[str, str]]:
+    """Step -> (status, reason): the worst of its records, since a failure is not undone by a later pass."""
+    steps = dict(night.hosts.judged.get(node, {}))
+    for step in steps if _is_one_machine(night, node) else []:
+        ended = [(status, reason) for _, status, reason in night.records.get((node, step), [])]
+        steps[step] = min([steps[step], *ended], key=lambda pair: ORDER.index(pair[0]))
+    return steps
+
+
+def missing_nodes(history: History, night: Night, expected: Sequence[str] | Gap) -> dict[str, str]:
+    """Node that left no record in this night -> the last night in which it left one, or empty. Expected are
+    the given names, else all nodes of earlier nights."""
+    earlier = [name for name in sorted(history.lines) if name < night.name]
+    answers = {
+        node: name
+        for name in earlier
+        for node, line in history.lines[name].items()
+        if node and line.status != MISSING
+    }
+    nodes = sorted(answers) if isinstance(expected, Gap) else expected
+    return {node: answers.get(node, "") for node in nodes if node not in night.hosts.hosts}
+
+
+def changes(history: History, night: Night, lines: Sequence[Line]) -> list[Change]:
+    """What differs on each node from the last night in which it left a record; equal changes are one."""
+    earlier = [name for name in sorted(history.lines, reverse=True) if name < night.name]
+    seen: dict[tuple[str, str, str, str, str], list[str]] = {}
+    shared_now = lines[0].facts
+    for line in lines[1:]:
+        nights = (history.lines[name] for name in earlier)
+        known = ((lines_then[line.node], lines_then) for lines_then in nights if line.node in lines_then)
+        before = next((pair for pair in known if pair[0].status != MISSING), None)
+        if before is None or line.status == MISSING:
+            continue
+        shared_then = before[1].get("", Line(before[0].night)).facts
+        for name, was, now, how in _changed(before[0], shared_then, line, shared_now):
+            seen.setdefault((name, was, now, before[0].night, how), []).append(line.node)
+    made = [Change(name, was, now, since, nodes, how) for (name, was, now, since, how), nodes in seen.items()]
+    return sorted(made, key=lambda c: (c.name != STATUS, c.severity != "warn", -len(c.nodes), c.name))
+
+
+def _changed(
+    before: Line, shared_then: dict[str, str | None], line: Line, shared_now: dict[str, str | None]
+) -> Iterable[tuple[str, str, str, str]]:
+    """(name, was, now, severity) of each change of one node."""
+    if before.status != line.status:
+        yield STATUS, before.status, line.status, "warn" if line.failed else "note"
+    then, now = {**shared_then, **before.facts}, {**shared_now, **line.facts}
+    if then == now:
+        return
+    pair = [
+        HostFacts(name, "history", {path: _fact(value) for path, value in facts.items() if value is not None})
+        for name, facts in (("then", then), ("now", now))
+    ]
+    for difference in rules.differences(pair):
+        if not rules.rule_of(difference.paths[0]) and difference.severity != "warn":
+            continue
+        values = {host: value for value, hosts in difference.values.items() for host in hosts}
+        yield difference.name, values["then"], values["now"], difference.severity
+
+
+def fleet(night: Night, history: History, expected: list[str] | Gap) -> Fleet:
+    """The newest night beside the earlier ones, which ``history`` holds."""
+    differing = rules.differences(night.hosts.answered)
+    missing = missing_nodes(history, night, expected)
+    lines = lines_of(night, differing, [*missing])
+    nights = {name: then for name, then in history.lines.items() if name <= night.name}
+    nights[night.name] = {line.node: line for line in lines}
+    whole = dataclasses.replace(history, lines=nights)
+    return Fleet(
+        night,
+        {line.node: line for line in lines if line.node},
+        whole,
+        expected,
+        changes(history, night, lines),
+        rates(whole),
+        missing,
+        differing,
+    )
+
+
+def judge(fleet: Fleet) -> list[Finding]:
+    """Findings of the newest night, worst first: those of the hosts compared, and those of the fleet."""
+    night = fleet.night
+    compared = rules.judge_hosts(dataclasses.replace(night.hosts, unread={}), fleet.differing)
+    return worst_first(
+        [
+            *compared,
+            *judge_rates(fleet),
+            *_missing(fleet),
+            *_unread(fleet),
+            *_repeated(night),
+            *_changes(fleet),
+        ]
+    )
+
+
+def _missing(fleet: Fleet) -> list[Finding]:
+    nodes, night = [*fleet.last_answers], fleet.night.name
+    if nodes:
+        last = [
+            Evidence(f"last record: {then}" if then else "no record in any night", node)
+            for node, then in fleet.last_answers.items()
+        ]
+        text = f"{rules.names(nodes)} left no record in the night of {night}."
+        return [Finding("fleet-node-missing", Severity.UNKNOWN, text, tuple(last[:8]), (LOOK_AGAIN,))]
+    if isinstance(fleet.expected, Gap) and len(fleet.history.lines) < 2:
+        text = "Nodes that left no record are not known in the first night: name all nodes with --nodes."
+        return [Finding("fleet-members-unknown", Severity.NOTE, text)]
+    return []
+
+
+def _unread(fleet: Fleet) -> list[Finding]:
+    findings = []
+    unread = fleet.night.hosts.unread
+    if unread:
+        more = f" {counted(len(unread) - 1, 'more file')} could not be read." if len(unread) > 1 else ""
+        first = next(iter(unread.values()))
+        shown = tuple(Evidence(gap.detail, path) for path, gap in unread.items())[:8]
+        findings.append(Finding("fleet-file-unread", Severity.UNKNOWN, f"{first.detail}.{more}", shown))
+    lines = fleet.history.unread
+    if lines:
+        text = (
+            f"{counted(len(lines), 'line')} of the history cannot be read (the first is line {lines[0]}): "
+            "the rates leave them out, and they stay in the file."
+        )
+        findings.append(Finding("fleet-history-unread", Severity.UNKNOWN, text))
+    return findings
+
+
+def _repeated(night: Night) -> list[Finding]:
+    """Nodes with several records of one step; a failure that a later record hides is a warning."""
+    several = {
+        key: ended
+        for key, ended in night.records.items()
+        if len(ended) > 1 and _is_one_machine(night, key[0])
+    }
+    hidden = {
+        key: sum(status == "broken" for _, status, _ in ended)
+        for key, ended in several.items()
+        if night.hosts.judged[key[0]][key[1]][0] != "broken"
+    }
+    findings = [
+        Finding(
+            "fleet-node-failed-once",
+            Severity.WARN,
+            f"{node}: {step} failed in {failed} of {len(several[node, step])} records of this night.",
+            tuple(
+                Evidence(f"{status} {reason}".strip(), start) for start, status, reason in several[node, step]
+            ),
+            (Remedy("you", "Repeat the test on that node:", ("nccl-runbook soak --for 30m",)),),
+        )
+        for (node, step), failed in hidden.items()
+        if failed
+    ]
+    if several:
+        (node, step), ended = next(iter(several.items()))
+        nodes = list(dict.fromkeys(node for node, _ in several))
+        more = f" So did {counted(len(nodes) - 1, 'more node')}." if len(nodes) > 1 else ""
+        text = (
+            f"{node} left {len(ended)} records of {step} in one night.{more} The facts are those of the "
+            "latest record; a failure counts in any of them."
+        )
+        findings.append(Finding("fleet-node-repeated", Severity.NOTE, text))
+    return findings
+
+
+def _is_one_machine(night: Night, node: str) -> bool:
+    """Whether one machine has this name in this night: others of its name have names of their own."""
+    return node in night.hosts.judged and not any(n.startswith(f"{node} (") for n in night.hosts.hosts)
+
+
+def _changes(fleet: Fleet) -> list[Finding]:
+    if not fleet.changes:
+        return []
+    shown = tuple(
+        Evidence(f"{c.name}: {c.was} -> {c.now} on {rules.names(c.nodes)}", f"since {c.since}")
+        for c in fleet.changes[:8]
+    )
+    text = f"{counted(len(fleet.changes), 'change')} since the last night."
+    return [Finding("fleet-changed", Severity.NOTE, text, shown)]
+
+
+def failing_nodes(fleet: Fleet) -> list[str]:
+    """Nodes to leave out: those with a broken record in this night, unless all are broken."""
+    failed = [node for node, line in fleet.lines.items() if line.failed]
+    answered = [line for line in fleet.lines.values() if line.status != MISSING]
+    return failed if len(failed) < len(answered) else []

@@ -1,0 +1,80 @@
+"""Nodes that fail in some nights: how often, and whether that is more than the other nodes."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from nccl_runbook.compare.soak.judge import SURE
+from nccl_runbook.core.facts import Evidence
+from nccl_runbook.core.findings import Finding, Remedy, Severity
+from nccl_runbook.fleet.facts import Fleet, History, Line, Rate
+from nccl_runbook.search.group_testing import wilson
+
+
+def rates(history: History) -> list[Rate]:
+    """Each node that failed in any night, the surest first. A night in which most tested nodes failed says
+    nothing about one node, and does not count; nor does one in which the node was not tested."""
+    nights = [night for night in map(_tested, history.lines.values()) if not _common(night)]
+    tested, failed, last = dict[str, int](), dict[str, int](), dict[str, str]()
+    for line in (line for night in nights for line in night):
+        tested[line.node] = tested.get(line.node, 0) + 1
+        if line.failed:
+            failed[line.node] = failed.get(line.node, 0) + 1
+            last[line.node] = max(last.get(line.node, ""), line.night)
+    all_tested, all_failed = sum(tested.values()), sum(failed.values())
+    made = []
+    for node, count in failed.items():
+        low, high = wilson(count, tested[node])
+        by_chance = chance(count, tested[node], all_failed, all_tested)
+        made.append(Rate(node, count, tested[node], low, high, by_chance, last[node]))
+    return sorted(made, key=lambda rate: (rate.chance, rate.node))
+
+
+def chance(failed: int, tested: int, all_failed: int, all_tested: int) -> float:
+    """Probability that a node fails so often or more often if all nodes fail alike (Fisher's exact test, one
+    side)."""
+
+    def ways(most: int, some: int) -> float:
+        return math.lgamma(most + 1) - math.lgamma(some + 1) - math.lgamma(most - some + 1)
+
+    whole, others = ways(all_tested, all_failed), all_tested - tested
+    counts = range(max(failed, all_failed - others), min(tested, all_failed) + 1)
+    return min(1.0, sum(math.exp(ways(tested, n) + ways(others, all_failed - n) - whole) for n in counts))
+
+
+def _tested(lines: dict[str, Line]) -> Sequence[Line]:
+    return [line for line in lines.values() if line.tested]
+
+
+def _common(lines: Sequence[Line]) -> bool:
+    return 2 * sum(line.failed for line in lines) > len(lines) > 1
+
+
+def flaky(fleet_rates: Iterable[Rate], nodes: int) -> list[Rate]:
+    """Nodes that fail in some nights, and more often than chance explains among so many nodes
+    (Bonferroni)."""
+    return [rate for rate in fleet_rates if rate.failed < rate.tested and rate.chance < SURE / max(1, nodes)]
+
+
+def judge_rates(fleet: Fleet) -> list[Finding]:
+    """A warning for each node that fails more often than the others."""
+    nodes = {node for night in fleet.history.lines.values() for node in night if node}
+    return [
+        Finding(
+            "fleet-node-fails-sometimes",
+            Severity.WARN,
+            f"{rate.node} {rate.text}, more often than the other nodes.",
+            (
+                Evidence(f"last failed in the night of {rate.last}", rate.node),
+                Evidence(f"by chance: {rate.chance:.2g} (Fisher's exact test)", f"{len(nodes)} nodes"),
+            ),
+            (
+                Remedy(
+                    "your launcher",
+                    "Leave the node out until it is repaired:",
+                    (f"--exclude={rate.node}",),
+                ),
+                Remedy("the administrator", "Test this node for longer; it passes in most nights."),
+            ),
+        )
+        for rate in flaky(fleet.rates, len(nodes))
+    ]

@@ -1,0 +1,126 @@
+"""The records below a folder, night by night, and the history of a fleet."""
+
+import dataclasses
+import datetime
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from nccl_runbook.core.facts import Gap, grouped
+from nccl_runbook.core.records import Record, RecordError, read as read_as
+from nccl_runbook.fleet.facts import LINE_SCHEMA, History, Line, Night
+from nccl_runbook.hosts import read as reader
+
+HEAD_BYTES = 1 << 16  # schema and start stand at the top of a record
+NOT_RECORDS = ("verdict.json", "99-verdict.json")  # of a run, beside its records
+_STARTED = re.compile(rb'(?<!\\)"started":\s*"([\d:TZ+.-]{10,40})"')
+_SCHEMA = re.compile(rb'(?<!\\)"schema":\s*"nccl-runbook/record/(\d+)"')
+
+
+def records_by_night(folder: Path) -> dict[str, list[Path]]:
+    """Night -> record files below the folder, earliest night first. A file without a readable start belongs
+    to the newest night. OSError if the folder cannot be read."""
+    next(folder.iterdir(), None)  # rglob is silent about a folder that cannot be read
+    files = [path for path in sorted(folder.rglob("*.json")) if path.name not in NOT_RECORDS]
+    by_night = grouped((night_of(_head(path)), path) for path in files if path.is_file())
+    undated = by_night.pop("", [])
+    nights = sorted(by_night) or [""] * bool(undated)
+    return {night: [*by_night.get(night, []), *(undated if night == nights[-1] else [])] for night in nights}
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError:  # reported when the record is read
+        return b""
+
+
+def night_of(head: bytes) -> str:
+    """Date of the evening of the night in which a record began: nights last from noon to noon, local time.
+    Empty if no start is shown."""
+    shown = _STARTED.search(head)
+    try:
+        began = datetime.datetime.fromisoformat(shown[1].decode()) if shown else None
+        return (began.astimezone() - datetime.timedelta(hours=12)).date().isoformat() if began else ""
+    except (ValueError, OverflowError):
+        return ""
+
+
+def read(name: str, paths: list[Path], judged: Callable[[Record], tuple[str, str]]) -> Night:
+    """The records of one night. ``judged`` gives status and reason of a record."""
+    kept: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+
+    def keep(record: Record) -> tuple[str, str]:
+        status, reason = judged(record)
+        kept.setdefault((reader.host_of(record), record.step), []).append((record.started, status, reason))
+        return status, reason
+
+    hosts = reader.read(paths, keep)
+    unread = {path: _other_version(Path(path)) or gap for path, gap in hosts.unread.items()}
+    return Night(name, dataclasses.replace(hosts, unread=unread), kept)
+
+
+def _other_version(path: Path) -> Gap | None:
+    """Why a record of another version of the runbook cannot be read; None for other files."""
+    readable = [name.rpartition("/")[2] for name in get_args(get_type_hints(Record)["schema"])]
+    shown = _SCHEMA.search(_head(path))
+    version = shown[1].decode() if shown else readable[0]
+    if version in readable:
+        return None
+    text = f"{path} has schema {version} of a record, this version reads {' and '.join(sorted(readable))}"
+    return Gap("unsupported", f"{text}: use the version of nccl-runbook that wrote it, or a later one")
+
+
+def history(path: Path) -> History:
+    """The history in a file; empty if there is no file yet. OSError if it cannot be read."""
+    return history_of(path.read_text(encoding="utf-8", errors="replace") if path.exists() else "")
+
+
+def history_of(text: str) -> History:
+    """The history in a text. Of two lines of one node and night the later one counts."""
+    lines: dict[str, dict[str, Line]] = {}
+    unread = []
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = _line(raw) if raw.strip() else None
+        if line:
+            lines.setdefault(line.night, {})[line.node] = line
+        elif raw.strip():
+            unread.append(number)
+    return History(lines, unread, text)
+
+
+def _line(raw: str) -> Line | None:
+    try:
+        values = json.loads(raw)
+        if values.pop("schema") != LINE_SCHEMA:
+            return None
+        datetime.date.fromisoformat(values["night"])
+        return read_as(Line, values)
+    except (ValueError, RecordError, LookupError, AttributeError, TypeError, RecursionError):
+        return None
+
+
+def text_of(known: History, lines: list[Line]) -> str:
+    """The history as text with these lines added; those that it has already are left out."""
+    new = [line for line in lines if known.lines.get(line.night, {}).get(line.node) != line]
+    before = known.text + "\n" * bool(known.text and not known.text.endswith("\n"))
+    return before + "".join(f"{row}\n" for row in map(_json, new))
+
+
+def _json(line: Line) -> str:
+    values: dict[str, Any] = {"schema": LINE_SCHEMA, **dataclasses.asdict(line)}
+    return json.dumps({name: value for name, value in values.items() if value}, ensure_ascii=False)
+
+
+def names(path: Path) -> list[str]:
+    """Node names of a file: one or more a line, separated by blanks or commas; # begins a comment. OSError
+    if it cannot be read."""
+    return list(dict.fromkeys(_words(path.read_text(encoding="utf-8", errors="replace"))))
+
+
+def _words(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        yield from re.findall(r"[^\s,]+", line.partition("#")[0])

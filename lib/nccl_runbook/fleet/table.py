@@ -1,0 +1,127 @@
+"""Tables of a fleet: deviating nodes, changes since the last night, failures over the nights."""
+
+from nccl_runbook.core.facts import counted
+from nccl_runbook.fleet.facts import MISSING, Fleet, Line
+from nccl_runbook.fleet.judge import ORDER, STATUS
+from nccl_runbook.fleet.judge_rates import flaky
+from nccl_runbook.hosts.judge import names
+from nccl_runbook.hosts.table import differences_table
+from nccl_runbook.report.tables import Cell, Table
+
+ROWS = (*ORDER[:1], MISSING, *ORDER[1:])  # order of the rows: broken, missing, warn, ...
+
+
+def tables(fleet: Fleet) -> list[Table]:
+    """Deviating nodes first; tables without rows are left out, except that of the nodes."""
+    made = [changes_table(fleet), differences_table(fleet.night.hosts, fleet.differing), rates_table(fleet)]
+    made.append(
+        Table(
+            "Files that could not be read",
+            ["file", "why"],
+            [[path, Cell(gap.detail, "unknown")] for path, gap in fleet.night.hosts.unread.items()],
+        )
+    )
+    return [nodes_table(fleet), *(table for table in made if table.rows)]
+
+
+def deviating(fleet: Fleet) -> list[Line]:
+    """Nodes that fail, are missing, differ from most nodes, or fail in some nights; worst first. What most
+    nodes have in common is no deviation."""
+    outcomes = [(line.status, line.reason) for line in fleet.lines.values()]
+    common = {outcome for outcome in {*outcomes} if 2 * outcomes.count(outcome) > len(outcomes)}
+    sometimes = {rate.node for rate in flaky(fleet.rates, len(fleet.lines))}
+    chosen = [
+        line
+        for line in fleet.lines.values()
+        if line.odd
+        or line.node in sometimes
+        or line.status not in ("ok", "note")
+        and (line.status, line.reason) not in common
+    ]
+    return sorted(chosen, key=lambda line: (ROWS.index(line.status), -len(line.odd), line.node))
+
+
+def nodes_table(fleet: Fleet) -> Table:
+    """One row a deviating node."""
+    rates = {rate.node: rate for rate in fleet.rates}
+    changed: dict[str, list[str]] = {}
+    for change in fleet.changes:
+        for node in change.nodes if change.name != STATUS else []:
+            changed.setdefault(node, []).append(change.name)
+    rows = [
+        [
+            line.node,
+            Cell(line.status, _tone(line.status)),
+            _why(fleet, line),
+            ", ".join(line.odd),
+            ", ".join(dict.fromkeys(changed.get(line.node, []))),
+            f"{rates[line.node].failed} of {rates[line.node].tested}" if line.node in rates else "",
+        ]
+        for line in deviating(fleet)
+    ]
+    others = len(fleet.lines) - len(rows)
+    return Table(
+        "Nodes that deviate",
+        [
+            "node",
+            "status",
+            "why",
+            "differs from most nodes in",
+            "changed since its last night",
+            "failed nights",
+        ],
+        rows or [["none", "", "", "", "", ""]],
+        f"Night of {fleet.night.name or 'an unknown date'}. {counted(others, 'other node')} "
+        f"{'does' if others == 1 else 'do'} not deviate{_outcomes(fleet, rows)}.",
+    )
+
+
+def _outcomes(fleet: Fleet, rows: list[list[str | Cell]]) -> str:
+    """The status that the other nodes have, if it is not healthy: ": all unknown"."""
+    shown = {str(row[0]) for row in rows}
+    statuses = sorted(
+        {line.status for node, line in fleet.lines.items() if node not in shown} - {"ok", "note"}
+    )
+    return f" (status {' or '.join(statuses)})" if statuses else ""
+
+
+def _why(fleet: Fleet, line: Line) -> str:
+    if line.status == MISSING:
+        last = fleet.last_answers.get(line.node, "")
+        return f"no record; the last is of {last}" if last else "no record in any night"
+    return line.reason
+
+
+def _tone(status: str) -> str:
+    return {MISSING: "unknown", "running": "unknown", "skipped": "muted", "ok": ""}.get(status, status)
+
+
+def changes_table(fleet: Fleet) -> Table:
+    """One row a fact that changed, with its nodes."""
+    rows = [
+        [Cell(c.name, "warn" if c.severity == "warn" else ""), c.was, c.now, names(c.nodes), c.since]
+        for c in fleet.changes
+    ]
+    return Table("Changed since the last night", ["what", "was", "is", "nodes", "last night"], rows)
+
+
+def rates_table(fleet: Fleet) -> Table:
+    """One row a node that failed in any night, the surest first."""
+    sure = {rate.node for rate in flaky(fleet.rates, len(fleet.lines))}
+    rows = [
+        [
+            Cell(rate.node, "warn" if rate.node in sure else ""),
+            f"{rate.failed} of {rate.tested}",
+            f"{rate.low:.0%} to {rate.high:.0%}",
+            rate.last,
+            "yes" if rate.node in sure else f"not shown (chance {rate.chance:.2g})",
+        ]
+        for rate in fleet.rates
+    ]
+    return Table(
+        "Failures over the nights",
+        ["node", "failed nights", "95% interval of the rate", "last", "more often than the others"],
+        rows,
+        "Only nights with a result count. A night in which most nodes failed does not count."
+        + (" The history has lines that cannot be read." if fleet.history.unread else ""),
+    )
