@@ -52,7 +52,7 @@ def named_facts(host: HostFacts) -> dict[str, str]:
     return {
         path: f"{GAP}{value}" if isinstance(value, Gap) else value
         for path, value in host.facts.items()
-        if (isinstance(value, Gap) or rules.rule_of(path)) and not rules.own().search(path)
+        if (isinstance(value, Gap) or rules.rule_of(path)) and not rules.is_own(path)
     }
 
 

@@ -20,13 +20,11 @@ class HostFacts:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One fact, or several that split the hosts alike. ``values``: value -> its hosts, the most hosts first;
-    ``odd``: hosts outside the majority, or all hosts if there is none."""
+    """One fact, or several that split the hosts alike. ``values``: value -> its hosts, most hosts first."""
 
     name: str
     paths: list[str]
     values: dict[str, list[str]]
-    odd: list[str]
     severity: str = "note"
 
     @property
@@ -34,6 +32,16 @@ class Difference:
         """The value of more than half of the hosts; empty if there is none."""
         value, hosts = next(iter(self.values.items()))
         return value if 2 * len(hosts) > sum(map(len, self.values.values())) else ""
+
+    @property
+    def odd(self) -> list[str]:
+        """Hosts outside the majority, or all hosts if there is none."""
+        return [
+            host
+            for value, hosts in self.values.items()
+            if value != self.majority or not self.majority
+            for host in hosts
+        ]
 
 
 @dataclasses.dataclass(frozen=True)

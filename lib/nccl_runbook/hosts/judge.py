@@ -23,10 +23,10 @@ def _rules() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_name("same.toml").read_text(encoding="utf-8"))
 
 
-@functools.cache
-def own() -> re.Pattern[str]:
-    """Paths of what is each host's own, and never compared."""
-    return re.compile("|".join(_rules()["own"]))
+@functools.lru_cache(maxsize=4096)
+def is_own(path: str) -> bool:
+    """Whether a path is each host's own, and never compared."""
+    return bool(re.search("|".join(_rules()["own"]), path))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -49,19 +49,22 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
     what splits off the fewest hosts. From three hosts on, a fact that differs on every host is left out."""
     gapped = [sorted(p for p, v in h.facts.items() if isinstance(v, Gap)) for h in hosts]
     roots = [{_root(p) for p in h.facts} for h in hosts]
-    usual_counts = _usual_counts(hosts)
+    usual_counts, whole = _usual_counts(hosts), {p for h in hosts for p in h.facts}
+    gaps = {gap for blind in gapped for gap in blind}
+    above = {path[: end.start()] for path in whole for end in re.finditer(r"[.\[]", path)}
     by_values: dict[tuple[Any, ...], list[str]] = {}
-    for path in sorted({p for h in hosts for p in h.facts}):
-        if own().search(path):
+    for path in sorted(whole):
+        if is_own(path):
             continue
         rule = rule_of(path) or {}
         counts = [f"{path[: index.start()]}.count" for index in re.finditer(r"\[\d+\]", path)]
+        is_below = _below(path, gaps)
         values = [
             (_said(value), h.host)
             for h, blind, known in zip(hosts, gapped, roots, strict=True)
-            if _root(path) in known and not _below(path, blind)
+            if _root(path) in known and not (is_below and _below(path, blind))
             if all(h.facts.get(count) == usual_counts.get(count) for count in counts)
-            for value in [_unsaid(path, h, rule)]
+            for value in [_unsaid(path, h, rule, path in above)]
             if value is not None
         ]
         by_value = grouped(values)
@@ -71,7 +74,10 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
         kind = rule.get("name") or re.sub(r"\[\d+\]", "[*]", path)
         key = (kind, _severity(path, rule, hosts, by_value), tuple((v, tuple(h)) for v, h in ranked))
         by_values.setdefault(key, []).append(path)
-    made = [_difference(kind, how, paths, dict(ranked)) for (kind, how, ranked), paths in by_values.items()]
+    made = [
+        Difference(kind, paths, {value: list(names) for value, names in ranked}, how)
+        for (kind, how, ranked), paths in by_values.items()
+    ]
     return sorted(made, key=lambda d: (d.severity != "warn", len(d.odd), d.name, d.paths))
 
 
@@ -86,13 +92,13 @@ def _said(value: str | Gap) -> str:
     return f"(could not say: {value})" if isinstance(value, Gap) else value or "(empty)"
 
 
-def _unsaid(path: str, host: HostFacts, rule: dict[str, Any]) -> str | Gap | None:
+def _unsaid(path: str, host: HostFacts, rule: dict[str, Any], is_above: bool) -> str | Gap | None:
     """What a path that a host lacks counts as: a Gap elsewhere is an answer here, and only of some facts
-    (``unset`` in same.toml) was every host asked."""
+    (``unset`` in same.toml) was every host asked. ``is_above``: whether any host has facts below it."""
     value = host.facts.get(path)
     if value is not None:
         return value
-    if any(p.startswith((f"{path}.", f"{path}[")) for p in host.facts):
+    if is_above and any(p.startswith((f"{path}.", f"{path}[")) for p in host.facts):
         return "(answered)"
     return UNSET if rule.get("unset") else None
 
@@ -109,16 +115,9 @@ def _severity(
     return "warn" if unread and not unused else "note" if unused else rule.get("severity", "note")
 
 
-def _difference(kind: str, how: str, paths: list[str], values: dict[str, tuple[str, ...]]) -> Difference:
-    listed = {value: list(hosts) for value, hosts in values.items()}
-    made = Difference(kind, paths, listed, [], how)
-    odd = [h for value, hosts in listed.items() if value != made.majority or not made.majority for h in hosts]
-    return Difference(kind, paths, listed, odd, how)
-
-
 def compared(hosts: Sequence[HostFacts]) -> dict[str, int]:
     """Host -> number of its facts (without Gaps) that another host shows too."""
-    shown = [{p for p, v in h.facts.items() if not isinstance(v, Gap) and not own().search(p)} for h in hosts]
+    shown = [{p for p, v in h.facts.items() if not isinstance(v, Gap) and not is_own(p)} for h in hosts]
     counts = Counter(p for paths in shown for p in paths)
     return {h.host: sum(counts[p] > 1 for p in paths) for h, paths in zip(hosts, shown, strict=True)}
 

@@ -94,7 +94,8 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
             )
         for record in records:
             host = host_of(record) or path.stem
-            ids = {str(v) for p, v in flat(record.facts) if p.endswith("uuid")}
+            shown = dict(flat(record.facts, record.step))
+            ids = {str(v) for p, v in shown.items() if p.endswith("uuid")}
             other = ids and machines.get(host) and not ids & machines[host]
             if other or host in NO_NAME and sources.get(host, str(path)) != str(path):
                 host = f"{host} ({path.name})"
@@ -107,7 +108,7 @@ def read(paths: Iterable[Path], judged: Callable[[Record], tuple[str, str]]) -> 
                 own = facts.setdefault(host, {})
                 for name in [n for n in own if n.startswith(f"{record.step}.")]:
                     del own[name]
-                own.update(flat(record.facts, record.step))
+                own.update(shown)
     return Hosts({h: HostFacts(h, sources[h], own) for h, own in facts.items()}, unread, judged=statuses)
 
 

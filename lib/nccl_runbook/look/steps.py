@@ -98,7 +98,7 @@ class Step:
 
 def visibility(step: Step) -> None:
     """Step 01: the three views of the GPUs, and the host's network, which `hosts` and `fleet` compare."""
-    step.facts.update(gpus=gpus.collect(step.engine, step.left_s), network=node.network([]))
+    step.facts.update(gpus=gpus.collect(step.engine, step.left_s), network=node.network())
 
 
 def fewer_gpus(step: Step) -> None:

@@ -132,19 +132,16 @@ def gpus():
     return [dict(zip(QUERY, map(str.strip, row.split(",")))) for row in done.stdout.splitlines()]
 
 
-def network(asked):
-    """Interfaces, routes, RDMA ports, the addresses of the ``asked`` names, and what else belongs to the host
-    rather than to a process."""
-    own = socket.gethostname()
+def network():
+    """Interfaces, routes, RDMA ports, and what else belongs to the host rather than to a process."""
     return {
-        "host": own,
+        "host": socket.gethostname(),
         "kernel": os.uname().release,
         "boot_id": text("/proc/sys/kernel/random/boot_id"),
         "driver": text("/proc/driver/nvidia/version"),
         "peermem": text("/sys/module/nvidia_peermem/version"),
         "interfaces": interfaces(),
         "routes": routes(),
-        "names": names(list(dict.fromkeys([own, *asked]))),
         "hcas": hcas(),
         "cpus": len(os.sched_getaffinity(0)),
         "shm_bytes": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
@@ -154,7 +151,8 @@ def network(asked):
 
 def main():
     """Print the facts of this host as one JSON object."""
-    print(json.dumps({**network(sys.argv[1:]), "gpus": gpus()}))
+    asked = dict.fromkeys([socket.gethostname(), *sys.argv[1:]])
+    print(json.dumps({**network(), "names": names(list(asked)), "gpus": gpus()}))
 
 
 if __name__ == "__main__":
