@@ -13,7 +13,7 @@ import typer
 from nccl_runbook.cli import answer
 from nccl_runbook.cli.hosts import judged
 from nccl_runbook.cli.hosts.document import exclude
-from nccl_runbook.core.facts import Gap, to_json
+from nccl_runbook.core.facts import Gap, counted, to_json
 from nccl_runbook.core.findings import Finding, exit_code, verdict_of
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.fleet import judge as rules, read
@@ -74,7 +74,7 @@ def fleet(
         code,
         html,
         lambda: answer.page_of(
-            "fleet", sentence(findings, verdict), findings, tables(seen), code, not_seen=_exclude(seen)
+            "fleet", sentence(seen, findings, verdict), findings, tables(seen), code, not_seen=_exclude(seen)
         ),
         None if share else path,
         lambda: read.text_of(before, added),
@@ -90,7 +90,7 @@ def gathered(
     for name, paths in nights.items():
         seen = rules.fleet(read.read(name, paths, judged), known, expected)
         known = seen.history
-        added += known.lines[name].values()
+        added += known.lines[name].values() if name else []
     return seen, added
 
 
@@ -100,9 +100,12 @@ def _shared(before: History) -> History:
     return read.history_of(hidden.text(before.text))
 
 
-def sentence(findings: list[Finding], verdict: str) -> str:
+def sentence(seen: Fleet, findings: list[Finding], verdict: str) -> str:
     """The first sentence of the page."""
-    return f"{verdict.capitalize()}: {findings[0].title}"
+    count = len(deviating(seen))
+    return (
+        f"{verdict.capitalize()}: {count} of {counted(len(seen.lines), 'node')} deviate. {findings[0].title}"
+    )
 
 
 def _exclude(seen: Fleet) -> list[str]:

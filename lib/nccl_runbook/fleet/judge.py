@@ -168,7 +168,7 @@ def _missing(fleet: Fleet) -> list[Finding]:
             Evidence(f"last record: {then}" if then else "no record in any night", node)
             for node, then in fleet.last_answers.items()
         ]
-        text = f"{rules.names(nodes)} left no record in the night of {night}."
+        text = f"{rules.names(nodes)} left no readable record in the night of {night}."
         return [Finding("fleet-node-missing", Severity.UNKNOWN, text, tuple(last[:8]), (LOOK_AGAIN,))]
     if isinstance(fleet.expected, Gap) and len(fleet.history.lines) < 2:
         text = "Nodes that left no record are not known in the first night: name all nodes with --nodes."

@@ -59,17 +59,17 @@ def read(name: str, paths: list[Path], judged: Callable[[Record], tuple[str, str
         return status, reason
 
     hosts = reader.read(paths, keep)
-    unread = {path: _other_version(Path(path)) or gap for path, gap in hosts.unread.items()}
+    unread = {path: _why_unread(Path(path), gap) for path, gap in hosts.unread.items()}
     return Night(name, dataclasses.replace(hosts, unread=unread), kept)
 
 
-def _other_version(path: Path) -> Gap | None:
-    """Why a record of another version of the runbook cannot be read; None for other files."""
+def _why_unread(path: Path, gap: Gap) -> Gap:
+    """Why a file cannot be read: a record of another version of the runbook has a reason of its own."""
     readable = [name.rpartition("/")[2] for name in get_args(get_type_hints(Record)["schema"])]
     shown = _SCHEMA.search(_head(path))
     version = shown[1].decode() if shown else readable[0]
     if version in readable:
-        return None
+        return gap
     text = f"{path} has schema {version} of a record, this version reads {' and '.join(sorted(readable))}"
     return Gap("unsupported", f"{text}: use the version of nccl-runbook that wrote it, or a later one")
 

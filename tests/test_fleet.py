@@ -1,0 +1,349 @@
+"""A night of a fleet: who deviates, what changed, who left no record, who fails often; and what is said of files that are none."""
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import machines
+import pytest
+from book_samples import run_cli
+from hypothesis import given, strategies as st
+from nccl_runbook.core.facts import to_json
+from nccl_runbook.fleet import read
+from nccl_runbook.fleet.facts import History, Line
+from nccl_runbook.fleet.judge_rates import chance, flaky, rates
+from nccl_runbook.hosts.on_node import node as on_node
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "fleet.json").read_text())
+NIGHTS = ("2026-03-01", "2026-03-02")
+Facts = dict[str, Any]
+Change = Callable[[Facts], Any]
+
+
+def record(node: str, night: str, change: Change = lambda facts: None, status: str = "ok", clock: str = "23:10:00") -> Facts:
+    """The look of a node with eight GPUs at its network and them, unless ``change`` makes it another."""
+    gpus = to_json(machines.machine(8))
+    for view in ("nvml", "cuda"):
+        for at, gpu in enumerate(gpus[view]["gpus"]):
+            gpu["uuid"] = f"GPU-{node}-{at}"
+    interfaces = {"eth0": {"mtu": "9000", "state": "up", "speed": "100000", "address": "10.0.0.7"}}
+    facts = {"gpus": gpus, "network": {**on_node.network(), "host": node, "interfaces": interfaces, "boot_id": node}}
+    change(facts)
+    return {"schema": "nccl-runbook/record/2", "step": "01-gpu-visibility", "status": status, "reason": f"it is {status}", "started": f"{night}T{clock}+00:00",
+            "ended": f"{night}T23:20:00Z", "judged": {"host": node}, "facts": facts, "findings": [{"id": "made-up", "severity": status, "title": "it is", "remedy": [{"who": "you", "text": "Look."}]}]}
+
+
+def driver(facts: Facts) -> None:
+    facts["gpus"]["nvml"]["driver"] = "570.86.15"
+
+
+def nccl(facts: Facts) -> None:
+    facts["gpus"]["cuda"]["nccl"] = "2.27.3"
+
+
+def mtu(facts: Facts) -> None:
+    facts["network"]["interfaces"]["eth0"]["mtu"] = "1500"
+
+
+def seven_gpus(facts: Facts) -> None:
+    for view in ("nvml", "cuda"):
+        del facts["gpus"][view]["gpus"][2]
+
+
+PLANTED = {"n03": (driver, "GPU driver"), "n05": (nccl, "NCCL version"), "n07": (seven_gpus, "GPUs"), "n09": (mtu, "MTU of eth0")}
+
+
+def write(folder: Path, *records: Facts, name: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name or records[0]['judged']['host']}.json"
+    path.write_text(json.dumps(records[0] if len(records) == 1 else records))
+    return path
+
+
+def a_night(folder: Path, night: str, count: int = 12, **changes: Any) -> Path:
+    for at in range(count):
+        write(folder, record(f"n{at:02}", night, *([changes[f"n{at:02}"]] if f"n{at:02}" in changes else [])))
+    return folder
+
+
+def answer_of(*arguments: object, **options: Any) -> Facts:
+    ended = run_cli("fleet", *map(str, arguments), "--json", **options)
+    assert ended.stdout, ended.stderr
+    document = json.loads(ended.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert ended.returncode == document["exit_code"]
+    return document
+
+
+def ids(answer: Facts) -> set[str]:
+    return {f["id"] for f in answer["findings"]}
+
+
+@pytest.fixture(scope="module")
+def two_nights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """n05 differs in both nights; n03, n07 and n09 in the second, in which n11 leaves nothing."""
+    folder = tmp_path_factory.mktemp("fleet")
+    a_night(folder / "1", NIGHTS[0], n05=nccl)
+    a_night(folder / "2", NIGHTS[1], **{node: change for node, (change, _) in PLANTED.items()})
+    (folder / "2" / "n11.json").unlink()
+    return folder
+
+
+def test_two_nights_name_who_deviates_what_changed_and_who_left_nothing(two_nights: Path) -> None:
+    history = two_nights / "history.jsonl"
+    first = answer_of(two_nights / "1", "--history", history)
+    assert [(line["node"], line["odd"]) for line in first["deviating"]] == [("n05", ["NCCL version"])] and "fleet-members-unknown" in ids(first)
+    second = answer_of(two_nights / "2", "--history", history)
+    assert {line["node"]: line["odd"] for line in second["deviating"]} == {"n11": [], **{node: [name] for node, (_, name) in PLANTED.items()}}
+    assert (second["missing"], second["nodes"], second["nights"]) == ({"n11": NIGHTS[0]}, 12, [*NIGHTS])
+    assert {(c["name"], *c["nodes"], c["since"]) for c in second["changes"]} == {(name, node, NIGHTS[0]) for node, (_, name) in PLANTED.items() if node != "n05"}
+    assert (second["verdict"], second["failing"]) == ("degraded", [])
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [sum(line["night"] == night and "node" in line for line in lines) for night in NIGHTS] == [12, 12]
+    again = history.read_text()
+    assert answer_of(two_nights / "2", "--history", history) == second and history.read_text() == again
+
+
+def test_both_nights_in_one_folder_give_the_same(two_nights: Path, tmp_path: Path) -> None:
+    seen = answer_of(two_nights, "--history", tmp_path / "h.jsonl")
+    assert seen["missing"] == {"n11": NIGHTS[0]} and {c["name"] for c in seen["changes"]} == {"GPU driver", "GPUs", "MTU of eth0"}
+
+
+def test_nodes_that_are_alike_accuse_nobody(tmp_path: Path) -> None:
+    names = tmp_path / "nodes.txt"
+    names.write_text("n00 n01,n02  # the rack\nn03\n")
+    seen = answer_of(a_night(tmp_path / "d", NIGHTS[0], 4), "--nodes", names)
+    assert (seen["verdict"], seen["deviating"], seen["missing"], seen["changes"]) == ("healthy", [], {}, []) and (tmp_path / "d" / "fleet.jsonl").is_file()
+    names.write_text("n00 n01 n02 n03 n77")
+    seen = answer_of(tmp_path / "d", "--nodes", names)
+    assert (seen["verdict"], seen["missing"]) == ("unknown", {"n77": ""})
+
+
+def test_a_gpu_that_is_missing_is_one_difference_and_the_others_of_its_list_do_not_pair(two_nights: Path, tmp_path: Path) -> None:
+    seen = answer_of(two_nights / "2", "--history", tmp_path / "h.jsonl")
+    of_n07 = [d for d in seen["differences"] if "n07" in d["odd"] and d["severity"] == "warn"]
+    assert [sorted(d["values"]) for d in of_n07] == [["7", "8"]]
+
+
+def test_a_folder_per_node_is_read_without_what_a_run_writes_beside(tmp_path: Path) -> None:
+    for node in ("a", "b"):
+        (tmp_path / node).mkdir()
+        write(tmp_path / node, record(node, NIGHTS[0]), name="01-gpu-visibility")
+        for other in ("verdict.json", "99-verdict.json"):
+            (tmp_path / node / other).write_text('{"schema": "nccl-runbook/verdict/1"}')
+    seen = answer_of(tmp_path)
+    assert (seen["nodes"], seen["unread"]) == (2, {})
+
+
+# --- what is no record
+
+def torn(path: Path) -> None:
+    path.write_text(path.read_text()[:2000])
+
+
+def foreign(path: Path) -> None:
+    path.write_text('{"name": "package", "version": "1"}')
+
+
+def later(path: Path) -> None:
+    path.write_text(path.read_text().replace("record/2", "record/7"))
+
+
+def without_facts(path: Path) -> None:
+    path.write_text("[]")
+
+
+@pytest.mark.parametrize("spoil", [torn, foreign, later, without_facts])
+def test_a_file_that_is_no_record_is_named_once_and_hides_nobody(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+    a_night(tmp_path, NIGHTS[0], 5, n03=driver)
+    spoil(tmp_path / "n02.json")
+    seen = answer_of(tmp_path)
+    assert [*seen["unread"]] == [str(tmp_path / "n02.json")] and [line["node"] for line in seen["deviating"]] == ["n03"]
+    assert seen["exit_code"] == 3 and sum(f["id"] == "fleet-file-unread" for f in seen["findings"]) == 1
+    (tmp_path / "n03.json").unlink()
+    assert answer_of(tmp_path, "--history", tmp_path / "other.jsonl")["exit_code"] == 4
+    if spoil is later:
+        assert "record/7" not in seen["unread"][str(tmp_path / "n02.json")] and "schema 7" in seen["unread"][str(tmp_path / "n02.json")]
+
+
+def test_only_files_that_are_none_are_unknown_and_an_empty_folder_is_wrong_usage(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    ended = run_cli("fleet", empty)
+    assert (ended.returncode, len(ended.stderr.splitlines()), [*empty.iterdir()]) == (2, 1, [])
+    (empty / "x.json").write_text("{")
+    assert answer_of(empty, "--history", tmp_path / "h.jsonl")["exit_code"] == 4
+
+
+@pytest.mark.parametrize("arguments", [("none",), ("file.txt",), (".", "--nodes", "none"), (".", "--nodes", "no-names.txt"), (".", "--history", "file.txt"), (".", "--history", "none/x")])
+def test_wrong_usage_is_one_sentence_and_changes_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    write(tmp_path, record("a", NIGHTS[0]))
+    (tmp_path / "file.txt").write_text("not mine\n")
+    (tmp_path / "no-names.txt").write_text("# nobody\n")
+    before = {p.name: p.read_text() for p in tmp_path.iterdir()}
+    ended = run_cli("fleet", *arguments, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")})
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1), ended.stderr
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == before
+
+
+def test_two_records_of_one_node_in_one_night_count_both(tmp_path: Path) -> None:
+    """The facts are those of the later one, whichever is read first; a failure is not undone."""
+    a_night(tmp_path, NIGHTS[0], 4)
+    for name in ("a-first", "z-last"):
+        write(tmp_path, record("n01", NIGHTS[0], driver, "broken", "21:00:00"), name=name)
+        seen = answer_of(tmp_path, "--history", tmp_path / f"{name}.jsonl")
+        (tmp_path / f"{name}.json").unlink()
+        assert {"fleet-node-repeated", "fleet-node-failed-once"} <= ids(seen) and seen["differences"] == []
+        assert [(line["node"], line["status"]) for line in seen["deviating"]] == [("n01", "broken")] and seen["failing"] == ["n01"]
+
+
+def test_records_of_two_machines_of_one_name_are_two_nodes(tmp_path: Path) -> None:
+    a_night(tmp_path, NIGHTS[0], 3)
+    write(tmp_path, {**record("x", NIGHTS[0], status="broken"), "judged": {"host": "n01"}}, name="other")
+    seen = answer_of(tmp_path)
+    assert seen["nodes"] == 4 and "fleet-node-repeated" not in ids(seen)
+    assert len([line for line in seen["deviating"] if line["status"] == "broken"]) == 1
+
+
+def test_a_fault_of_all_nodes_puts_none_into_exclude(tmp_path: Path) -> None:
+    for at in range(4):
+        write(tmp_path, record(f"n{at}", NIGHTS[0], status="broken"))
+    seen = answer_of(tmp_path)
+    assert (seen["verdict"], seen["failing"], seen["exclude"], seen["rates"]) == ("broken", [], "", [])
+
+
+def test_lines_of_a_history_that_cannot_be_read_stay_and_are_counted(tmp_path: Path) -> None:
+    a_night(tmp_path, NIGHTS[0], 3)
+    answer_of(tmp_path)
+    history = tmp_path / "fleet.jsonl"
+    before = '{"torn": \n' + history.read_text().replace("fleet-node/1", "fleet-node/9", 1)[:-5]
+    history.write_text(before)
+    seen = answer_of(tmp_path)
+    assert "fleet-history-unread" in ids(seen) and seen["exit_code"] == 4
+    assert history.read_text().startswith(before + "\n") and len(read.history(history).unread) == 3
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_a_history(text: str) -> None:
+    known = read.history_of(text)
+    assert len(known.unread) + sum(map(len, known.lines.values())) <= text.count("\n") + 1
+
+
+@given(st.dictionaries(st.text(max_size=9), st.none() | st.text(max_size=9), max_size=4), st.text(max_size=9), st.text(max_size=9))
+def test_a_line_is_read_as_it_was_written(facts: dict[str, str | None], node: str, reason: str) -> None:
+    line = Line(NIGHTS[0], node, "ok", reason, {"01": "ok"}, ["GPUs"], facts)
+    assert read.history_of(read.text_of(History({}), [line])).lines == {NIGHTS[0]: {node: line}}
+
+
+@pytest.mark.parametrize("started, night", [("2026-03-01T23:59:00", "2026-03-01"), ("2026-03-02T00:01:00", "2026-03-01"), ("2026-03-02T11:59:00", "2026-03-01"), ("2026-03-02T12:00:00", "2026-03-02"),
+                                           ("yesterday", ""), ("9999-99-99T00:00:00", "")])
+def test_a_night_lasts_from_noon_to_noon(started: str, night: str) -> None:
+    assert read.night_of(f'{{"started": "{started}"'.encode()) == night
+
+
+def test_a_night_is_that_of_the_local_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    for zone, night in (("UTC", "2026-03-02"), ("Etc/GMT+8", "2026-03-01")):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert read.night_of(b'{"started": "2026-03-02T14:00:00Z"') == night
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_names_are_not_in_what_is_shared_and_no_history_is_written(two_nights: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    ended = run_cli("fleet", two_nights / "2", "--history", tmp_path / "h.jsonl", "--share", "--html", page)
+    assert ended.returncode == 3 and "GPU driver" in page.read_text()
+    assert not [node for node in PLANTED if node in ended.stdout + page.read_text()] and not (tmp_path / "h.jsonl").exists()
+
+
+def test_the_page_is_small_however_many_nodes_deviate(tmp_path: Path) -> None:
+    def other(at: int) -> Change:
+        return lambda facts: facts["gpus"]["nvml"].update(driver=f"5{at}.0")
+
+    for at in range(200):
+        write(tmp_path, record(f"node-{at:04}", NIGHTS[0], other(at) if at % 2 else nccl, "broken" if at % 3 else "ok"))
+    ended = run_cli("fleet", tmp_path, "--html", tmp_path / "p.html")
+    assert ended.returncode == 3 and (tmp_path / "p.html").stat().st_size <= 300_000
+
+
+def test_1024_records_within_ten_seconds_and_300_mb(tmp_path: Path) -> None:
+    made = record("n0000", NIGHTS[0])
+    for at in range(1024):
+        own = copy.deepcopy(made)
+        own["judged"]["host"] = own["facts"]["network"]["host"] = f"n{at:04}"
+        for gpu in own["facts"]["gpus"]["nvml"]["gpus"]:
+            gpu["uuid"] = f"{at}-{gpu['nvml_index']}"
+        if at == 700:
+            mtu(own["facts"])
+        write(tmp_path, own)
+    code = "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c.returncode)"
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code, sys.executable, "-m", "nccl_runbook", "fleet", str(tmp_path), "--html", str(tmp_path / "p.html")], capture_output=True, text=True, timeout=300)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 3, done.stderr
+    assert ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime < 10 and int(done.stdout) < 300 << 10
+
+
+# --- nodes that fail in some nights
+
+def simulated(seed: int, nodes: int, nights: int, flaky_rate: float, others: float) -> History:
+    """Node "bad" among good ones; every node fails by chance with the rate of the others."""
+    chosen = random.Random(seed)
+    lines: dict[str, dict[str, Line]] = {}
+    for at in range(nights):
+        night = f"2026-03-{at + 1:02}"
+        failed = {node: chosen.random() < (flaky_rate if node == "bad" else others) for node in ("bad", *map(str, range(nodes - 1)))}
+        lines[night] = {node: Line(night, node, "broken" if is_broken else "ok") for node, is_broken in failed.items()}
+    return History(lines)
+
+
+def test_a_node_that_fails_in_a_third_of_the_nights_is_named_with_its_rate() -> None:
+    named = [[rate.node for rate in flaky(rates(simulated(seed, 64, 20, 0.3, 0.0)), 64)] for seed in range(40)]
+    assert named.count(["bad"]) >= 38 and not [n for n in named if n not in ([], ["bad"])]
+    within = [rates(simulated(seed, 64, 20, 0.3, 0.0))[0] for seed in range(40)]
+    assert sum(rate.low <= 0.3 <= rate.high for rate in within) >= 34
+
+
+def test_nodes_that_all_fail_alike_are_seldom_named() -> None:
+    """At most in 5 of 100 fleets, whatever the number of nodes."""
+    named = [bool(flaky(rates(simulated(seed, 200, 10, 0.02, 0.02)), 200)) for seed in range(40)]
+    assert sum(named) <= 4
+
+
+def test_a_night_in_which_most_nodes_failed_accuses_nobody() -> None:
+    lines = {f"2026-03-{at:02}": {node: Line(f"2026-03-{at:02}", node, "broken" if at == 4 and node != "a" else "ok") for node in "abcdef"} for at in range(1, 9)}
+    assert rates(History(lines)) == []
+
+
+def test_nights_without_a_result_are_no_trials() -> None:
+    statuses = ["broken", "missing", "unknown", "running", "ok", "broken"]
+    lines = {f"2026-03-0{at}": {"a": Line(f"2026-03-0{at}", "a", status), **{n: Line("", n, "ok") for n in "bcd"}} for at, status in enumerate(statuses, 1)}
+    rate, = rates(History(lines))
+    assert (rate.failed, rate.tested, rate.last) == (2, 3, "2026-03-06")
+
+
+def test_the_chance_is_that_of_fishers_exact_test() -> None:
+    """Three of the three failures among 40 nights fall on the ten of one node: 10 over 3 of 40 over 3."""
+    assert chance(3, 10, 3, 40) == pytest.approx(120 / 9880) and chance(0, 10, 3, 40) == pytest.approx(1)
+
+
+def test_a_node_that_failed_in_some_nights_is_named_by_the_command(tmp_path: Path) -> None:
+    history, folder = tmp_path / "h.jsonl", tmp_path / "d"
+    lines = [Line(f"2026-02-{at:02}", f"n{n:02}", "broken" if n == 2 and at in (3, 5, 9) else "ok") for at in range(1, 11) for n in range(12)]
+    history.write_text(read.text_of(History({}), lines))
+    seen = answer_of(a_night(folder, NIGHTS[0]), "--history", history)
+    rate, = seen["rates"]
+    assert (rate["node"], rate["failed"], rate["tested"], rate["last"]) == ("n02", 3, 11, "2026-02-09") and rate["low"] < 3 / 11 < rate["high"]
+    assert [line["node"] for line in seen["deviating"]] == ["n02"] and "fleet-node-fails-sometimes" in ids(seen) and seen["exit_code"] == 3
