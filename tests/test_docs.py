@@ -68,7 +68,7 @@ def test_commands_and_options_that_pages_show_exist(path: Path) -> None:
 def test_the_page_for_assistants_is_short_and_links_every_schema() -> None:
     text = (reference.FOLDER / "SKILL.md").read_text()
     assert text.count("\n") <= 100 and {"triage", "hang", "look", "env", "plan", "run"} <= set(re.findall(r"nccl-runbook (\w+)", text))
-    assert [p.name for p in reference.SCHEMAS.glob("*.json") if f"schemas/{p.name}" not in text] == []
+    assert [p.name for p in reference.SCHEMAS.rglob("*.json") if f"schemas/{p.relative_to(reference.SCHEMAS)}" not in text] == []
 
 
 def test_06_has_a_line_to_paste_for_each_step_of_the_hunt_for_a_time_out() -> None:

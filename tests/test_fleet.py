@@ -25,7 +25,8 @@ from nccl_runbook.fleet.judge_rates import chance, flaky, rates
 from nccl_runbook.hosts.on_node import node as on_node
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "fleet.json").read_text())
+SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "fleet" / "fleet.json").read_text())
+LINE_SCHEMA = json.loads((ROOT / "lib" / "nccl_runbook" / "schemas" / "fleet" / "line.json").read_text())
 NIGHTS = ("2026-03-01", "2026-03-02")
 Facts = dict[str, Any]
 Change = Callable[[Facts], Any]
@@ -110,6 +111,8 @@ def test_two_nights_name_who_deviates_what_changed_and_who_left_nothing(two_nigh
     assert {(c["name"], *c["nodes"], c["since"]) for c in second["changes"]} == {(name, node, NIGHTS[0]) for node, (_, name) in PLANTED.items() if node != "n05"}
     assert (second["verdict"], second["failing"]) == ("degraded", [])
     lines = [json.loads(line) for line in history.read_text().splitlines()]
+    for line in lines:
+        jsonschema.validate(line, LINE_SCHEMA)
     assert [sum(line["night"] == night and "node" in line for line in lines) for night in NIGHTS] == [12, 12]
     again = history.read_text()
     assert answer_of(two_nights / "2", "--history", history) == second and history.read_text() == again

@@ -90,7 +90,7 @@ def missing_nodes(history: History, night: Night, expected: Sequence[str] | Gap)
 def changes(history: History, night: Night, lines: Sequence[Line]) -> list[Change]:
     """What differs on each node from the last night in which it left a record; equal changes are one."""
     earlier = [name for name in sorted(history.lines, reverse=True) if name < night.name]
-    seen: dict[tuple[str, str, str, str, str], list[str]] = {}
+    alike: dict[tuple[str, str, str, str, str], list[str]] = {}
     shared_now = lines[0].facts
     for line in lines[1:]:
         nights = (history.lines[name] for name in earlier)
@@ -100,8 +100,10 @@ def changes(history: History, night: Night, lines: Sequence[Line]) -> list[Chang
             continue
         shared_then = before[1].get("", Line(before[0].night)).facts
         for name, was, now, how in _changed(before[0], shared_then, line, shared_now):
-            seen.setdefault((name, was, now, before[0].night, how), []).append(line.node)
-    made = [Change(name, was, now, since, nodes, how) for (name, was, now, since, how), nodes in seen.items()]
+            alike.setdefault((name, was, now, before[0].night, how), []).append(line.node)
+    made = [
+        Change(name, was, now, since, nodes, how) for (name, was, now, since, how), nodes in alike.items()
+    ]
     return sorted(made, key=lambda c: (c.name != STATUS, c.severity != "warn", -len(c.nodes), c.name))
 
 
@@ -149,9 +151,18 @@ def judge(fleet: Fleet) -> list[Finding]:
     """Findings of the newest night, worst first: those of the hosts compared, and those of the fleet."""
     night = fleet.night
     compared = rules.judge_hosts(dataclasses.replace(night.hosts, unread={}), fleet.differing)
+    failing = failing_nodes(fleet)
+    leave_out = Remedy(
+        "your launcher", "Leave out the nodes that failed:", (f"--exclude={','.join(failing)}",)
+    )
     return worst_first(
         [
-            *compared,
+            *(
+                dataclasses.replace(f, remedy=(leave_out, *f.remedy))
+                if failing and f.id == "host-step-broken"
+                else f
+                for f in compared
+            ),
             *judge_rates(fleet),
             *_missing(fleet),
             *_unread(fleet),

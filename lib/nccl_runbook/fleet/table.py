@@ -18,7 +18,10 @@ def tables(fleet: Fleet) -> list[Table]:
         Table(
             "Files that could not be read",
             ["file", "why"],
-            [[path, Cell(gap.detail, "unknown")] for path, gap in fleet.night.hosts.unread.items()],
+            [
+                [path, Cell(gap.detail.removeprefix(f"{path} "), "unknown")]
+                for path, gap in fleet.night.hosts.unread.items()
+            ],
         )
     )
     return [nodes_table(fleet), *(table for table in made if table.rows)]
@@ -66,13 +69,14 @@ def nodes_table(fleet: Fleet) -> Table:
             "node",
             "status",
             "why",
-            "differs from most nodes in",
-            "changed since its last night",
+            "differs in",
+            "changed",
             "failed nights",
         ],
         rows or [["none", "", "", "", "", ""]],
         f"Night of {fleet.night.name or 'an unknown date'}. {counted(others, 'other node')} "
-        f"{'does' if others == 1 else 'do'} not deviate{_outcomes(fleet, rows)}.",
+        f"{'does' if others == 1 else 'do'} not deviate{_outcomes(fleet, rows)}. "
+        "Each is compared with most nodes, and with its own last night.",
     )
 
 
@@ -88,7 +92,7 @@ def _outcomes(fleet: Fleet, rows: list[list[str | Cell]]) -> str:
 def _why(fleet: Fleet, line: Line) -> str:
     if line.status == MISSING:
         last = fleet.last_answers.get(line.node, "")
-        return f"no record; the last is of {last}" if last else "no record in any night"
+        return f"no record since {last}" if last else "no record in any night"
     return line.reason
 
 

@@ -65,17 +65,15 @@ def fleet(
         answer.leave(f"{path} exists, and holds no line of a history: name another file with --history")
     if expected == []:
         answer.leave(f"{nodes} names no node")
-    seen, added = gathered(nights, _shared(before) if share else before, expected)
-    findings = rules.judge(seen)
+    newest, added = gathered(nights, _shared(before) if share else before, expected)
+    findings = rules.judge(newest)
     verdict = verdict_of(findings)
     code = exit_code(verdict, fail_on)
     answer.end(
-        (document if json else text)(seen, findings, verdict, code),
+        (document if json else text)(newest, findings, verdict, code),
         code,
         html,
-        lambda: answer.page_of(
-            "fleet", sentence(seen, findings, verdict), findings, tables(seen), code, not_seen=_exclude(seen)
-        ),
+        lambda: answer.page_of("fleet", sentence(newest, findings, verdict), findings, tables(newest), code),
         None if share else path,
         lambda: read.text_of(before, added),
     )
@@ -88,10 +86,10 @@ def gathered(
     added: list[Line] = []
     known = before
     for name, paths in nights.items():
-        seen = rules.fleet(read.read(name, paths, judged), known, expected)
-        known = seen.history
+        newest = rules.fleet(read.read(name, paths, judged), known, expected)
+        known = newest.history
         added += known.lines[name].values() if name else []
-    return seen, added
+    return newest, added
 
 
 def _shared(before: History) -> History:
@@ -100,55 +98,48 @@ def _shared(before: History) -> History:
     return read.history_of(hidden.text(before.text))
 
 
-def sentence(seen: Fleet, findings: list[Finding], verdict: str) -> str:
+def sentence(newest: Fleet, findings: list[Finding], verdict: str) -> str:
     """The first sentence of the page."""
-    count = len(deviating(seen))
-    return (
-        f"{verdict.capitalize()}: {count} of {counted(len(seen.lines), 'node')} deviate. {findings[0].title}"
-    )
+    count = f"{len(deviating(newest))} of {counted(len(newest.lines), 'node')}"
+    return f"{verdict.capitalize()}: {count} deviate. {findings[0].title}"
 
 
-def _exclude(seen: Fleet) -> list[str]:
-    return exclude(rules.failing_nodes(seen))
-
-
-def text(seen: Fleet, findings: list[Finding], verdict: str, code: int) -> str:
+def text(newest: Fleet, findings: list[Finding], verdict: str, code: int) -> str:
     """The answer for a terminal."""
     from nccl_runbook.report.tables import finding_text
 
     return "\n\n".join(
         [
             *map(finding_text, findings),
-            *map(repr, tables(seen)),
-            *[f"next: run without the failing nodes (sbatch, srun: {line})" for line in _exclude(seen)],
+            *map(repr, tables(newest)),
             f"verdict: {verdict} (exit code {code})",
         ]
     )
 
 
-def document(seen: Fleet, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
-    """What --json prints; its schema is schemas/fleet.json."""
+def document(newest: Fleet, findings: list[Finding], verdict: str, code: int) -> dict[str, Any]:
+    """What --json prints; its schema is schemas/fleet/fleet.json."""
     return {
         "schema": "nccl-runbook/fleet/1",
         "verdict": verdict,
         "exit_code": code,
-        "night": seen.night.name,
-        "nights": sorted(seen.history.lines),
-        "nodes": len(seen.lines),
+        "night": newest.night.name,
+        "nights": sorted(newest.history.lines),
+        "nodes": len(newest.lines),
         "deviating": [
             {"node": line.node, "status": line.status, "reason": line.reason, "odd": line.odd}
-            for line in deviating(seen)
+            for line in deviating(newest)
         ],
-        "missing": seen.last_answers,
-        "unread": {path: gap.detail for path, gap in seen.night.hosts.unread.items()},
+        "missing": newest.last_answers,
+        "unread": {path: gap.detail for path, gap in newest.night.hosts.unread.items()},
         "differences": [
             {"name": d.name, "severity": d.severity, "paths": d.paths, "odd": d.odd, "values": d.values}
-            for d in seen.differing
+            for d in newest.differing
         ],
-        "changes": to_json(seen.changes),
-        "rates": to_json(seen.rates),
-        "failing": rules.failing_nodes(seen),
-        "exclude": "".join(_exclude(seen)),
+        "changes": to_json(newest.changes),
+        "rates": to_json(newest.rates),
+        "failing": rules.failing_nodes(newest),
+        "exclude": "".join(exclude(rules.failing_nodes(newest))),
         "findings": [
             {
                 "id": f.id,
