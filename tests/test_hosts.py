@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import resource
@@ -127,6 +128,21 @@ def test_a_host_whose_probe_fails_differs_and_gaps_everywhere_are_not_compared()
     assert ("warn", ["n2"]) in alike(*[{"network": {"gpus": gpus}}] * 2, {"network": {"gpus": gap}}, {"network": {"gpus": gpus}})[0]
     assert alike(*[{"network": {"gpus": gap}}] * 3) == ([], {"hosts-not-compared": "unknown"})
     assert alike({"a": "1"}, {"b": "1"})[1] == {"hosts-not-compared": "unknown"}
+
+
+def test_a_list_of_another_length_differs_in_its_length_alone() -> None:
+    """Without its third of eight GPUs, each later one of a host stands in another place."""
+    gpus = [{"name": f"GPU {n}", "capability": str(n), "mig": {"is_enabled": n == 5}} for n in range(8)]
+    whole, without = ({"network": {"gpus": listed}} for listed in (gpus, gpus[:2] + gpus[3:]))
+    assert alike(whole, whole, without, whole)[0] == [("warn", ["n2"])]
+    other = copy.deepcopy(whole)
+    other["network"]["gpus"][6]["name"] = "another"
+    assert sorted(alike(whole, other, without, whole)[0]) == [("warn", ["n1"]), ("warn", ["n2"])]
+
+
+def test_an_empty_value_that_most_hosts_have_accuses_only_the_others() -> None:
+    facts, other = ({"gpus": {"nvml": {"gpus": [{"mig": {"instances": listed}}]}}} for listed in ([], ["MIG-1"]))
+    assert alike(facts, facts, other)[0] == [("warn", ["n2"])]
 
 
 @pytest.mark.parametrize("facts", [{"environment": {"roles": [{"reported": "{}"}]}}, {"network": {"interfaces": {"eth0": {"mtu": "{}", "address": "10.0.0.1"}}}}])

@@ -57,6 +57,31 @@ def test_any_program_that_starts_others_carries_however_slowly() -> None:
     assert [(h["host"], h["why"]) for h in found["hosts"]] == [("localhost", ""), ("127.0.0.1", "")]
 
 
+def test_pods_are_chosen_by_a_label_and_reached_by_kubectl(tmp_path: Path) -> None:
+    """As the page says it, with a stand-in for kubectl that starts in a pod what it runs here. The third pod is gone."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("""#!/bin/sh
+case "$*" in
+  "get pods -l app=train -o jsonpath={.items[*].status.podIP}") echo 127.0.0.1 127.0.0.2 127.0.0.3 ;;
+  "get pods --field-selector status.podIP=127.0.0."*" -o name") echo "pod/train-${4##*.}" ;;
+  "exec -i pod/train-3 -- "*) echo 'Error from server (NotFound): pods "train-3" not found' >&2; exit 1 ;;
+  "exec -i pod/train-"[12]" -- "*) shift 4; exec "$@" ;;
+  *) exit 9 ;;
+esac
+""")
+    kubectl.chmod(0o755)
+    page = (ROOT / "notebooks" / "reference" / "ray.md").read_text().partition("## Kubernetes")[2]
+    lines = page.partition("```bash\n")[2].partition("```")[0].strip().replace("nccl-runbook", "$PYTHON -m nccl_runbook")
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "lib"), "PYTHON": sys.executable}
+    ended = subprocess.run(["bash", "-c", f"{lines} --python $PYTHON --no-ranks --json --budget 40s"], env=env, capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL)
+    assert ended.stdout, ended.stderr
+    found = json.loads(ended.stdout)
+    jsonschema.validate(found, SCHEMA)
+    hosts = {h["host"]: h for h in found["hosts"]}
+    assert [h["answered"] for h in hosts.values()] == [True, True, False] and "not found" in hosts["127.0.0.3"]["why"]
+    assert {p["kind"] for p in found["paths"]} == {"passes"} and found["failing"] == []
+
+
 # --- real ones
 
 def inside(cluster: SlurmHosts, at: int) -> tuple[str, ...]:
