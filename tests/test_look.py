@@ -438,3 +438,26 @@ def test_options_of_the_live_look_are_refused_without_it(pyz):
     for options in (("--html", "a.html"), ("--pid", "1"), ("--gap", "3")):
         ended = look(pyz, *options)
         assert ended.returncode == 2 and "--live" in ended.stderr and options[0] in ended.stderr
+
+
+def test_the_quick_profile_of_the_page_keeps_its_time_and_is_what_fleet_reads(pyz: Path, tmp_path: Path) -> None:
+    """With the options that the page for Slurm names, of two nights on this machine; the second night has another MTU."""
+    options = re.search(r"nccl-look.pyz (--step [\w -]+--budget (\d+))", (ROOT / "notebooks/reference/slurm.md").read_text())
+    assert options and int(options[2]) <= 20
+    began = time.monotonic()
+    ended = look(pyz, *options[1].split(), "--json", tmp_path / "now.json")
+    wall_s = time.monotonic() - began
+    assert ended.returncode == 0 and wall_s < int(options[2]) + 5, ended.stderr
+    now = json.loads((tmp_path / "now.json").read_text())
+    network = now[0]["facts"]["network"]
+    assert sum(record["wall_s"] for record in now) <= int(options[2]) and "lo" in network["interfaces"]
+    for record in now:
+        record["started"] = "2026-01-01T23:00:00Z"
+    network["interfaces"]["eth7"] = {"mtu": "9000", "state": "up", "speed": "", "address": "10.0.0.1"}
+    (tmp_path / "before.json").write_text(json.dumps(now))
+    now[0]["facts"]["network"]["interfaces"]["eth7"]["mtu"] = "1500"
+    for record in now:
+        record["started"] = "2026-01-02T23:00:00Z"
+    (tmp_path / "now.json").write_text(json.dumps(now))
+    answer = json.loads(run_cli("fleet", tmp_path, "--json").stdout)
+    assert (answer["nodes"], [(c["name"], c["was"], c["now"]) for c in answer["changes"]]) == (1, [("MTU of eth7", "9000", "1500")])
