@@ -99,3 +99,13 @@ def test_what_is_not_quoted_is_not_found_again(tmp_path):
     logs = logs_of(tmp_path, FULL_SHM)
     other = Logs(logs.files, "", {"no-such-message": Seen([], 0)}, [], catalogue="0")
     assert judge.current(other).seen == {} and answer(other).hypotheses == []
+
+
+@pytest.mark.parametrize(("short", "event", "mere"), [
+    ("<timeout>", "store->get timed out|Timed out waiting 30000ms|watchdog caught a collective|socket timeout", "timeout=900|timeout: 900|Timeout(ms)=600000|NCCL_TIMEOUT=30|ddp_timeout|watchdog thread started|stream_watchdog=1"),
+    ("<hang>", "it hangs|all ranks hung|a deadlock|the job freezes", "can potentially cause a hang|which will cause deadlock|HOROVOD stall_inspector.cc|Waiting in store based barrier"),
+    ("<slow>", "the bandwidth is low|it degrades|it takes longer", "bandwidth: 12|throughput=900|latency (us)|can degrade performance|is no longer used"),
+])
+def test_what_is_only_configured_warned_of_or_measured_is_no_event(short, event, mere):
+    found = re.compile(clues._spelt(short))
+    assert [t for t in event.split("|") if not found.search(t)] + [t for t in mere.split("|") if found.search(t)] == []

@@ -41,7 +41,7 @@ class Remedy:
             raise ValueError(f"unknown who {self.who!r}; one of {', '.join(WHO)}")
 
 
-MOST_QUOTED = 160  # characters of a line in the first sentence
+MOST_QUOTED = 100  # characters of a line in the first sentence, which then has two lines of a terminal
 UNDECIDED = "log-undecided"  # the finding that names several possible causes: theirs are the fixes
 NOTHING_KNOWN = Remedy(
     "you", "No known cause matches. Save the record, and include the lines above when you ask for help."

@@ -135,7 +135,7 @@ def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypot
     remedy = usual(cause_id, status, launcher=logs.launcher, rows=rows)
     bus = next(filter(None, map(bus_of_message, texts)), "")
     says = (advice.says or cause.says) + (
-        f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else ""
+        f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus and advice.says else ""
     )
     return Hypothesis(
         cause_id,
