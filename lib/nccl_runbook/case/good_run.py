@@ -54,7 +54,7 @@ def profile_of(brought: Brought) -> RunProfile:
     records = [record for path in brought.records for record in load_all(Path(path))]
     named = Record(step="script", started="", facts={"environment": {"roles": roles}})
     logs = [p for p in brought.logs if p != "-"]
-    return read.collect(logs, limit=Limit(), records=[*records, *[named] * bool(roles)])
+    return read.collect(logs, limit=Limit(), records=[*records, *([named] if roles else [])])
 
 
 def run_against(

@@ -182,7 +182,7 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
     yield of_findings(
         DUMPS,
         [
-            dataclasses.replace(lead, title=f"{job_name(first)}: " * bool(others) + lead.title),
+            dataclasses.replace(lead, title=(f"{job_name(first)}: " if others else "") + lead.title),
             *(
                 Finding(
                     "another-job-hangs",

@@ -33,7 +33,7 @@ _OF_JSON = re.compile(r'(?:(?<=")|(?<=\\n))nccl-runbook(?= [a-z]+ )')  # the sam
 
 
 def _own_patterns(path: str) -> str:
-    named([path] * bool(path))
+    named([path] if path else [])
     try:
         if path and own_patterns(path):
             os.environ[OWN_PATTERNS] = os.path.abspath(path)
@@ -149,7 +149,7 @@ def _never_read(path: str) -> str:
         return (
             f"{path} is a link to {os.readlink(name)}, which does not exist"
             if os.path.islink(name)
-            else f"{ABSENT}{' that matches' * ('*' in path)} {path}"
+            else f"{ABSENT}{' that matches' if '*' in path else ''} {path}"
         )
     # to open a pipe would wait for whoever writes to it
     return (

@@ -52,7 +52,7 @@ def env(
     to set instead. Reads only."""
     wrong = [
         *(f"--pid {p}: a process id must be above 0" for p in pid if p < 1),
-        *["name a file or processes, not both"] * bool(file and pid),
+        *(["name a file or processes, not both"] if file and pid else []),
         *(
             f"{v!r} is not a version: write numbers such as 2.11"
             for v in (torch, nccl)

@@ -90,7 +90,7 @@ def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding,
     lines += [f"\n{table!r}" for table in tables if len(table.rows) <= 80]
     lines += [
         f"not used: {', '.join(names[:SHOWN])}"
-        + f" and {counted(len(names) - SHOWN, 'more file')}" * (len(names) > SHOWN)
+        + (f" and {counted(len(names) - SHOWN, 'more file')}" if len(names) > SHOWN else "")
         + f": {why}"
         for why, names in grouped((f.problem, f.name) for f in facts.files if f.problem).items()
     ]

@@ -49,7 +49,7 @@ def unknown_names(env: Environment) -> Iterator[Finding]:
             "unknown-names",
             Severity.NOTE,
             f"unknown here, but something else may read them: {', '.join(names[:12])}"
-            f"{f' and {len(names) - 12} more' * (len(names) > 12)}"
+            f"{f' and {len(names) - 12} more' if len(names) > 12 else ''}"
             + (
                 "; NCCL and PyTorch do not read these names, but a plugin may"
                 if any((r := family(n)) and r.is_complete for n in names)

@@ -101,12 +101,12 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
     there = len({w.rank for w in waits if graphs.called(hang, w) == collective}) or len(victims)
     who = [
         *(f"rank {a.rank} {a.says}" for a in accused[:3]),
-        *[f"and {len(accused) - 3} more ranks"] * (len(accused) > 3),
+        *([f"and {len(accused) - 3} more ranks"] if len(accused) > 3 else []),
     ]
     if victims and collective:
         place = "there" if collective in lead.says else f"in {collective}"
-        others = f", and {len(victims) - there} more elsewhere" * (there < len(victims))
-        who.append(f"{counted(there, 'rank')} wait{'s' * (there == 1)} {place}{others}")
+        others = f", and {len(victims) - there} more elsewhere" if there < len(victims) else ""
+        who.append(f"{counted(there, 'rank')} wait{'s' if there == 1 else ''} {place}{others}")
     counts = ", ".join(f"rank {c.rank} had {c.number} minibatches" for c in uneven).capitalize()
     witnesses = [
         *(e for a in accused[:8] for e in a.evidence),
@@ -117,7 +117,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
         "skipped" if uneven and lead.kind == "order" else lead.kind,
         ranks,
         victims,
-        f"{counts}{': ' * bool(uneven)}{'; '.join(who)}.",
+        f"{counts}{': ' if uneven else ''}{'; '.join(who)}.",
         collective,
         lead.frame,
         _cause(hang, lead),
@@ -157,12 +157,18 @@ def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
     words = (
-        f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left "
-        "out" * bool(left_out)
+        (
+            f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left "
+            "out"
+        )
+        if left_out
+        else ""
     )
-    return [
-        Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")
-    ] * bool(left_out or hang.logs.attempts > 1)
+    return (
+        [Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")]
+        if left_out or hang.logs.attempts > 1
+        else []
+    )
 
 
 def _apart(hang: Hang) -> list[Evidence]:
@@ -215,7 +221,7 @@ def _decides(hang: Hang, lead: Accused) -> str:
 def _in_its_log(line: str, evidence: tuple[Evidence, ...]) -> str:
     """The line with the log that the first evidence names in the place of LOG."""
     log = evidence[0].source.rpartition(" line ")[0] if evidence else ""
-    return in_logs(line, [log] * bool(log))
+    return in_logs(line, [log] if log else [])
 
 
 # --- findings
@@ -280,8 +286,10 @@ def hang_told(verdict: Told, launcher: str = "", still: bool = False, now: bool 
                 "or it took a branch without their call. Every rank of the group must make the same calls.",
             )
         ]
-    decides = (Evidence(f"decides: {verdict.decides}", "next"),) * bool(
-        verdict.decides and not any(verdict.decides in r.lines for r in remedy)
+    decides = (
+        (Evidence(f"decides: {verdict.decides}", "next"),)
+        if verdict.decides and not any(verdict.decides in r.lines for r in remedy)
+        else ()
     )
     return Finding(
         "hang-told",

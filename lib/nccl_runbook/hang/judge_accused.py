@@ -94,9 +94,12 @@ def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:
     says = (
         f"called {call} as number {difference.seq} of {group_name(hang, group.name)}, "
         f"and {rank_names(sorted(difference.calls[usual]))} called {usual}"
-        + f"; rank {rank} skipped that call" * left_out
-        + f"; rank {rank} skipped a call, or made two in the other order"
-        * (crossed and not swapped and not left_out)
+        + (f"; rank {rank} skipped that call" if left_out else "")
+        + (
+            f"; rank {rank} skipped a call, or made two in the other order"
+            if crossed and not swapped and not left_out
+            else ""
+        )
     )
     return Accused(
         rank,
@@ -129,11 +132,13 @@ def _missing(hang: Hang, rank: int, waits: list[Wait]) -> Accused:
         if last and last.frame
         else ""
     )
-    says = (
-        "is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}"
-    ) + f"; {where}" * bool(where)
-    says += "; it completed everything that it issued, and then issued nothing more" * (
-        kind == "host-busy" and stack is None
+    says = ("is in a send or recv without a partner" if alone else f"never came to {called(hang, wait)}") + (
+        f"; {where}" if where else ""
+    )
+    says += (
+        "; it completed everything that it issued, and then issued nothing more"
+        if kind == "host-busy" and stack is None
+        else ""
     )
     evidence = _waiting(hang, waits) + ([seen_in(stack)] if stack else [])
     # numbers of other groups, and of p2p, count on their own

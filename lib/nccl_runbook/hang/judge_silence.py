@@ -147,7 +147,7 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     if perhaps:
         return waiting(
             "unknown",
-            sentence=f"{ranks} wait{'s' * (len(graph.waits) == 1)} in {there}; of {rank_names(perhaps)} "
+            sentence=f"{ranks} wait{'s' if len(graph.waits) == 1 else ''} in {there}; of {rank_names(perhaps)} "
             "nothing is known, so no rank is named.",
             decides=f"collect dump or log of {rank_names(perhaps)}",
         )
@@ -193,8 +193,10 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
 def _why_nothing(hang: Hang) -> str:
     """Why these files say nothing about a rank: what is wrong with the first ones, or that none shows it."""
     unused = [f for f in hang.files if f.problem]
-    silent = ["these files do not show how far the ranks came"] * (len(unused) < len(hang.files))
-    wrong = [f"{f.name}{':' * (not f.problem.startswith('is '))} {f.problem}" for f in unused[:MOST_NAMED]]
+    silent = ["these files do not show how far the ranks came"] if len(unused) < len(hang.files) else []
+    wrong = [
+        f"{f.name}{':' if not f.problem.startswith('is ') else ''} {f.problem}" for f in unused[:MOST_NAMED]
+    ]
     return "; ".join([*silent, *wrong])
 
 
@@ -236,8 +238,10 @@ def nothing_open(hang: Hang) -> Told:
         (),
         (),
         f"every operation in the dumps of {counted(len(recorded), 'rank')} is complete, and all ranks made "
-        "the same calls." + " A slow rank cannot be detected: Gloo does not record when an "
-        "operation ends." * blind,
+        "the same calls."
+        + (
+            " A slow rank cannot be detected: Gloo does not record when an operation ends." if blind else ""
+        ),
         evidence=(
             Evidence(
                 f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in "
@@ -246,6 +250,7 @@ def nothing_open(hang: Hang) -> Told:
                 "dumps",
             ),
         )
-        * blind,
+        if blind
+        else (),
         decides=_WAITS_LEAST * blind,
     )

@@ -55,7 +55,7 @@ def collect(
     reader = _Reader(newest)
     typed = Redactor(os.environ).hidden(context).splitlines()  # whole: a value may stand below its name
     context_lines = [clipped(line, LINE_CHARACTERS) for line in typed[:1000]]
-    pasted = "".join(f"{line * bool(STAMP.search(line))}\n" for line in context_lines).encode(
+    pasted = "".join(f"{line if STAMP.search(line) else ''}\n" for line in context_lines).encode(
         "utf-8", "replace"
     )
     texts = itertools.chain(

@@ -43,7 +43,7 @@ def place(launch: Launch, gpus: int, nodes: int, least_nodes: int = 0) -> tuple[
     waits = asked > gpus * count
     notes = (
         *refusals,
-        *[f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] * waits,
+        *([f"Ray waits forever for {asked} GPUs where there are {gpus * count}"] if waits else []),
         *notes,
         *(
             [f"it needs {asked} GPUs, which is {count} nodes of {gpus}: choose another number with --nodes"]
@@ -106,7 +106,9 @@ def _divisors(name: str, total: int, others: int) -> str:
     fit = [str(n) for n in range(1, total + 1) if total % (n * others) == 0]
     # none where the others alone do not divide the total
     return (
-        f"Set {name} to {', '.join(fit[:-1])}{' or ' * (len(fit) > 1)}{''.join(fit[-1:])}, or " if fit else ""
+        f"Set {name} to {', '.join(fit[:-1])}{' or ' if len(fit) > 1 else ''}{''.join(fit[-1:])}, or "
+        if fit
+        else ""
     )
 
 
@@ -128,7 +130,7 @@ def _openrlhf(launch: Launch) -> _Shape:
             for i, p in enumerate(parts)
             if p.name == "critic" and role == "reward" and launch.on("share_reward")
         ]
-        actor = [0] * (together or role == "ref" and launch.on("share_ref"))
+        actor = [0] if together or role == "ref" and launch.on("share_ref") else []
         parts.append(
             part(
                 "trainer", "deepspeed", role, math.prod(shape[role]), anchor=next(iter(actor + critic), None)
@@ -213,7 +215,11 @@ def _open_instruct(launch: Launch) -> _Shape:
                 "or CUDA IPC with single_gpu_mode",
             ),
         ),
-        ["open-instruct refuses tensor parallel engines with single_gpu_mode"] * (together and tensor > 1),
+        (
+            ["open-instruct refuses tensor parallel engines with single_gpu_mode"]
+            if together and tensor > 1
+            else []
+        ),
     )
 
 
@@ -227,7 +233,11 @@ def _trl(launch: Launch, gpus: int, nodes: int) -> tuple[Mode, Placed]:
         "accelerate launch" in launch.text and not launch.value("processes") and not launch.value("per_node")
     )
     # accelerate 1.0, commands/launch.py: as many processes as torch.cuda.device_count() says
-    notes = ["accelerate launch without --num_processes starts one process per visible GPU"] * all_visible
+    notes = (
+        ["accelerate launch without --num_processes starts one process per visible GPU"]
+        if all_visible
+        else []
+    )
     machines = max(nodes, launch.number("machines"))
     processes = max(1, len(sees)) if all_visible else 1
     if launch.value("per_node"):

@@ -138,7 +138,7 @@ def _note(runs: SyncRuns) -> str:
             ),
             *(f"{a.method}: by {a.by}." for a in runs.run if a.by),
             *(f"fsync after the last sync, not counted: {seconds:.2f} s." for seconds in fsync[-1:]),
-            *["Rehearsal on the CPU: these figures do not hold for GPUs."] * runs.on_cpu,
+            *(["Rehearsal on the CPU: these figures do not hold for GPUs."] if runs.on_cpu else []),
         )
     )
 

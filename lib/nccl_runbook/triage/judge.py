@@ -230,7 +230,7 @@ def findings(logs: Logs, hypotheses: list[Hypothesis]) -> list[Finding]:
         for name, why in {
             f.name: f.problem
             or f.left_out
-            or "is empty" * (not f.size_bytes and DUMP_NAME.search(f.name) is not None)
+            or ("is empty" if not f.size_bytes and DUMP_NAME.search(f.name) is not None else "")
             for f in logs.files
         }.items()
         if why

@@ -85,8 +85,8 @@ def unseen(members: Members, bare: Sequence[str] = ()) -> str:
     )
     return (
         f"{left} of {size} ranks, on hosts that were not looked at"
-        + f" ({', '.join(hosts[:8])})" * bool(hosts)
-        + f"; {', '.join(bare[:8])}: looked at, no rank of this user" * bool(bare)
+        + (f" ({', '.join(hosts[:8])})" if hosts else "")
+        + (f"; {', '.join(bare[:8])}: looked at, no rank of this user" if bare else "")
     )
 
 

@@ -28,7 +28,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     size = {role: math.prod(pool) for role, pool in pools.items()}
     has = {"ref": launch.on("kl_loss") or launch.on("kl_reward"), "critic": bool(launch.value("has_critic"))}
     older = any("inference_engine_" in name or "num_inference_engines" in name for name in launch.flags)
-    if older and (missing := sorted({*OLDER, *[REF] * has["ref"]} - {*launch.flags})):
+    if older and (missing := sorted({*OLDER, *([REF] if has["ref"] else [])} - {*launch.flags})):
         raise ValueError(f"{missing[0]} is not given, and its default differs between versions of SkyRL")
     parts = [part("trainer", "skyrl", "policy", size["trainer"])]
     for role in (r for r in has if has[r]):
@@ -60,5 +60,5 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
         (not local, "the engines run elsewhere (run_engines_locally=false)"),
     )
     update = "disk" if delta else "ipc" if together else "xccl"
-    own += [(size["trainer"], 1)] if together else [(1, rollout)] * local
-    return [*parts, *[engine] * local], own, update, notes, refusals
+    own += [(size["trainer"], 1)] if together else ([(1, rollout)] if local else [])
+    return [*parts, *([engine] if local else [])], own, update, notes, refusals

@@ -115,7 +115,7 @@ def lost(base: Picture, members: Members) -> Optional[Picture]:
         base,
         "unreachable",
         cut_off,
-        "cannot be reached: " * bool(cut_off) + why,
+        ("cannot be reached: " if cut_off else "") + why,
         "network-path-blocked",
         "likely",
         [

@@ -49,7 +49,7 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         "all ranks launched the same number of collectives, and no rank launched another one since",
         "NCCL RAS",
     )
-    evidence = [Evidence(f"power: {shown}", "NVML"), *[still] * stands_still(members)]
+    evidence = [Evidence(f"power: {shown}", "NVML"), *([still] if stands_still(members) else [])]
     return accuse(
         base,
         "gpu-stuck",
@@ -138,7 +138,7 @@ def loaders_wait(base: Picture, members: Members) -> Optional[Picture]:
         "unknown" if others else "slow",
         [first] if len(base.ranks) == 1 else [],
         f"{who}waits for {first.helper}. No rank moved within {seconds:g} s"
-        + f"; nothing is known of {others}" * bool(others),
+        + (f"; nothing is known of {others}" if others else ""),
         "data-stall",
         "possible" if others else "likely",
         shown,
