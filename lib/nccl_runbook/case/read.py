@@ -198,8 +198,8 @@ def _live(looks: list[Live], here: bool = False) -> Iterator[Record]:
                     ),
                 )
                 for job in others
-                for word in [live.verdict([job])]
-                if word in _ALSO and not (word == "unknown" and any(v.does == "moving" for v in job.ranks))
+                if (word := live.verdict([job])) in _ALSO
+                and not (word == "unknown" and any(v.does == "moving" for v in job.ranks))
             ),
         ],
         [looked_table(j, looks) for j in jobs],

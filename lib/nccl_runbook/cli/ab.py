@@ -203,8 +203,7 @@ def _document(compared: Comparison, findings: list[Finding], verdict: str, code:
     ratios = [
         {"figure": n, "ratio": r.value, "low": r.low, "high": r.high, "pairs": r.n}
         for n in comparison_ratio.names(compared)
-        for r in [comparison_ratio.ratio(compared, n)]
-        if r
+        if (r := comparison_ratio.ratio(compared, n))
     ]
     rows = [
         {

@@ -133,9 +133,7 @@ def named(paths: list[str], one: bool = False) -> None:
         (
             why
             for path in paths
-            if path != "-" and not path.startswith(HELD if one else ())
-            for why in [_never_read(path)]
-            if why
+            if path != "-" and not path.startswith(HELD if one else ()) and (why := _never_read(path))
         ),
         key=lambda why: not why.startswith(ABSENT),
     )

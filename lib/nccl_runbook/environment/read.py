@@ -127,9 +127,8 @@ def _joined(answers: Sequence[tuple[Role, Host] | Gap]) -> Environment | Gap:
             if libraries.get(lib.path, lib).sha256 != lib.sha256
         }
         libraries |= {
-            path: dataclasses.replace(lib, path=path)
+            other.get(lib.path, lib.path): dataclasses.replace(lib, path=other.get(lib.path, lib.path))
             for lib in host.libraries
-            for path in [other.get(lib.path, lib.path)]
         }
         mapped, preloaded = (
             p if isinstance(p, Gap) else [other.get(x, x) for x in p] for p in (role.mapped, role.preloaded)

@@ -156,14 +156,8 @@ def _undated(hang: Hang, lead: Accused, waits: list[graphs.Wait]) -> list[Eviden
 def _attempts(hang: Hang) -> list[Evidence]:
     """Which attempt of the job the answer is about."""
     left_out = [f for f in hang.files if f.problem.startswith(EARLIER)]
-    words = (
-        (
-            f"; {counted(len(left_out), 'file')} of earlier ones {'was' if len(left_out) == 1 else 'were'} left "
-            "out"
-        )
-        if left_out
-        else ""
-    )
+    were = "was" if len(left_out) == 1 else "were"
+    words = f"; {counted(len(left_out), 'file')} of earlier ones {were} left out" if left_out else ""
     return (
         [Evidence(f"the ranks were started more than once: the last attempt is judged{words}", "files")]
         if left_out or hang.logs.attempts > 1

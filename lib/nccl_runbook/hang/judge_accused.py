@@ -67,13 +67,12 @@ def _elsewhere(hang: Hang, graph: Graph) -> dict[int, list[Wait]]:
 
 def _different(hang: Hang) -> list[Accused]:
     """Ranks that called another operation than the other members at the first number that differs."""
-    return [
-        _by_call(hang, group, usual, rank)
-        for group in hang.groups
-        for difference in group.differences[:1]
-        for usual, ranks in [odd_ones(difference)]
-        for rank in sorted(ranks)
-    ]
+    accused = []
+    for group in hang.groups:
+        if group.differences:
+            usual, ranks = odd_ones(group.differences[0])
+            accused += [_by_call(hang, group, usual, rank) for rank in sorted(ranks)]
+    return accused
 
 
 def _by_call(hang: Hang, group: Group, usual: str, rank: int) -> Accused:

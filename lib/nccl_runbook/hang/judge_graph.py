@@ -88,8 +88,7 @@ def graph(hang: Hang) -> Graph:
         for wait in (
             *(
                 _collective(group, track, sure, dumps)
-                for group in hang.groups
-                for sure in [credible(group)]
+                for group, sure in ((group, credible(group)) for group in hang.groups)
                 for track in group.tracks
             ),
             *(wait for channel in hang.channels for wait in _point_to_point(channel, dumps)),

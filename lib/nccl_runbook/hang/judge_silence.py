@@ -147,8 +147,8 @@ def nobody(hang: Hang, graph: graphs.Graph) -> Told:
     if perhaps:
         return waiting(
             "unknown",
-            sentence=f"{ranks} wait{'s' if len(graph.waits) == 1 else ''} in {there}; of {rank_names(perhaps)} "
-            "nothing is known, so no rank is named.",
+            sentence=f"{ranks} wait{'s' if len(graph.waits) == 1 else ''} in {there}; "
+            f"of {rank_names(perhaps)} nothing is known, so no rank is named.",
             decides=f"collect dump or log of {rank_names(perhaps)}",
         )
     if any(w.on for w in graph.all() if w.first):
@@ -239,9 +239,7 @@ def nothing_open(hang: Hang) -> Told:
         (),
         f"every operation in the dumps of {counted(len(recorded), 'rank')} is complete, and all ranks made "
         "the same calls."
-        + (
-            " A slow rank cannot be detected: Gloo does not record when an operation ends." if blind else ""
-        ),
+        + (" A slow rank cannot be detected: Gloo does not record when an operation ends." if blind else ""),
         evidence=(
             Evidence(
                 f"a slow rank is reported only if it is last by {graphs.LATE_MS:.0f} ms or more in "
@@ -252,5 +250,5 @@ def nothing_open(hang: Hang) -> Told:
         )
         if blind
         else (),
-        decides=_WAITS_LEAST * blind,
+        decides=_WAITS_LEAST if blind else "",
     )

@@ -153,11 +153,11 @@ def _rank_row(group: Group, track: Track, culprit: bool) -> list[object]:
 def files_table(hang: Hang) -> Table:
     """What was read, and what was not used and why."""
     foreign = "read; does not look like the log of a GPU job" if hang.logs.foreign else ""
-    rows = (
-        [f.name, f.what, "" if f.rank is None else str(f.rank), Cell(odd or "read", "unknown" if odd else "")]
-        for f in hang.files
-        for odd in [f.problem or (foreign if f.what == "log" else "")]
-    )
+    rows = []
+    for f in hang.files:
+        odd = f.problem or (foreign if f.what == "log" else "")
+        how = Cell(odd or "read", "unknown" if odd else "")
+        rows.append([f.name, f.what, "" if f.rank is None else str(f.rank), how])
     return Table(
         "Files",
         ["file", "kind", "rank", "how it went"],

@@ -57,8 +57,7 @@ def differences(hosts: Sequence[HostFacts]) -> list[Difference]:
             (_said(value), h.host)
             for h, blind, known in zip(hosts, gapped, roots, strict=True)
             if _root(path) in known and not _below(path, blind)
-            for value in [_unsaid(path, h, rule)]
-            if value is not None
+            if (value := _unsaid(path, h, rule)) is not None
         ]
         by_value = grouped(values)
         if len(by_value) < 2 or len(hosts) > 2 and len(by_value) == len(values) and not rule:

@@ -285,8 +285,7 @@ class _Reader:
         odd = (k for _, k in self._kinds.all() if k and k.odd and not k.messages and not k.about_rank)
         shown = (
             (k, texts)
-            for k in sorted(odd, key=lambda k: -k.times)
-            for texts in [k.texts()]
+            for k, texts in ((k, k.texts()) for k in sorted(odd, key=lambda k: -k.times))
             # c10/util/Backtrace.cpp (torch 2.11) shows where, not what; a warning of Python ends nothing
             if texts and "frame #" not in texts[0] and not re.search(r":\d+: \w*Warning: ", texts[0])
         )

@@ -52,8 +52,7 @@ def read(lines: Iterable[bytes], name: str = "") -> list[OwnSyncTime]:
     times = (
         _time(text, f"{name}:{number}")
         for number, line in enumerate(lines, 1)
-        for text in [line[:LINE_BYTES].partition(PREFIX.encode())[2]]
-        if text
+        if (text := line[:LINE_BYTES].partition(PREFIX.encode())[2])
     )
     return list(itertools.islice(filter(None, times), MOST_LINES))
 

@@ -112,18 +112,14 @@ def order_table(logs: Logs) -> Table:
     note = (
         f"Clocks against {logs.clocks[0].clock}: {apart}. The order of events closer than that is unknown."
         if apart
-        else (
-            (
-                "The clocks of the hosts cannot be aligned: events of different hosts are ordered by "
-                "their own time stamps."
-            )
-            if several
-            else ""
-        )
+        else "The clocks of the hosts cannot be aligned: events of different hosts are ordered by their own "
+        "time stamps."
+        if several
+        else ""
     )
     lanes = grouped(
         [
-            *((f"rank {r.rank}", (0, "broken", "printed nothing")) for r in unheard(logs) * bool(timed)),
+            *((f"rank {r.rank}", (0, "broken", "printed nothing")) for r in (unheard(logs) if timed else ())),
             *(
                 mark
                 for at, line, what, ran_s in sorted(timed, key=lambda row: (row[2].tone == "ok", row[0]))

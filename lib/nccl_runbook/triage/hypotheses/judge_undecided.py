@@ -218,7 +218,8 @@ def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
         else {**_SEVERITY, "likely": likely}[hypothesis.status]
     )
     evidence = [Evidence(line.text, where(line)) for line in hypothesis.evidence]
-    evidence += [Evidence(text, "decoded") for text in [_decoded(hypothesis)] if text]
+    if decoded := _decoded(hypothesis):
+        evidence.append(Evidence(decoded, "decoded"))
     line = hypothesis.decides.line
     decides = Evidence(
         f"decides: {hypothesis.decides.why}" + (f" ({line})" if line else ""), hypothesis.decides.probe

@@ -143,6 +143,5 @@ def _paths(members: Members) -> Dict[Tuple[str, str], List[Socket]]:
         for r, look in members
         for s in known(r.sockets)
         if s.state == "ESTABLISHED" and s.repeated >= REPEATED
-        for address in [s.remote.rpartition(":")[0]]
-        if address in homes or INNER.match(s.remote)
+        if (address := s.remote.rpartition(":")[0]) in homes or INNER.match(s.remote)
     )

@@ -31,8 +31,7 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
     drawn = {
         (look.host, r.pid): gpu.power_w[-1]
         for r, look in members
-        for gpu in [gpu_of(r, look)]
-        if gpu and not isinstance(gpu.power_w[-1], Gap)
+        if (gpu := gpu_of(r, look)) and not isinstance(gpu.power_w[-1], Gap)
     }
     if len(drawn) < len(base.ranks) or any(v.does != "device" for v in base.ranks):
         return None
