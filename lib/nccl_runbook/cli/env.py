@@ -111,16 +111,7 @@ def _read(file: Path | None, pids: list[int]) -> Environment:
 def _as_json(
     environment: Environment, findings: list[Finding], verdict: str, code: int, diff: str
 ) -> dict[str, Any]:
-    rows = [
-        {
-            "id": f.id,
-            "variable": variable_of(f),
-            "severity": f.severity.value,
-            "text": f.title,
-            "replacement": "\n".join(line for r in f.remedy for line in r.lines),
-        }
-        for f in findings
-    ]
+    rows = [{"id": f.id, "variable": variable_of(f), **answer.finding_row(f)} for f in findings]
     return {
         "schema": "nccl-runbook/env/1",
         "verdict": verdict,

@@ -2,6 +2,7 @@
 sync, or the user's command."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -15,6 +16,7 @@ from nccl_runbook.core.facts import TIMED_OPS, Gap
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import LOGGED, Engine
+from nccl_runbook.launch.gpu_lists import rank_devices
 from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.methods import METHODS
 
@@ -38,28 +40,52 @@ class Subject:
     backend: str = "nccl"
 
 
-def subject(
-    engine: Callable[[], Engine],
-    devices: Callable[[], Devices],
-    argv: list[str],
-    figure: str = "",
-    more_is_better: bool = False,
-    op: str = "all_reduce",
-    size_bytes: int = 0,
-    spec: dict[str, Any] | None = None,
-    method: str = "",
-    stopped: Callable[[], str] = never,
-) -> Subject:
-    """The user's command if there is one, a weight sync if ``spec`` names tensors, else the collective.
-    ValueError for anything unknown."""
-    if argv:
-        return of_command(argv, figure, more_is_better, stopped)
-    if figure:
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a command line asks to run in each arm: the user's command ``argv`` if there is one, a weight sync
+    if ``spec`` names tensors, else the collective ``op``. ``size_bytes`` 0 and ``method`` "": the default of
+    this machine."""
+
+    argv: list[str] = dataclasses.field(default_factory=list)
+    figure: str = ""
+    more_is_better: bool = False
+    op: str = "all_reduce"
+    size_bytes: int = 0
+    spec: dict[str, Any] = dataclasses.field(default_factory=dict)
+    method: str = ""
+
+
+@dataclasses.dataclass
+class LazyRanks:
+    """An engine, by ``start``, and the devices of its ranks, both at their first use: a user's own command
+    needs neither. ``gpus``: CUDA indices, "" for all. EngineError and ValueError at the first use."""
+
+    start: Callable[[], Engine]
+    gpus: str = ""
+
+    @functools.cached_property
+    def engine(self) -> Engine:
+        """The engine, started once."""
+        return self.start()
+
+    @functools.cached_property
+    def devices(self) -> Devices:
+        """The CUDA index of each rank, None for a rank on the CPU."""
+        return rank_devices(self.gpus, 0, self.engine.cuda_count())
+
+
+def subject(wanted: Wanted, ranks: LazyRanks, stopped: Callable[[], str] = never) -> Subject:
+    """What runs in each arm. ValueError for anything unknown."""
+    if wanted.argv:
+        return of_command(wanted.argv, wanted.figure, wanted.more_is_better, stopped)
+    if wanted.figure:
         raise ValueError("--figure needs your own command: add it after --")
-    gpu = devices()[0] is not None
-    if spec:
-        return of_sync(engine(), devices(), spec, method or ("nccl-per-tensor" if gpu else "gloo-per-tensor"))
-    return of_collective(engine(), devices(), op, size_bytes or (GPU_BYTES if gpu else CPU_BYTES))
+    on_gpus = ranks.devices[0] is not None
+    if wanted.spec:
+        method = wanted.method or ("nccl-per-tensor" if on_gpus else "gloo-per-tensor")
+        return of_sync(ranks.engine, ranks.devices, wanted.spec, method)
+    size_bytes = wanted.size_bytes or (GPU_BYTES if on_gpus else CPU_BYTES)
+    return of_collective(ranks.engine, ranks.devices, wanted.op, size_bytes)
 
 
 def of_command(

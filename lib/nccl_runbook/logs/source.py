@@ -158,9 +158,9 @@ class Source:
 
     def _without_key(self, row: bytes) -> bytes:
         """The row; masked if it is one of a private key, which only the line above all its rows shows."""
-        self._of_key -= self._of_key > 0
+        self._of_key = max(0, self._of_key - 1)
         if b"-----BEGIN " in row or b"-----END " in row:
-            self._of_key = MAX_KEY_LINES * (b"-----END " not in row)
+            self._of_key = 0 if b"-----END " in row else MAX_KEY_LINES
             return row
         return _KEY_LINE.sub(b"[redacted:key]", row) if self._of_key else row
 

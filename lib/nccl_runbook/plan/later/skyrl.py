@@ -23,7 +23,7 @@ def shape(launch: Launch) -> tuple[list[Part], list[tuple[int, int]], str, list[
     together, delta = launch.on("colocate"), launch.value("sync") == "delta"
     instance = math.prod(max(1, launch.number(way)) for way in ("tensor", "data", "pipeline"))
     local = launch.on("local")
-    rollout = launch.number("engines") * instance * local
+    rollout = launch.number("engines") * instance if local else 0
     pools = {role: launch.pool(role) for role in ("trainer", "ref", "critic")}
     size = {role: math.prod(pool) for role, pool in pools.items()}
     has = {"ref": launch.on("kl_loss") or launch.on("kl_reward"), "critic": bool(launch.value("has_critic"))}

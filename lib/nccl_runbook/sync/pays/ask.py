@@ -64,9 +64,8 @@ def _tensor(name: str, place: Place, changed: int, changed_bytes: int) -> Tensor
     """With the bytes of the smallest delta: places and values, a bit mask and values, or all of it."""
     shape, size = place.shape, place.size
     values, new = math.prod(shape), changed * BITS[place.dtype] // 8
-    delta = min((INDEX_BYTES << (values >> 32 > 0)) * changed + new, -(-values // 8) + new, size) * (
-        changed > 0
-    )
+    place_bytes = 2 * INDEX_BYTES if values >> 32 else INDEX_BYTES
+    delta = min(place_bytes * changed + new, -(-values // 8) + new, size) if changed else 0
     fp8 = size
     if place.dtype in WIDE and len(shape) > 1 and not any(word in name for word in KEPT):
         fp8 = values + 4 * math.prod([*shape[:-2], *(-(-side // FP8_BLOCK) for side in shape[-2:])])
