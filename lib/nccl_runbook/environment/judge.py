@@ -16,7 +16,7 @@ from nccl_runbook.environment.settings.judge_variables import (
     bytes_for_events,
     dead_variable,
     debugging_left_on,
-    in_two_minds,
+    has_a_side_effect,
     not_yet_read,
     renamed_variable,
     unread_variable,
@@ -32,7 +32,7 @@ RULES: tuple[Callable[[Setting, Variable], Iterator[Finding]], ...] = (
     dead_variable,
     not_yet_read,
     bytes_for_events,
-    in_two_minds,
+    has_a_side_effect,
 )
 
 
