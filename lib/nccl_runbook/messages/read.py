@@ -52,7 +52,7 @@ def collect(
 ) -> Logs:
     """The facts of these logs, except files in ``skip``; with ``newest`` only the last attempt counts for
     ranks. Never raises for their content: ``files`` says what could not be read."""
-    reader = _Reader(newest)
+    reader = _Reader(Ranks(newest))
     typed = Redactor(os.environ).hidden(context).splitlines()  # whole: a value may stand below its name
     context_lines = [clipped(line, LINE_CHARACTERS) for line in typed[:1000]]
     pasted = "".join(f"{line if STAMP.search(line) else ''}\n" for line in context_lines).encode(
@@ -68,20 +68,21 @@ def collect(
 
 def read_sources(texts: Iterable[Source]) -> Logs:
     """The facts of texts that are at hand already."""
-    reader = _Reader(newest=False)
+    reader = _Reader(Ranks())
     return reader.facts(read_each(texts, reader.read), "")
 
 
+@dataclasses.dataclass(eq=False)
 class _Reader:
     """One pass over all texts."""
 
-    def __init__(self, newest: bool) -> None:
-        self._kinds = Kinds()
-        self._found: dict[str, _Found] = collections.defaultdict(_Found)
-        self._table = Ranks(newest)
-        self._order = self._read = 0  # lines: up to this one, in sources before this one
-        self._began: dict[str, int] = {}  # source -> lines before it
-        self._words: list[str] = []  # of a reporter, in the texts
+    _table: Ranks
+    _kinds: Kinds = dataclasses.field(default_factory=Kinds)
+    _found: dict[str, _Found] = dataclasses.field(default_factory=lambda: collections.defaultdict(_Found))
+    _order: int = 0  # lines up to this one
+    _read: int = 0  # lines in sources before this one
+    _began: dict[str, int] = dataclasses.field(default_factory=dict)  # source -> lines before it
+    _words: list[str] = dataclasses.field(default_factory=list)  # of a reporter, in the texts
 
     def read(self, source: Source) -> None:
         """Take in one text; a sentence in ``source.left_out`` where time or space ran out."""
