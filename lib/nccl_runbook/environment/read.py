@@ -42,6 +42,7 @@ def request(pid: str = "self", whole: bool = False, torch: bool = False, prefix:
     read = table("environment/read")
     files = {
         **read["process"],
+        **{f.metadata["reads"]: "" for f in dataclasses.fields(Role) if f.metadata.get("reads")},
         **read["host"],
         **dict.fromkeys(CONTAINER, ""),
         **(read["slow"] if whole else {}),
