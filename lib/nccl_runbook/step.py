@@ -46,14 +46,11 @@ class Step:
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     _engine: Engine | None = None
     # by probe: a cell may run again
-    _busy_checks: dict[Callable[..., Any], Callable[[], Finding | None]] = dataclasses.field(
-        default_factory=dict
-    )
+    _busy_checks: dict[Any, Callable[[], Finding | None]] = dataclasses.field(default_factory=dict)
     _clock: float = dataclasses.field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        # notebooks that are run by hand leave their records in the session of `make lab`, else
-        # in one folder a day (UTC)
+        # run by hand, records lie in the session of `make lab`, else in one folder a day (UTC)
         self.run_dir = Path(
             self.parameters.get("run_dir")
             or os.environ.get(RUN_DIR_VARIABLE)
@@ -62,10 +59,8 @@ class Step:
         given = self.parameters.get("record_path")
         self.replayed = records.load(Path(given), self.name) if given else None
         # the runner's budget for this step ends then, by time.monotonic()
-        self._ends = min(
-            self._clock + self.parameters.get("budget_s", 300),
-            float(os.environ.get("NCCL_RUNBOOK_UNTIL", "inf")),
-        )
+        own_end = self._clock + self.parameters.get("budget_s", 300)
+        self._ends = min(own_end, float(os.environ.get("NCCL_RUNBOOK_UNTIL", "inf")))
         self._until = math.inf if self.by_hand and self.stopped is never else self._ends
         self.record = self.replayed or records.Record(
             step=self.name, started=utc_now(), parameters=dict(self.parameters)

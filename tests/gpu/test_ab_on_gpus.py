@@ -17,6 +17,7 @@ from nccl_runbook.compare import (
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.environment.libraries import judge_libraries as environment_libraries
+from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.sync import models
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +27,7 @@ HARMLESS = ("NCCL_DEBUG=WARN NCCL_IB_TIMEOUT=22 NCCL_IB_RETRY_CNT=7 NCCL_SOCKET_
 
 def compared(engine, b, ranks=8, **what):
     gpus = ",".join(map(str, range(min(ranks, engine.cuda_count()))))
-    subject = compare.subject(compare.Wanted(**what), compare.LazyRanks(lambda: engine, gpus))
+    subject = compare.subject(compare.Wanted(**what), LazyRanks(lambda: engine, gpus))
     return compare.collect(arms.read(".", b), 120, lambda: subject, comparison.walk, 2)
 
 

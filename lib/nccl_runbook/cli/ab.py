@@ -24,10 +24,11 @@ from nccl_runbook.compare import (
     read as reader,
 )
 from nccl_runbook.compare.facts import Comparison
+from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.compare.read import Arms
 from nccl_runbook.compare.table import tables as tables_of
 from nccl_runbook.core.facts import Gap
-from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.findings import Finding, exit_code, finding_row, verdict_of, worst_first
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.environment import read as environment
 from nccl_runbook.environment.facts import Environment
@@ -108,7 +109,7 @@ def ab(
                 engine = Engine(prefix, None, Redactor(os.environ), stopped=stopped, until=until)
                 return stack.enter_context(engine)
 
-            ranks = compare.LazyRanks(start, gpus)
+            ranks = LazyRanks(start, gpus)
             wanted = compare.Wanted(
                 argv=command or [],
                 figure=figure,
@@ -200,6 +201,6 @@ def _document(compared: Comparison, findings: list[Finding], verdict: str, code:
         "exit_code": code,
         **kept,
         "ratios": ratios,
-        "findings": [answer.finding_row(f) for f in findings],
+        "findings": [finding_row(f) for f in findings],
         "walk": None if isinstance(compared.walk, Gap) else compared.walk,
     }

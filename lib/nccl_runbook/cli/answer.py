@@ -255,16 +255,6 @@ def judged(environment: Environment | Gap) -> dict[str, str]:
     }
 
 
-def finding_row(finding: Finding) -> dict[str, str]:
-    """The finding as --json lists it; ``replacement``: the lines of its remedies."""
-    return {
-        "id": finding.id,
-        "severity": finding.severity.value,
-        "text": finding.title,
-        "replacement": "\n".join(line for r in finding.remedy for line in r.lines),
-    }
-
-
 def page_of(
     step: str,
     sentence: str,

@@ -2,7 +2,6 @@
 sync, or the user's command."""
 
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -11,12 +10,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from nccl_runbook.compare.facts import Comparison, Sample, Walk
+from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.compare.read import Env, only_set
 from nccl_runbook.core.facts import TIMED_OPS, Gap
 from nccl_runbook.core.facts_world import WorldRequest
 from nccl_runbook.launch import command
 from nccl_runbook.launch.engine import LOGGED, Engine
-from nccl_runbook.launch.gpu_lists import rank_devices
 from nccl_runbook.launch.stop import never
 from nccl_runbook.sync.methods import METHODS
 
@@ -53,25 +52,6 @@ class Wanted:
     size_bytes: int = 0
     spec: dict[str, Any] = dataclasses.field(default_factory=dict)
     method: str = ""
-
-
-@dataclasses.dataclass
-class LazyRanks:
-    """An engine, by ``start``, and the devices of its ranks, both at their first use: a user's own command
-    needs neither. ``gpus``: CUDA indices, "" for all. EngineError and ValueError at the first use."""
-
-    start: Callable[[], Engine]
-    gpus: str = ""
-
-    @functools.cached_property
-    def engine(self) -> Engine:
-        """The engine, started once."""
-        return self.start()
-
-    @functools.cached_property
-    def devices(self) -> Devices:
-        """The CUDA index of each rank, None for a rank on the CPU."""
-        return rank_devices(self.gpus, 0, self.engine.cuda_count())
 
 
 def subject(wanted: Wanted, ranks: LazyRanks, stopped: Callable[[], str] = never) -> Subject:
@@ -283,16 +263,16 @@ def collect(
     planned = [(arm, envs[arm]) for arm in "ABBA" * rounds if envs]
     samples = [s for s in (run(arm, env) for arm, env in planned) if s is not None]
     compared = Comparison(
-        arms.secrets.text(made.what),
-        made.unit,
-        made.more_is_better,
-        list(arms.names),
-        arms.differences,
-        arms.left_out,
-        4 * rounds,
-        warm_up,
-        samples,
-        Gap("not-run", "no difference to test"),
+        what=arms.secrets.text(made.what),
+        unit=made.unit,
+        more_is_better=made.more_is_better,
+        arms=list(arms.names),
+        differences=arms.differences,
+        left_out=arms.left_out,
+        wanted=4 * rounds,
+        warm_up=warm_up,
+        samples=samples,
+        walk=Gap("not-run", "no difference to test"),
         backend=made.backend,
     )
     walked = (

@@ -114,20 +114,20 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
     ]
     # in the records a call left out and one made too early look the same
     return Told(
-        "skipped" if uneven and lead.kind == "order" else lead.kind,
-        ranks,
-        victims,
-        f"{counts}{': ' if uneven else ''}{'; '.join(who)}.",
-        collective,
-        lead.frame,
-        _cause(hang, lead),
-        "possible"
+        kind="skipped" if uneven and lead.kind == "order" else lead.kind,
+        culprits=ranks,
+        victims=victims,
+        sentence=f"{counts}{': ' if uneven else ''}{'; '.join(who)}.",
+        collective=collective,
+        frame=lead.frame,
+        cause=_cause(hang, lead),
+        status="possible"
         if behind or lead.doubtful
         else "established"
         if lead.kind in ("mismatch", "stopped", "order")
         else "likely",
-        tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
-        _decides(hang, lead),
+        evidence=tuple(dict.fromkeys((*witnesses[:1], *undated, *witnesses[1:]))),
+        decides=_decides(hang, lead),
     )
 
 

@@ -94,18 +94,18 @@ def of_picture(picture: Picture) -> Told:
     one = picture.culprits[0] if len(picture.culprits) == 1 else None
     several_hosts = len({v.host for v in picture.ranks}) > 1
     return Told(
-        kind,
-        culprits if kind != "unknown" else (),
-        victims,
-        f"{picture.sentence}.",
-        picture.collective,
-        picture.culprits[0].frame if picture.culprits else "",
-        picture.cause,
-        picture.status or None,
-        tuple(picture.evidence),
-        picture.decides,
-        (one.pid or 0) if one else 0,
-        "".join(filter(str.isprintable, one.host)) if one and several_hosts else "",
+        kind=kind,
+        culprits=culprits if kind != "unknown" else (),
+        victims=victims,
+        sentence=f"{picture.sentence}.",
+        collective=picture.collective,
+        frame=picture.culprits[0].frame if picture.culprits else "",
+        cause=picture.cause,
+        status=picture.status or None,
+        evidence=tuple(picture.evidence),
+        decides=picture.decides,
+        pid=(one.pid or 0) if one else 0,
+        host="".join(filter(str.isprintable, one.host)) if one and several_hosts else "",
     )
 
 

@@ -169,7 +169,16 @@ class Running:
         its ranks ended."""
         if self.folder:
             none = Gap("not-run")
-            world = World(self.request, self.ranks, self.wall_s, self.started, "", none, none, none)
+            world = World(
+                request=self.request,
+                ranks=self.ranks,
+                wall_s=self.wall_s,
+                started=self.started,
+                shell_line="",
+                nccl_path=none,
+                transports=none,
+                set_by_environment=none,
+            )
             state = {
                 "name": self.request.name,
                 "gpus": self.request.devices,

@@ -220,22 +220,22 @@ class _Reader:
             1 + max(table.again_in.values(), default=0), len(numbers) and max(numbers) - min(numbers) + 1
         )
         return Logs(
-            files,
-            "\n".join([context, *self._words]),
-            by_message,
-            table.rows(),
-            next(begun, "").removeprefix("launcher-"),
-            self._strange(),
-            foreign,
-            table.versions(),
-            next((line for line, _, _ in failures), None),
-            table.timeout,
-            next((line for line, _, own in failures if own), None),
-            table.clocks.offsets(),
-            table.apart(),
-            os.uname().nodename,
-            attempts,
-            clues.version(),
+            files=files,
+            context="\n".join([context, *self._words]),
+            seen=by_message,
+            ranks=table.rows(),
+            launcher=next(begun, "").removeprefix("launcher-"),
+            unknown=self._strange(),
+            foreign=foreign,
+            nccl_versions=table.versions(),
+            failed=next((line for line, _, _ in failures), None),
+            timeout=table.timeout,
+            raised=next((line for line, _, own in failures if own), None),
+            clocks=table.clocks.offsets(),
+            apart=table.apart(),
+            here=os.uname().nodename,
+            attempts=attempts,
+            catalogue=clues.version(),
         )
 
     def _told(self, lines: list[str]) -> None:

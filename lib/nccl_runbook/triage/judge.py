@@ -138,14 +138,14 @@ def _hypothesis(cause_id: str, own_pointers: list[Pointer], logs: Logs) -> Hypot
         f" NCCL names that GPU by its PCI bus id in hexadecimal: it is {bus}." if bus else ""
     )
     return Hypothesis(
-        cause_id,
-        status,
-        cause.title,
-        says,
-        evidence,
-        remedy,
-        Decides(*(advice.decides or cause.decides)),
-        tuple(dict.fromkeys(text for p in surest for text in p.against)),
+        cause=cause_id,
+        status=status,
+        title=cause.title,
+        says=says,
+        evidence=evidence,
+        remedy=remedy,
+        decides=Decides(*(advice.decides or cause.decides)),
+        against=tuple(dict.fromkeys(text for p in surest for text in p.against)),
     )
 
 

@@ -17,9 +17,10 @@ import typer
 from nccl_runbook.book import duration_s
 from nccl_runbook.cli import answer
 from nccl_runbook.compare import ask as compare, read as reader
+from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.compare.soak import ask, judge, table
 from nccl_runbook.compare.soak.facts import Soak
-from nccl_runbook.core.findings import Finding, exit_code, verdict_of, worst_first
+from nccl_runbook.core.findings import Finding, exit_code, finding_row, verdict_of, worst_first
 from nccl_runbook.core.records import new_folder
 from nccl_runbook.core.redact import Redactor
 from nccl_runbook.launch import stop
@@ -87,7 +88,7 @@ def soak(
             arms = reader.read(".", against or ".")
             if somebody := busy.gpus_busy(nvml.users(), allow_busy):
                 raise ValueError(f"{somebody.title}; --allow-busy runs all the same")
-            ranks = compare.LazyRanks(
+            ranks = LazyRanks(
                 lambda: stack.enter_context(
                     Engine(choose(python).prefix, None, Redactor(os.environ), stopped=stopped)
                 ),
@@ -167,5 +168,5 @@ def _document(soaked: Soak, findings: list[Finding], verdict: str, code: int) ->
             }
             for arm in soaked.arms
         },
-        "findings": [answer.finding_row(f) for f in findings],
+        "findings": [finding_row(f) for f in findings],
     }

@@ -87,15 +87,15 @@ def _track(
         for s in range(start, highest + 1)
     )
     return Track(
-        rank,
-        last,
-        done,
-        reading.joined(column),
-        True,
-        times.op(rank, column.opened),
-        times.op(rank, column.last),
-        letters,
-        excerpt.short(file),
+        rank=rank,
+        enqueued=last,
+        completed=done,
+        joined=reading.joined(column),
+        known=True,
+        opened=times.op(rank, column.opened),
+        last=times.op(rank, column.last),
+        tail=letters,
+        source=excerpt.short(file),
     )
 
 

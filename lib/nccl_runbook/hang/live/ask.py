@@ -48,16 +48,16 @@ class Look:
             ask_proc.unless_gone("", os.readlink, "/proc/self/ns/pid"),
         )
         self.facts = Live(
-            os.uname().nodename,
-            f"{boot.strip()} {space}".strip(),
-            self.taken,
-            0.0,
-            0.0,
-            [],
-            [],
-            [],
-            Gap("not-run"),
-            Gap("not-run"),
+            host=os.uname().nodename,
+            boot_id=f"{boot.strip()} {space}".strip(),
+            taken=self.taken,
+            first_s=0.0,
+            gap_s=0.0,
+            ranks=[],
+            ended=[],
+            listeners=[],
+            gpus=Gap("not-run"),
+            ras=Gap("not-run"),
         )
 
     def first(self) -> Live:

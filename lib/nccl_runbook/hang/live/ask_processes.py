@@ -163,14 +163,14 @@ def _process(pid: int, asked: bool) -> Optional[Process]:
         return None
     nccl = re.search(r"(?<!\S)/[^\n]*libnccl\.so[^\s]*", maps)
     return Process(
-        pid,
-        int(fields[1]),
-        int(fields[3]),
-        int(fields[19]),
-        variables,
-        has_torch,
-        nccl[0] if nccl else "",
-        Redactor(whole),
+        pid=pid,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        began=int(fields[19]),
+        variables=variables,
+        has_torch=has_torch,
+        nccl=nccl[0] if nccl else "",
+        redactor=Redactor(whole),
     )
 
 

@@ -71,7 +71,16 @@ def _tensor(name: str, place: Place, changed: int, changed_bytes: int) -> Tensor
             [*place.shape[:-2], *(-(-side // FP8_BLOCK) for side in place.shape[-2:])]
         )
     return Tensor(
-        name, place.dtype, [*place.shape], 1, values, changed, changed_bytes, place.size, delta, fp8
+        name=name,
+        dtype=place.dtype,
+        shape=[*place.shape],
+        count=1,
+        values=values,
+        changed=changed,
+        changed_bytes=changed_bytes,
+        size=place.size,
+        delta=delta,
+        fp8=fp8,
     )
 
 

@@ -231,11 +231,11 @@ def log_points_to_cause(hypothesis: Hypothesis, likely: Severity) -> Finding:
         "log-points-to-cause",
         severity,
         hypothesis.title,
-        (*evidence, decides),
-        (*check, *hypothesis.remedy),
-        hypothesis.cause,
-        hypothesis.status,
-        tuple(Evidence(text, "logs") for text in hypothesis.against),
+        evidence=(*evidence, decides),
+        remedy=(*check, *hypothesis.remedy),
+        cause=hypothesis.cause,
+        status=hypothesis.status,
+        against=tuple(Evidence(text, "logs") for text in hypothesis.against),
     )
 
 

@@ -54,9 +54,9 @@ def gpu_stuck(base: Picture, members: Members) -> Optional[Picture]:
         "gpu-stuck",
         odd,
         f"reached the collective, but its GPU still runs something else: it draws {shown}",
-        None,
-        "likely" if len(evidence) > 1 else "possible",
-        evidence,
+        cause=None,
+        status="likely" if len(evidence) > 1 else "possible",
+        observed=evidence,
     )
 
 
@@ -88,10 +88,10 @@ def _is_slow(base: Picture, slowest: RankView, status: str, evidence: Evidence) 
         "slow",
         [slowest],
         f"is slow: {evidence.text}; last seen in {slowest.frame or 'its own code'}",
-        "straggler",
-        status,
-        [evidence],
-        f"py-spy top --pid {slowest.pid}",
+        cause="straggler",
+        status=status,
+        observed=[evidence],
+        decides=f"py-spy top --pid {slowest.pid}",
     )
 
 
@@ -138,10 +138,10 @@ def loaders_wait(base: Picture, members: Members) -> Optional[Picture]:
         [first] if len(base.ranks) == 1 else [],
         f"{who}waits for {first.helper}. No rank moved within {seconds:g} s"
         + (f"; nothing is known of {others}" if others else ""),
-        "data-stall",
-        "possible" if others else "likely",
-        shown,
-        f"py-spy dump --pid {first.pid} --subprocesses",
+        cause="data-stall",
+        status="possible" if others else "likely",
+        observed=shown,
+        decides=f"py-spy dump --pid {first.pid} --subprocesses",
     )
 
 
