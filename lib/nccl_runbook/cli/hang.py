@@ -57,7 +57,7 @@ def hang(
     )
 
 
-def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -> dict[str, Any]:
+def document(facts: Hang, judged: judge_silence.HangVerdict, verdict: str, code: int) -> dict[str, Any]:
     """What --json prints; its schema is schemas/hang.json."""
     return {
         "schema": "nccl-runbook/hang/1",
@@ -73,7 +73,9 @@ def document(facts: Hang, judged: judge_silence.Told, verdict: str, code: int) -
     }
 
 
-def text(facts: Hang, judged: judge_silence.Told, sentence: str, first: Finding, tables: list[Table]) -> str:
+def text(
+    facts: Hang, judged: judge_silence.HangVerdict, sentence: str, first: Finding, tables: list[Table]
+) -> str:
     """The answer for a terminal, the leading sentence first."""
     from nccl_runbook.case.table import remedy
 

@@ -121,7 +121,7 @@ def judge(env: Environment | Gap) -> list[Finding]:
         *(f for rule in RULES for s in settings(env) if s.known for f in rule(s, s.known)),
         *(f for s in settings(env) if not s.known for f in unread_variable(s)),
         *unknown_names(env),
-        *judge_settings.judge(env),
+        *judge_settings.judge_settings(env),
         *nothing_read(env),
         *not_followed(env),
         *of_libraries(env),

@@ -18,7 +18,7 @@ from nccl_runbook.hang.judge_silence import (
     CAUSE,
     STACK_LINE,
     STATE,
-    Told,
+    HangVerdict,
     by_look,
     fell_silent,
     nobody,
@@ -46,13 +46,13 @@ _WORST = (
 )
 
 
-def judge_hang(hang: Hang) -> Told:
+def judge_hang(hang: Hang) -> HangVerdict:
     """The answer; it does not depend on the order of the files."""
     known_graph = graphs.graph(hang)
     if accused := accuse(hang, known_graph) or by_ras(hang.ras) or ([] if known_graph.waits else slow(hang)):
         verdict = _guilty(hang, known_graph, accused)
     elif len(first := raised(hang)) > 1:
-        verdict = Told(
+        verdict = HangVerdict(
             "unknown",
             (),
             tuple(sorted(known_graph.waits)),
@@ -66,7 +66,7 @@ def judge_hang(hang: Hang) -> Told:
     elif not hang.dumps and (quiet := silent(hang, known_graph)):
         verdict = fell_silent(hang, known_graph, quiet)
     elif hang.ras and not known_graph.waits:
-        verdict = Told("unknown", (), (), ras_unclear(hang.ras), decides=RAS_AGAIN)
+        verdict = HangVerdict("unknown", (), (), ras_unclear(hang.ras), decides=RAS_AGAIN)
     else:
         verdict = nobody(hang, known_graph) if known_graph.waits else nothing_open(hang)
     return by_look(
@@ -74,7 +74,7 @@ def judge_hang(hang: Hang) -> Told:
     )
 
 
-def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
+def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> HangVerdict:
     lead = min(accused, key=lambda a: (_WORST.index(a.kind), a.rank))
     ranks = tuple(a.rank for a in accused)
     waits = [w for w in graph.all() if w.rank not in ranks]
@@ -113,7 +113,7 @@ def _guilty(hang: Hang, graph: graphs.Graph, accused: list[Accused]) -> Told:
         *(Evidence(f"rank {c.rank}: {c.line.text}", f"{c.line.file} line {c.line.line}") for c in uneven),
     ]
     # in the records a call left out and one made too early look the same
-    return Told(
+    return HangVerdict(
         kind="skipped" if uneven and lead.kind == "order" else lead.kind,
         culprits=ranks,
         victims=victims,
@@ -241,7 +241,7 @@ def findings(hang: Hang) -> list[Finding]:
     ]
 
 
-def hang_told(verdict: Told, launcher: str = "", still: bool = False, now: bool = False) -> Finding:
+def hang_told(verdict: HangVerdict, launcher: str = "", still: bool = False, now: bool = False) -> Finding:
     """The finding that names the rank that did not come. A past snapshot never proves health. A rank that
     only possibly did not come is a warning, since the job may have been moving, unless it was seen
     ``still``. ``now``: by a look just made, so that its pid is still that of the rank."""

@@ -19,7 +19,7 @@ LINE_BYTES = 8192  # nccl_guards.py prints none longer than 4,096
 FILE_BYTES = 2 << 30
 
 
-def collect(path: str) -> OwnSync | Gap:
+def collect_trace(path: str) -> OwnSync | Gap:
     """Every pause_trace line of a log file; a Gap with the reason if there is none."""
     opening = opened(path)
     if isinstance(opening, Gap):

@@ -26,7 +26,7 @@ from nccl_runbook.triage.ranks.judge_gpus import (
 from nccl_runbook.triage.ranks.judge_pointer import matches, traceback_advice, waiting_ranks
 
 
-def judge(logs: Logs) -> list[Pointer]:
+def judge_ranks(logs: Logs) -> list[Pointer]:
     """What the ranks' lines show in combination."""
     who_was_late = [
         p
