@@ -14,10 +14,10 @@ from nccl_runbook.compare import (
     judge_ratio as comparison_ratio,
     read as arms,
 )
+from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.core.findings import Severity
 from nccl_runbook.environment import judge as environment, read as environment_probe
 from nccl_runbook.environment.libraries import judge_libraries as environment_libraries
-from nccl_runbook.compare.lazy_ranks import LazyRanks
 from nccl_runbook.sync import models
 
 pytestmark = pytest.mark.gpu
